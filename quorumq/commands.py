@@ -1,7 +1,7 @@
 """Lookup and failure of subcommands, shared by `quorumq`, `python -m sim` and `python -m spark`.
 
 Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
-what happened and what to do, and a script as the exit code of its class (core/errors.py). Ctrl-C ends with
+what happened and what to do, and a script as the exit code of its class (core/values/errors.py). Ctrl-C ends with
 130, SIGTERM with 143. A traceback is a bug.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import click
 
-from quorumq.core.errors import QuorumqError, StorageError
-from quorumq.core.printable import printable
+from quorumq.core.values.errors import QuorumqError, StorageError
+from quorumq.core.values.printable import printable
 
 SIGNALLED: Final = 128
 """After Ctrl-C the exit code is 130, after SIGTERM 143: this and the signal's number, as shells have it."""

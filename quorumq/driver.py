@@ -1,9 +1,9 @@
 """Carries out the effects of a core: "persist before send" is written here, and nowhere else.
 
 A `Driver` stands between one core and the world around it, which is a `Port` and a `Journal`. It lets the core step,
-and carries out the effects in their order (core/effects.py). Production, the simulator, the explorer and the tests
-bring worlds of their own, and share this file: when an answer may go out, and when a commit begins, is decided here for
-all of them.
+and carries out the effects in their order (core/messages/effects.py). Production, the simulator, the explorer and the
+tests bring worlds of their own, and share this file: when an answer may go out, and when a commit begins, is decided
+here for all of them.
 
 The order of one `feed`:
 
@@ -25,7 +25,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
-from quorumq.core.effects import (
+from quorumq.core.messages import ClientReply, PeerMessage
+from quorumq.core.messages.effects import (
     Done,
     Durable,
     Effect,
@@ -40,10 +41,9 @@ from quorumq.core.effects import (
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, PeerMessage
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import JournalRecord
-from quorumq.core.types import NodeId, Now
+from quorumq.core.messages.records import JournalRecord
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import NodeId, Now
 
 LAZY_COMMIT_S: Final = 0.05
 """Seconds for which records that no effect waits for may stay in memory."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
-from quorumq.core.types import PartitionId, ProducerId, Topic
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.guest import MISTYPED, Guest
 from sim.clients.operator import Operator

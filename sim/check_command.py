@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.history import HistoryError, Row, histories_of, read_history
 from sim import command_line
 from sim.checkers import check_history

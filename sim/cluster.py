@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from quorumq.core.deadnames import DEAD_SUFFIX
-from quorumq.core.diskroom import Room
-from quorumq.core.types import NodeId
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.types import NodeId
 from quorumq.history import VERSION
 from sim.arrivals import Arrivals
 from sim.clients.client import Client
@@ -159,7 +159,7 @@ class Cluster:
             host.frozen_until = min(host.frozen_until, world.time)
             host.slow_until = 0.0
             host.thaw(host.life)
-            host.set_room(Room.PLENTY)
+            host.set_capacity(Capacity.PLENTY)
             host.boot(host.life)
         for client in self.clients.values():
             client.paused_until = min(client.paused_until, world.time)

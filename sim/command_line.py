@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 from quorumq.history import HistoryWriter, Row
 from sim.profiles import PROFILES
 from sim.schedule import Schedule, draw

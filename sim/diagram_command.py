@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from quorumq.core.errors import NotFound
+from quorumq.core.values.errors import NotFound
 from sim import command_line
 from sim.check_command import files
 from sim.diagram.follow import follow

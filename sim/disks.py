@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Started, TrustLost
-from quorumq.core.types import Batch, BatchHeader
+from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Started, TrustLost
+from quorumq.core.values.types import Batch, BatchHeader
 
 
 class SimJournal(Protocol):

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from quorumq.core.cluster.topics import SETTINGS
 from quorumq.core.messages import Peeked, PeekRequest
 from quorumq.core.partition.replica import Replica
-from quorumq.core.spans import SpanMap
-from quorumq.core.topics import SETTINGS
-from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, PartitionId, ProducerId, Record, Span, Topic
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import (
+    STAMP_ZERO,
+    Kind,
+    NodeId,
+    Now,
+    PartitionId,
+    ProducerId,
+    Record,
+    Span,
+    Topic,
+)
 from quorumq.history import spans_value
 from sim.clients.producer import Producer
 from sim.clients.surroundings import STRAY_GROUP, Surroundings

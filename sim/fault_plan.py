@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from quorumq.core.types import rendezvous, topic_id
+from quorumq.core.values.types import rendezvous, topic_id
 from sim.options import Options
 
 
@@ -24,7 +24,7 @@ class Fault:
     kind: str
     nodes: tuple[str, ...] = ()  # nodes that it hits
     seconds: float = 0.0  # seconds that it lasts
-    # A factor for ``slow-disk``, the `Room` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
+    # A factor for ``slow-disk``, the `Capacity` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
     # ``damage`` the number of
     # the last records it hits, 0 for any; for ``restore`` more than 0 if it is the last backup.
     amount: float = 0.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumq.core.diskroom import Room
 from quorumq.core.messages import DeclareSurvivors
-from quorumq.core.types import NodeId
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.values.types import NodeId
 from sim.clients.client import Client
 from sim.fault_plan import Fault
 from sim.host import Host
@@ -83,7 +83,7 @@ class Faults:
         self.world.after(fault.seconds, self.declare, left)
 
     def declare(self, left: Host, _: object = None) -> None:
-        """Let an operator at that node declare the trust nodes to be all that is left, until all is trusted."""
+        """Let an operator at that node declare the trusted nodes to be all that is left, until all are trusted."""
         trusted = [
             name for name, host in self.hosts.items() if host.core is not None and host.core.state.trusted
         ]
@@ -130,8 +130,8 @@ class Faults:
     def do_full_disk(self, fault: Fault) -> None:
         """Leave disks little room for a while, and so for nodes that start meanwhile."""
         for name in fault.nodes:
-            self.hosts[name].set_room(Room(int(fault.amount) or Room.FIRST))
-            self.world.after(fault.seconds, self.hosts[name].set_room, Room.PLENTY)
+            self.hosts[name].set_capacity(Capacity(int(fault.amount) or Capacity.FIRST))
+            self.world.after(fault.seconds, self.hosts[name].set_capacity, Capacity.PLENTY)
 
     def do_wall_jump(self, fault: Fault) -> None:
         """Let the time of day jump, forth or back."""

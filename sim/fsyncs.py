@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from quorumq.core.records import JournalRecord
+from quorumq.core.messages.records import JournalRecord
 from quorumq.storage.commit import NoRoom
 from sim.disks import SimJournal
 from sim.machine import Machine

@@ -12,8 +12,21 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from quorumq.core.diskroom import Room
-from quorumq.core.effects import (
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages import (
+    AlterTopic,
+    ClientReply,
+    ClientRequest,
+    CreateTopic,
+    DeleteGroup,
+    Failed,
+    FetchReply,
+    PurgeRequest,
+    SetGroup,
+    Store,
+)
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import (
     CleanStop,
     Damaged,
     DiskFull,
@@ -28,24 +41,11 @@ from quorumq.core.effects import (
     Stop,
     Unsent,
 )
-from quorumq.core.errors import UsageError
-from quorumq.core.messages import (
-    AlterTopic,
-    ClientReply,
-    ClientRequest,
-    CreateTopic,
-    DeleteGroup,
-    Failed,
-    FetchReply,
-    PurgeRequest,
-    SetGroup,
-    Store,
-)
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored, ClusterMade, JournalRecord, Started
-from quorumq.core.settle import SettleCoordinator
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import Batch, NodeId, Now
+from quorumq.core.messages.records import BatchStored, ClusterMade, JournalRecord, Started
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests.settle import SettleCoordinator
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import Batch, NodeId, Now
 from quorumq.driver import Driver
 from quorumq.storage.commit import NoRoom
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
@@ -61,7 +61,7 @@ from sim.world import RESET, SimError
 
 CLUSTER_ID = "sim"
 
-LEFT = {Room.PLENTY: None, Room.FIRST: None, Room.SECOND: None, Room.NONE: 300}
+LEFT = {Capacity.PLENTY: None, Capacity.FIRST: None, Capacity.SECOND: None, Capacity.NONE: 300}
 """Bytes that are left on a disk by its room; more is an error of the disk."""
 
 WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest)
@@ -121,7 +121,7 @@ class Host(Machine):
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
         self.config_rng = self.world.stream(f"config/{name}")
-        self.room = Room.PLENTY  # on the disk
+        self.capacity = Capacity.PLENTY  # on the disk
         self.counts = True  # attempts were journaled since the start
         self.started = False
         self.wake_at: float | None = None
@@ -192,9 +192,9 @@ class Host(Machine):
         self.driver.start()
         self.driver.commit()
         self.arm()
-        if self.room:
+        if self.capacity:
             self.world.saw("a node started on a full disk")
-            self.set_room(self.room)
+            self.set_capacity(self.capacity)
 
     def leave_world(self, *, power: bool, clean: bool = False) -> None:
         """End the process, and all but the journal with it. Sightings of what it forgot by then come now or never."""
@@ -234,7 +234,7 @@ class Host(Machine):
 
     def stop(self) -> None:
         """Stop cleanly."""
-        full = self.room == Room.NONE  # then nothing is written at a stop
+        full = self.capacity == Capacity.NONE  # then nothing is written at a stop
         if self.core is None or not self.started or full or self.frozen_until > self.world.time:
             self.crash(power=False)
             return
@@ -244,7 +244,7 @@ class Host(Machine):
         driver.feed(CleanStop())
         self.journal.close()
         records = self.journal.kept()
-        if records is not None and core.state.trusted and self.room < Room.SECOND:
+        if records is not None and core.state.trusted and self.capacity < Capacity.SECOND:
             compare_holds(core, records, self.clock.now(self.world.time))
         self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
         self.leave_world(power=False, clean=True)
@@ -491,10 +491,10 @@ class Host(Machine):
         self.journal.set_aside(error.number)
         self.feed(Damaged(error.number))
 
-    def set_room(self, room: Room, _: object = None) -> None:
+    def set_capacity(self, capacity: Capacity, _: object = None) -> None:
         """Give the disk this room, and as little memory, for every process that starts on it from now on."""
-        self.room = room
-        self.counts = self.counts and room < Room.NONE
-        self.journal.fill(LEFT[room])
+        self.capacity = capacity
+        self.counts = self.counts and capacity < Capacity.NONE
+        self.journal.fill(LEFT[capacity])
         if self.core is not None:
-            self.feed(DiskFull(room), MemoryFull("no memory is left" if room else ""))
+            self.feed(DiskFull(capacity), MemoryFull("no memory is left" if capacity else ""))

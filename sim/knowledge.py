@@ -1,7 +1,7 @@
 """Knowledge of a node, as a value, and the check that its journal knows the same.
 
-Everything that a node has promised is in its journal (core/nodecore.py). So after any step a core that is built from
-the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
+Everything that a node has promised is in its journal (core/node/nodecore.py). So after any step a core that is built
+from the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
 record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a clean stop.
 
 If the two may differ, nothing is promised:
@@ -25,14 +25,14 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.messages.records import BatchStored, GroupPut, JournalRecord, Started, TopicPut
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import BatchStored, GroupPut, JournalRecord, Started, TopicPut
-from quorumq.core.spans import SpanMap, SpanSet, across
-from quorumq.core.types import NodeId, Now
+from quorumq.core.values.spans import SpanMap, SpanSet, across
+from quorumq.core.values.types import NodeId, Now
 from sim.world import SimError
 
 TIMES_WITHIN_S = 0.05
@@ -88,7 +88,7 @@ def compare(
         if here.get(what) != there.get(what):
             ours, theirs = (repr(known.get(what))[:400] for known in (here, there))
             raise SimError(f"node {core.config.node} knows of {what}: {ours}; and {name} {theirs}")
-    if other.state.clock.floor < core.state.clock.value:
+    if other.state.clock.min_ballot < core.state.clock.value:
         raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
     if not times:  # then only this boot's clock is to be believed
         told.update(record.number for record in batches if record.start not in other.state.same_boot)

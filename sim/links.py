@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
 from quorumq.core.messages import (
     ClientReply,
     Envelope,
@@ -22,7 +21,8 @@ from quorumq.core.messages import (
     Slice,
     Welcome,
 )
-from quorumq.core.types import Batch, Incarnation, NodeId
+from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
+from quorumq.core.values.types import Batch, Incarnation, NodeId
 from sim.disks import DamagedBody
 from sim.machine import Machine
 

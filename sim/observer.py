@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorumq.core.messages import Release
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import Group, NodeId, PartitionId, Record, Span, record_rank
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Group, NodeId, PartitionId, Record, Span, record_rank
 from quorumq.history import owner_text, register_value, spans_value
 from sim.topics import Topics
 from sim.world import World

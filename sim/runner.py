@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from quorumq.core.spans import SpanMap, SpanSet
+from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.history import Row
 from sim.checkers import check_history
 from sim.cluster import Cluster

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store, StoreReply
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import AttemptsCounted, GroupPut, RecordsMerged, SessionsClosed, TopicPut
-from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
+from quorumq.core.messages.records import AttemptsCounted, GroupPut, RecordsMerged, SessionsClosed, TopicPut
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
 from quorumq.history import spans_value
 from sim.observer import Observer
 from sim.topics import Topics

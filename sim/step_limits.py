@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from quorumq.core import nodecore
+from quorumq.core.node import nodecore
 
 STEP_S = 0.01
 """Most seconds that a step takes if it leaves something to the next one, with little room."""

@@ -10,8 +10,8 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable
 
-from quorumq.core.records import BatchStored, JournalRecord, TrustLost
-from quorumq.core.types import Batch
+from quorumq.core.messages.records import BatchStored, JournalRecord, TrustLost
+from quorumq.core.values.types import Batch
 from quorumq.storage.commit import Commit, NoRoom
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
-from quorumq.core.types import PartitionId, ProducerId, Receipt, Topic
+from quorumq.core.values.types import PartitionId, ProducerId, Receipt, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer

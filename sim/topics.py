@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.types import PartitionId, ProducerId, Receipt, Span, Topic, topic_id
+from quorumq.core.values.types import PartitionId, ProducerId, Receipt, Span, Topic, topic_id
 from quorumq.history import owner_text, spans_value
 from sim.options import Options
 from sim.world import SimError

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 from zlib import crc32
 
-from quorumq.core.types import Now
+from quorumq.core.values.types import Now
 from quorumq.history import Row
 from sim.schedule import Schedule
 

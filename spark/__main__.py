@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from quorumq.commands import Commands, Reported
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 from . import COMMAND
 from .errors import told

@@ -11,7 +11,7 @@ import os
 import re
 from typing import Final
 
-from quorumq.core.errors import QuorumqError, StorageError, error_classes, error_from
+from quorumq.core.values.errors import QuorumqError, StorageError, error_classes, error_from
 
 MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
 """Variable with the memory that Spark's Java may take, as `512m` or `4g`, if no argument says it."""

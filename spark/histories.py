@@ -25,7 +25,7 @@ from quorumq.audit.findings import Finding, Judged
 from quorumq.audit.judge import judge
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
-from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.history import LINE_BYTES_MAX, SUFFIXES
 
 from .session import exactly, file_path

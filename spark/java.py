@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from quorumq.core.errors import QuorumqError, UsageError
+from quorumq.core.values.errors import QuorumqError, UsageError
 
 JAVA_MIN: Final = 17
 """The oldest Java that Spark 4.3 runs on."""

@@ -25,8 +25,8 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from quorumq.core import errors
-from quorumq.core.errors import UsageError
+from quorumq.core.values import errors
+from quorumq.core.values.errors import UsageError
 
 from .errors import MEMORY_VARIABLE
 from .java import java_home

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from quorumq.core.effects import (
+from quorumq.core.messages import ClientReply, PeerMessage, ReleaseReply
+from quorumq.core.messages.effects import (
     CleanStop,
     Done,
     Durable,
@@ -23,9 +24,8 @@ from quorumq.core.effects import (
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, PeerMessage, ReleaseReply
-from quorumq.core.records import JournalRecord, Reserved
-from quorumq.core.types import Incarnation, Now
+from quorumq.core.messages.records import JournalRecord, Reserved
+from quorumq.core.values.types import Incarnation, Now
 from quorumq.driver import LAZY_COMMIT_S, Driver
 
 MESSAGE = ReleaseReply(1)

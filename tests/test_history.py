@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
+from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from quorumq.history import (
     COMMON,
     FIELDS,

@@ -75,6 +75,12 @@ WITHOUT_CIRCLES = [
 ]
 """Packages whose files can be read from the bottom up: none of them imports one that imports it, in whatever way."""
 
+FLOORS = {
+    "quorumq.core": ["values", "messages", "cluster", "partition", "requests", "recovery", "node"],
+    "quorumq.client": ["transport", "base", "produce", "consume", "admin"],
+}
+"""Packages within a package, from the bottom up: each imports itself and those before it."""
+
 HEAVY = {"pyspark", "pyarrow", "pandas", "matplotlib"}
 
 
@@ -140,6 +146,27 @@ def test_no_file_imports_one_that_imports_it(package: str) -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail("a circle: " + " is imported by ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_packages_import_downwards(package: str) -> None:
+    floors = FLOORS[package]
+    folders = {
+        path.name for path in ROOT.joinpath(*package.split(".")).iterdir() if (path / "__init__.py").exists()
+    }
+    assert folders == set(floors), (
+        f"{package}: give each of its packages a floor, here and in docs/architecture.md"
+    )
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}: move the name down to {floor} or below it"
+        for number, floor in enumerate(floors)
+        for path in modules(f"{package}.{floor}")
+        for line, name in imports(path)
+        if is_within(name, {package})
+        and name != package
+        and not is_within(name, {f"{package}.{one}" for one in floors[: number + 1]})
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("package", PURE)

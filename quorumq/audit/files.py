@@ -16,7 +16,7 @@ from quorumq.audit.findings import Judged
 from quorumq.audit.judge import judge
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
-from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.history import LINE_BYTES_MAX, SUFFIXES, histories_of
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple
 
-from quorumq.core.limits import CLOCK_RATE_MAX
+from quorumq.core.values.limits import CLOCK_RATE_MAX
 
 RATE_MAX: Final = (1 + CLOCK_RATE_MAX) / (1 - CLOCK_RATE_MAX) - 1
 """Greatest difference between the rates of two clocks."""

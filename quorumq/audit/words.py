@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quorumq.audit.findings import GUARANTEES
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 
 
 def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

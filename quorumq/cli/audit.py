@@ -27,7 +27,7 @@ def audit(paths: tuple[str, ...], strict: bool, drained: bool, as_json: bool) ->
 
     Needs the extra quorumq[audit]. Exits with 1 where a guarantee is broken.
     """
-    from quorumq.core.errors import UsageError
+    from quorumq.core.values.errors import UsageError
 
     try:
         from quorumq.audit import files

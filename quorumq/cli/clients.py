@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from quorumq.cli.common import console, json_option, print_json, table, tell
-from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.node.clients import NAME, Entry, changing, entry_of, new_token, quotas_of, read_clients
 
 PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"

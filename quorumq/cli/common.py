@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
-from quorumq.core.errors import NotFound, TooFewReplicas, UsageError
-from quorumq.core.printable import printable
+from quorumq.core.values.errors import NotFound, TooFewReplicas, UsageError
+from quorumq.core.values.printable import printable
 from quorumq.wire.address import NODES_VARIABLE
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from quorumq.cli.common import (
     say,
     start_option,
 )
-from quorumq.core import limits
-from quorumq.core.errors import AlreadySettled, HoldLost, QuorumqError, UsageError
-from quorumq.core.printable import plural
+from quorumq.core.values import limits
+from quorumq.core.values.errors import AlreadySettled, HoldLost, QuorumqError, UsageError
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Message, MessageId

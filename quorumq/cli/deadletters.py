@@ -37,8 +37,8 @@ from quorumq.cli.common import (
 from quorumq.cli.peek import body_fields, print_body
 from quorumq.cli.pieces import each, first, pieces
 from quorumq.cli.purge import purge_group, purged_ids, there
-from quorumq.core.errors import QuorumqError
-from quorumq.core.printable import plural
+from quorumq.core.values.errors import QuorumqError
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek
@@ -274,7 +274,7 @@ async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str])
 
 def _named(wanted: Wanted) -> Wanted:
     """Return it with the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
-    from quorumq.client.groups import source_of
+    from quorumq.client.base.names import source_of
 
     topic, group = source_of(wanted.topic, wanted.group)
     return wanted._replace(topic=topic, group=group)

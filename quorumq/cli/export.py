@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumq.cli.common import print_json, say, text_fields
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.storage.offline import Found
@@ -38,8 +38,8 @@ def export(data: Path, topic: str | None, group: str | None) -> None:
     one comes whatever can be read: then what cannot is said on standard error, acks may be lost with it, and the
     exit code is 74.
     """
-    from quorumq.core.errors import StorageError
-    from quorumq.core.types import Now
+    from quorumq.core.values.errors import StorageError
+    from quorumq.core.values.types import Now
     from quorumq.storage.offline import OfflineDirectory
 
     count = bad = 0
@@ -65,7 +65,7 @@ def export(data: Path, topic: str | None, group: str | None) -> None:
 
 def line_of(found: Found, topic: str) -> dict[str, Any]:
     """Return a message for JSON."""
-    from quorumq.client.message import MessageId
+    from quorumq.client.base.message import MessageId
 
     assert found.message is not None
     return {

@@ -192,7 +192,7 @@ async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> N
 
 def facts_of(topic: str, group: Group) -> dict[str, Any]:
     """Return a group's register for JSON."""
-    from quorumq.core.types import made_ms
+    from quorumq.core.values.types import made_ms
 
     return {
         "topic": topic,

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from quorumq.cli.common import json_option, print_json, say
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 PORT: int = 7401
 NODES: int = 3

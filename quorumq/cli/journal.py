@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quorumq.cli.common import json_option, say
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 
 
 @click.group()
@@ -37,7 +37,7 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
 
     The exit code is 74 if anything is damaged, else 0.
     """
-    from quorumq.core.errors import StorageError, UsageError
+    from quorumq.core.values.errors import StorageError, UsageError
     from quorumq.storage.inspect import UNREADABLE, inspect_segment
     from quorumq.storage.records import TYPE_OF
     from quorumq.storage.segment import NAME_SUFFIX

@@ -22,7 +22,7 @@ from quorumq.cli.common import (
     shown,
     text_fields,
 )
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import MessageId, Peek
@@ -89,7 +89,7 @@ async def peek(
             raise click.UsageError("--id has no --which, --partition or --bodies: `quorumq show` tells more")
         await _peek_ids(where, topic, group, parsed(ids), as_json)
         return
-    from quorumq.client.groups import names_of
+    from quorumq.client.base.names import names_of
 
     (topic,), group = names_of((topic,), group)
     which = which or "ready"

@@ -23,10 +23,10 @@ from msgspec import Meta, Struct
 
 from quorumq.cli.common import Where, cluster, print_json, say
 from quorumq.cli.pieces import each, pieces
-from quorumq.client.message import MessageId
-from quorumq.core.errors import AlreadySettled, ClusterMismatch, NotFound, StorageError, UsageError
-from quorumq.core.printable import plural
-from quorumq.core.types import Kind, Record
+from quorumq.client.base.message import MessageId
+from quorumq.core.values.errors import AlreadySettled, ClusterMismatch, NotFound, StorageError, UsageError
+from quorumq.core.values.printable import plural
+from quorumq.core.values.types import Kind, Record
 
 if TYPE_CHECKING:
     from quorumq.client import Client, Peek

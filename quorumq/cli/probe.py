@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quorumq.core.errors import PeerError, QuorumqError
 from quorumq.core.messages import ClientRequest, Failed, StatusReply, StatusRequest, Welcome
+from quorumq.core.values.errors import PeerError, QuorumqError
 from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader

@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, duration, read_input, say, tell
-from quorumq.core.errors import TooLarge
-from quorumq.core.limits import MESSAGE_BYTES_MAX
-from quorumq.core.printable import plural
+from quorumq.core.values.errors import TooLarge
+from quorumq.core.values.limits import MESSAGE_BYTES_MAX
+from quorumq.core.values.printable import plural
 
 UNCONFIRMED_MAX: Final = 10_000
 """Messages whose answer is still awaited, while more are read."""

@@ -19,7 +19,7 @@ from quorumq.cli.common import (
     tell,
     yes_option,
 )
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek
@@ -66,7 +66,7 @@ async def purge_group(
     if ids and partition is not None:
         raise click.UsageError("--id names its partition: leave out --partition")
     async with cluster(where) as client:
-        from quorumq.client.groups import is_dead, names_of
+        from quorumq.client.base.names import is_dead, names_of
 
         (name,), whose = names_of((topic,), group)
         if dead and not is_dead(whose):
@@ -95,7 +95,7 @@ async def there(
     client: Client, topic: str, group: str, names: list[MessageId], missed: dict[MessageId, str]
 ) -> dict[MessageId, Peek]:
     """Return those of the messages that can be purged; the state of the others goes into ``missed``."""
-    from quorumq.client.groups import is_dead
+    from quorumq.client.base.names import is_dead
 
     states = ("dead",) if is_dead(group) else ("ready", "held", "delayed")
     known = await client.lookup(topic, group, names)

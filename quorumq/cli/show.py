@@ -9,11 +9,11 @@ import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, local_time, print_json, say, shown
 from quorumq.cli.peek import body_fields, print_body
-from quorumq.core.errors import TooFewReplicas
-from quorumq.core.printable import plural
+from quorumq.core.values.errors import TooFewReplicas
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
-    from quorumq.client.show import Life, Replica, Seen
+    from quorumq.client.admin.show import Life, Replica, Seen
     from quorumq.history import Row
 
 STACK_COLUMNS: Final = 200
@@ -64,7 +64,7 @@ def _check_known(life: Life) -> None:
     Raises:
         TooFewReplicas: no node knows it; names the nodes that did not answer.
     """
-    from quorumq.client.show import knows
+    from quorumq.client.admin.show import knows
 
     silent = [replica.node for replica in life.replicas if replica.error is not None]
     if silent and not any(replica.payload or knows(replica) for replica in life.replicas):

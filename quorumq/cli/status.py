@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from quorumq.cli.common import console, json_option, nodes_option, print_json, table, timeout_option
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 
 CERTIFICATE_WARN_S: Final = 14 * 86400.0
 CLOCK_WARN_S: Final = 5.0
@@ -115,8 +115,8 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
 
 def _ask(address: str, timeout: float) -> dict[str, Any]:
     from quorumq.cli.probe import ask, whole_status
-    from quorumq.core.errors import QuorumqError, Unauthorized
     from quorumq.core.messages import Metadata, MetadataReply, StatusReply, StatusRequest, Welcome
+    from quorumq.core.values.errors import QuorumqError, Unauthorized
 
     before = time.time()
     try:
@@ -211,7 +211,7 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             yield f"{row['node'] or 'a node'} is down: {row['error']}"
             continue
         if row.get("resync"):
-            yield f"{name} is not trusted for its directory and learns from the others: {row['resync']}"
+            yield f"{name} is not trusted and learns from the others: {row['resync']}"
         elif row.get("moved"):
             yield f"{name} takes part in nothing yet: {row['moved']}"
         elif not row.get("trusted", True):

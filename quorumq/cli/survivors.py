@@ -1,7 +1,7 @@
 """Declaration of survivors, when more directories are lost than the nodes can make up for by themselves.
 
-The declaration, and why it is safe, are in core/survivors.py: the node that is asked refuses all that it cannot be
-sure of. The command says what will be forgotten, asks for confirmation, and waits until it is over.
+The declaration, and why it is safe, are in core/recovery/survivors.py: the node that is asked refuses all that it
+cannot be sure of. The command says what will be forgotten, asks for confirmation, and waits until it is over.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quorumq.cli.common import (
     yes_option,
 )
 from quorumq.cli.status import ASK_TIMEOUT_S, survey
-from quorumq.core.errors import TooFewReplicas
-from quorumq.core.printable import plural
+from quorumq.core.values.errors import TooFewReplicas
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.core.messages import DeclareSurvivorsReply
@@ -59,7 +59,7 @@ def survivors() -> None:
 def declare(
     yes: bool, dry_run: bool, wait: float, timeout: float, nodes: tuple[str, ...], as_json: bool
 ) -> None:
-    """Declare that the nodes that is trusted for their directories are all that is left.
+    """Declare that the nodes that are trusted are all that is left.
 
     A node that lost its directory takes what it may have promised from the others, and waits where too few of them
     are left to know: with three nodes where two lost theirs. This has it go on with what the others have. What only
@@ -77,7 +77,7 @@ def declare(
     left = [row["address"] for row in rows if row["up"] and row["trusted"]]
     if not left:
         raise TooFewReplicas(
-            f"no node that answers at {', '.join(row['address'] for row in rows)} is trusted for its directory: start "
+            f"no node that answers at {', '.join(row['address'] for row in rows)} is trusted: start "
             "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
         )
     _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=timeout)
@@ -104,7 +104,7 @@ def declare(
 
 def _facts(plan: DeclareSurvivorsReply, known: Any) -> dict[str, Any]:
     """Return the survivors and learners, and partitions that begin empty or that a majority may have left out."""
-    from quorumq.core.rounds import majority_of
+    from quorumq.core.cluster.rounds import majority_of
 
     empty, short = [], []
     for topic in known.topics:
@@ -150,7 +150,7 @@ def _names(nodes: Any) -> str:
 
 
 def _wait(addresses: list[str], plan: DeclareSurvivorsReply, seconds: float) -> list[str]:
-    """Return the nodes that is not trusted yet after ``seconds``."""
+    """Return the nodes that are not trusted yet after ``seconds``."""
     until = time.monotonic() + seconds
     while True:
         trusted = {row["node"] for row in survey(addresses)["nodes"] if row["up"] and row["trusted"]}

@@ -20,13 +20,13 @@ from quorumq.cli.common import (
     tell,
     yes_option,
 )
-from quorumq.core import limits
-from quorumq.core.printable import plural
-from quorumq.core.topics import ON_EXPIRY
+from quorumq.core.cluster.topics import ON_EXPIRY
+from quorumq.core.values import limits
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.core.messages import MetadataReply
-    from quorumq.core.types import Topic
+    from quorumq.core.values.types import Topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

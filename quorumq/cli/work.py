@@ -27,8 +27,8 @@ from quorumq.cli.common import (
     say,
     start_option,
 )
-from quorumq.core.errors import UsageError
-from quorumq.core.printable import plural
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.printable import plural
 
 
 def named(text: str) -> Any:
@@ -128,7 +128,7 @@ def work(
         )
     sys.path.insert(0, os.getcwd())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    from quorumq.client.work import is_async
+    from quorumq.client.consume.work import is_async
 
     handler = named(topics[-1])
     if not callable(handler):

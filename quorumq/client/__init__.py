@@ -14,19 +14,19 @@ if "eventlet.patcher" in sys.modules:  # trio could not be imported, and says so
 
     check_host()
 
-from quorumq.client.backlog import Backlog, GroupConsumer, PartitionBacklog
-from quorumq.client.batches import Pending
-from quorumq.client.bulk import NotAllStored
+from quorumq.client.admin.backlog import Backlog, GroupConsumer, PartitionBacklog
+from quorumq.client.admin.show import Life, Replica, Seen
+from quorumq.client.base.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
+from quorumq.client.base.options import NewMessage, Options
 from quorumq.client.client import Client, Peek, Redriven, connect
-from quorumq.client.consumer import Consumer, ConsumerOptions
-from quorumq.client.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
-from quorumq.client.nodes import Closed
-from quorumq.client.options import NewMessage, Options
-from quorumq.client.partitioner import DefaultPartitioner, Partitioner, partition_of_key
-from quorumq.client.producer import Producer, ProducerOptions
-from quorumq.client.show import Life, Replica, Seen
-from quorumq.client.work import Task, Worked
-from quorumq.core.errors import (
+from quorumq.client.consume.consumer import Consumer, ConsumerOptions
+from quorumq.client.consume.work import Task, Worked
+from quorumq.client.produce.batches import Pending
+from quorumq.client.produce.bulk import NotAllStored
+from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner, partition_of_key
+from quorumq.client.produce.producer import Producer, ProducerOptions
+from quorumq.client.transport.nodes import Closed
+from quorumq.core.values.errors import (
     AlreadySettled,
     BadReceipt,
     Busy,
@@ -46,7 +46,7 @@ from quorumq.core.errors import (
     Unauthorized,
     UsageError,
 )
-from quorumq.core.types import Group, Letter, Stamp, Topic
+from quorumq.core.values.types import Group, Letter, Stamp, Topic
 
 __all__ = [
     "connect",

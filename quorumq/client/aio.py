@@ -30,21 +30,21 @@ from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast
 
 import trio
 
-from quorumq.client import batches
 from quorumq.client import client as waiting
-from quorumq.client import consumer as consuming
-from quorumq.client import producer as producing
+from quorumq.client.base.message import Message, MessageId
+from quorumq.client.base.options import NewMessage as NewMessage
+from quorumq.client.base.options import Options, Outgoing
+from quorumq.client.base.times import Duration
 from quorumq.client.client import Peek
-from quorumq.client.consumer import ConsumerOptions
-from quorumq.client.message import Message, MessageId
-from quorumq.client.nodes import CLOSED, Closed
-from quorumq.client.options import NewMessage as NewMessage
-from quorumq.client.options import Options, Outgoing
+from quorumq.client.consume import consumer as consuming
+from quorumq.client.consume.consumer import ConsumerOptions
+from quorumq.client.consume.work import GRACE_S, Pool, Stop, Task, Worked
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
-from quorumq.client.producer import ProducerOptions
-from quorumq.client.times import Duration
-from quorumq.client.work import GRACE_S, Pool, Stop, Task, Worked
-from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
+from quorumq.client.produce import batches
+from quorumq.client.produce import producer as producing
+from quorumq.client.produce.producer import ProducerOptions
+from quorumq.client.transport.nodes import CLOSED, Closed
+from quorumq.core.values.errors import OutcomeUnknown, QuorumqError, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -423,7 +423,9 @@ class Client(Bridged, waiting.Client):
         stop: Stop | None = None,
         signals: bool | None = None,
     ) -> Worked:
-        from quorumq.client.signals import stopped_by_signals  # not imported by programs that only publish
+        from quorumq.client.signals import (
+            stopped_by_signals,  # not imported by programs that only publish
+        )
 
         pool = Pool(self.context, self.consumer, [self.bridge.handler(task) for task in tasks], grace, stop)
         turning = asyncio.create_task(_turn())

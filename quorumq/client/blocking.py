@@ -25,24 +25,24 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
-from quorumq.client import batches
 from quorumq.client import client as waiting
-from quorumq.client import consumer as consuming
-from quorumq.client import message as delivered
-from quorumq.client import producer as producing
+from quorumq.client.base import message as delivered
+from quorumq.client.base.message import MessageId, Outcome, Settleable, ids_of
+from quorumq.client.base.options import NewMessage as NewMessage
+from quorumq.client.base.options import Options, Outgoing, refuse
+from quorumq.client.base.times import Duration
 from quorumq.client.client import Peek, Redriven
-from quorumq.client.consumer import ConsumerOptions
-from quorumq.client.message import MessageId, Outcome, Settleable, ids_of
-from quorumq.client.nodes import Closed as Closed
-from quorumq.client.options import NewMessage as NewMessage
-from quorumq.client.options import Options, Outgoing, refuse
+from quorumq.client.consume import consumer as consuming
+from quorumq.client.consume.consumer import ConsumerOptions
+from quorumq.client.consume.settling import SettleCalls
+from quorumq.client.consume.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task, Worked
 from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
-from quorumq.client.producer import ProducerOptions
-from quorumq.client.settling import SettleCalls
-from quorumq.client.times import Duration
-from quorumq.client.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task, Worked
-from quorumq.core.errors import UsageError
-from quorumq.core.types import Letter, Stamp
+from quorumq.client.produce import batches
+from quorumq.client.produce import producer as producing
+from quorumq.client.produce.producer import ProducerOptions
+from quorumq.client.transport.nodes import Closed as Closed
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import Letter, Stamp
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SignedNamed
 
@@ -339,7 +339,9 @@ class Client(Counterpart[waiting.Client]):
         stop: Stop | None = None,
         signals: bool | None = None,
     ) -> Worked:
-        from quorumq.client.signals import stopped_by_signals  # not imported by programs that only publish
+        from quorumq.client.signals import (
+            stopped_by_signals,  # not imported by programs that only publish
+        )
 
         inner = self.inner
         pool = Pool(inner.context, inner.consumer, [self._plain(task) for task in tasks], grace, stop)

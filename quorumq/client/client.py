@@ -17,27 +17,28 @@ from typing import Any, Final, Literal, Unpack
 
 import trio
 
-from quorumq.client.background import background
-from quorumq.client.backlog import BacklogCalls
-from quorumq.client.browse import BrowseCalls, Peek, Redriven
-from quorumq.client.connection import Dial, dial_tcp, dial_tls
-from quorumq.client.consumer import Consumer, ConsumerOptions
-from quorumq.client.context import Context
-from quorumq.client.fetching import Gathering, Reader, named_sets, replica_sets_of
-from quorumq.client.groups import GroupCalls, names_of
-from quorumq.client.history import History
-from quorumq.client.message import Message, MessageId, ids_of
-from quorumq.client.nodes import ATTEMPT_TIMEOUT_S, Nodes
-from quorumq.client.options import refuse
-from quorumq.client.producer import Producer, ProducerOptions
-from quorumq.client.publishing import PublishCalls
-from quorumq.client.settling import SettleCalls
-from quorumq.client.show import ShowCalls
-from quorumq.client.times import Duration
-from quorumq.client.topics import TopicCalls
-from quorumq.client.work import GRACE_S, Handler, Pool, Stop, Task, Worked
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import FETCH_BYTES_MAX
+from quorumq.client.admin.backlog import BacklogCalls
+from quorumq.client.admin.browse import BrowseCalls, Peek, Redriven
+from quorumq.client.admin.groups import GroupCalls
+from quorumq.client.admin.show import ShowCalls
+from quorumq.client.admin.topics import TopicCalls
+from quorumq.client.base.background import background
+from quorumq.client.base.context import Context
+from quorumq.client.base.history import History
+from quorumq.client.base.message import Message, MessageId, ids_of
+from quorumq.client.base.names import names_of
+from quorumq.client.base.options import refuse
+from quorumq.client.base.times import Duration
+from quorumq.client.consume.consumer import Consumer, ConsumerOptions
+from quorumq.client.consume.fetching import Gathering, Reader, named_sets, replica_sets_of
+from quorumq.client.consume.settling import SettleCalls
+from quorumq.client.consume.work import GRACE_S, Handler, Pool, Stop, Task, Worked
+from quorumq.client.produce.producer import Producer, ProducerOptions
+from quorumq.client.produce.publishing import PublishCalls
+from quorumq.client.transport.connection import Dial, dial_tcp, dial_tls
+from quorumq.client.transport.nodes import ATTEMPT_TIMEOUT_S, Nodes
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
 from quorumq.history.writer import monotonic
 from quorumq.wire.address import names_of_nodes, split_address
@@ -253,7 +254,9 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         Raises:
             as `work` does; then all tasks have ended.
         """
-        from quorumq.client.signals import stopped_by_signals  # not imported by programs that only publish
+        from quorumq.client.signals import (
+            stopped_by_signals,  # not imported by programs that only publish
+        )
 
         self.context.nodes.check_open()
         pool = Pool(self.context, self.consumer, tasks, grace, stop)

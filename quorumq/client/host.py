@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 
 def check_host() -> None:

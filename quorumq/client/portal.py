@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar, cast
 import trio
 
 from quorumq.client.client import Client
-from quorumq.client.nodes import CLOSED, Closed
-from quorumq.core.errors import OutcomeUnknown, QuorumqError, UsageError
+from quorumq.client.transport.nodes import CLOSED, Closed
+from quorumq.core.values.errors import OutcomeUnknown, QuorumqError, UsageError
 
 INTERRUPTED_S: Final = 2.0
 """Seconds that a call that is interrupted may take to end."""

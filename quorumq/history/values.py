@@ -6,9 +6,19 @@ import functools
 from collections.abc import Iterable
 from typing import Final
 
+from quorumq.core.cluster.topics import SETTINGS
 from quorumq.core.messages import AlterTopic, CreateTopic
-from quorumq.core.topics import SETTINGS
-from quorumq.core.types import NODES_MAX, Group, Incarnation, Owner, ProducerId, Span, Stamp, Topic, topic_id
+from quorumq.core.values.types import (
+    NODES_MAX,
+    Group,
+    Incarnation,
+    Owner,
+    ProducerId,
+    Span,
+    Stamp,
+    Topic,
+    topic_id,
+)
 
 LABEL_DELETIONS_MAX: Final = 1000
 """Most earlier deletions of a topic's name that its label counts; beyond that the label has the topic's id."""

@@ -25,8 +25,8 @@ import click
 from quorumq.cli.common import Address, Where, console, json_option, print_json, print_table, run
 from quorumq.cli.common import cluster as connected
 from quorumq.cli.progress import bar
-from quorumq.core.errors import UsageError
-from quorumq.core.printable import plural
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.printable import plural
 from quorumq.lab.bench_ledger import PAYLOAD_BYTES_MIN, Payloads, percentiles
 from quorumq.lab.bench_runs import Bench, Degraded, Drain, FanIn, Latency, Stream
 from quorumq.lab.local import LocalCluster

@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar, cast
 
 import quorumq
 from quorumq.core import messages as m
-from quorumq.core.effects import LinkUp, Raised, Received, Request, Restart, SendStored, Stop
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import JournalRecord
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import NodeId, Now, PartitionId, ProducerId
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages.effects import LinkUp, Raised, Received, Request, Restart, SendStored, Stop
+from quorumq.core.messages.records import JournalRecord
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import NodeId, Now, PartitionId, ProducerId
 from quorumq.driver import Driver
 from quorumq.lab.bench_ledger import VerificationFailed
 from quorumq.storage.disk import RealDisk

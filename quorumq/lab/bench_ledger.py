@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from quorumq.core.errors import QuorumqError, UsageError
+from quorumq.core.values.errors import QuorumqError, UsageError
 
 _HEAD: Final = struct.Struct(">16sQIQQ")
 """digest, run, producer, number, published (nanoseconds of the machine's monotonic clock)"""

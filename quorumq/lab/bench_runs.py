@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from quorumq.core.errors import QuorumqError, UsageError
+from quorumq.core.values.errors import QuorumqError, UsageError
 from quorumq.lab.bench_ledger import Ledger, VerificationFailed, percentiles
 from quorumq.lab.leash import Leashed, end
 from quorumq.lab.local import LocalCluster

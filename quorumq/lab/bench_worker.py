@@ -19,8 +19,8 @@ from typing import Any, Final
 import trio
 
 from quorumq.client import Client, Message, Outcome, Pending, connect
-from quorumq.core.errors import QuorumqError
-from quorumq.core.limits import KIB, MIB
+from quorumq.core.values.errors import QuorumqError
+from quorumq.core.values.limits import KIB, MIB
 from quorumq.lab.bench_ledger import Payloads, VerificationFailed, runs_of
 
 GROUP: Final = "bench"

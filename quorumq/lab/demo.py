@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from quorumq.cli.common import console, ended_by_sigterm, json_option, print_json, run
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from quorumq.lab.demo_input import pieces_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict

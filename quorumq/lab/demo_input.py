@@ -23,8 +23,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import MESSAGE_BYTES_MAX
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import MESSAGE_BYTES_MAX
 from quorumq.wire.batch import Message
 
 CUT_BELOW_FILES: Final = 5_000

@@ -16,7 +16,7 @@ import trio
 from quorumq.cli.probe import Unreachable
 from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.errors import QuorumqError, TooFewReplicas
+from quorumq.core.values.errors import QuorumqError, TooFewReplicas
 from quorumq.history import HistoryWriter, producer_id_text, read_history
 from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, pieces_of_installation
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge

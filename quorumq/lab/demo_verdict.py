@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from quorumq.core.types import Stamp
+from quorumq.core.values.types import Stamp
 from quorumq.history import Row, parse_owner
 
 MessageKey = tuple[str, int, str, int]

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import trio
 
 from quorumq.client import Client, HoldLost, Message, connect
-from quorumq.core.errors import Unanswered
+from quorumq.core.values.errors import Unanswered
 from quorumq.history import HistoryWriter
 from quorumq.lab.demo_input import parse_source
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from quorumq.cli.common import NODES_DEFAULT, ended_by_sigterm, json_option, print_json
-from quorumq.core import limits
-from quorumq.core.errors import QuorumqError
+from quorumq.core.values import limits
+from quorumq.core.values.errors import QuorumqError
 from quorumq.wire.address import NODES_VARIABLE
 
 WAIT_S: Final = 300.0
@@ -110,8 +110,8 @@ def _tell(text: str) -> None:
 
 def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
     from quorumq.cli.probe import ask
+    from quorumq.core.cluster.topics import SETTINGS
     from quorumq.core.messages import CreateTopic
-    from quorumq.core.topics import SETTINGS
 
     for topic in topics:  # in a kept directory it may be there, with other settings
         request = CreateTopic(topic, rf=rf, unnamed=("rf", "partitions", *SETTINGS))

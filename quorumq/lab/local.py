@@ -29,7 +29,7 @@ import trio
 
 from quorumq.cli.init import config_text
 from quorumq.cli.probe import Unreachable, status_of
-from quorumq.core.errors import QuorumqError, UsageError
+from quorumq.core.values.errors import QuorumqError, UsageError
 from quorumq.lab.leash import Leashed, end, logged
 from quorumq.lab.ports import HeldPorts, given_ports
 
@@ -282,7 +282,7 @@ class LocalCluster:
         *,
         quarantine: bool = False,
     ) -> None:
-        """Wait until nodes answer, is trusted for their directories, and see each other.
+        """Wait until nodes answer, are trusted, and see each other.
 
         Args:
             names: names of the nodes; None for all that run and are not paused.
@@ -451,7 +451,7 @@ def lack(
 ) -> str:
     """Return what the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
 
-    It has to answer within ``probe`` seconds. If ``connected``, it has to be trusted for its directory and to see all
+    It has to answer within ``probe`` seconds. If ``connected``, it must be trusted and to see all
     of ``names``. If ``quarantine``, it has to be out of it.
     """
     try:

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import Final
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 PORTS: Final = (20_000, 32_000)
 """Range in which free ports are looked for: below the one from which systems take ports for outgoing connections."""

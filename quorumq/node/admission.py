@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from quorumq.core.catalogue import Catalogue
+from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.messages import CloseSession, Hello, Publish
 from quorumq.node.clients import Credentials
 from quorumq.node.config import ServeConfig

@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from quorumq.core.diskroom import Capacity as DiskCapacity
-from quorumq.core.diskroom import why_full
-from quorumq.core.limits import MIB
+from quorumq.core.messages.diskroom import Capacity as DiskCapacity
+from quorumq.core.messages.diskroom import why_full
+from quorumq.core.values.limits import MIB
 from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
 

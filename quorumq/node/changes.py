@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from quorumq.core import messages as m
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.effects import Event, Gone, Request
-from quorumq.core.errors import Code
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.messages.effects import Event, Gone, Request
+from quorumq.core.values.errors import Code
 
 WHAT: Final[dict[type, str]] = {
     m.CreateTopic: "topic created",

@@ -25,9 +25,9 @@ from typing import Any, Final
 import msgspec
 
 from quorumq.core import messages as m
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.errors import Unauthorized, UsageError
-from quorumq.core.limits import MIB
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.values.errors import Unauthorized, UsageError
+from quorumq.core.values.limits import MIB
 from quorumq.node.quotas import Begun, Quotas, Usage
 from quorumq.wire.rights import Client, check_rights, check_seen
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from quorumq.core.types import Now
+from quorumq.core.values.types import Now
 
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """CLOCK_BOOTTIME goes on while the machine is suspended, as holds do (docs/protocol.md, G2)."""

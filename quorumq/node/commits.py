@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import trio
 
-from quorumq.core.limits import KIB
+from quorumq.core.values.limits import KIB
 from quorumq.storage.commit import Commit
 
 HERE_S: Final = 0.002

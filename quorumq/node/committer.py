@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import trio
 
-from quorumq.core.errors import QuorumqError, StorageError
-from quorumq.core.records import JournalRecord
+from quorumq.core.messages.records import JournalRecord
+from quorumq.core.values.errors import QuorumqError, StorageError
 from quorumq.driver import Driver
 from quorumq.node.commits import CommitRunner
 from quorumq.storage.commit import Commit, NoRoom

@@ -20,10 +20,10 @@ from typing import Annotated, Any, BinaryIO, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from quorumq.core import limits
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import MIB
-from quorumq.core.state import NodeConfig
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.values import limits
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import MIB
 from quorumq.storage.journal import RESERVE_BYTES
 from quorumq.storage.segments import SEGMENT_BYTES
 from quorumq.wire.address import split_address

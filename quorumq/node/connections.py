@@ -25,8 +25,9 @@ from typing import Final
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.effects import Event, Gone, Raised, Received, Request, Unsent
-from quorumq.core.errors import (
+from quorumq.core.messages.effects import Event, Gone, Raised, Received, Request, Unsent
+from quorumq.core.requests.publish import producer_ids_begun
+from quorumq.core.values.errors import (
     BadReceipt,
     Busy,
     Code,
@@ -36,10 +37,9 @@ from quorumq.core.errors import (
     TooLarge,
     Unauthorized,
 )
-from quorumq.core.fairqueue import Caller
-from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
-from quorumq.core.publish import producer_ids_begun
-from quorumq.core.types import NodeId
+from quorumq.core.values.fairqueue import Caller
+from quorumq.core.values.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
+from quorumq.core.values.types import NodeId
 from quorumq.node.admission import OPERATOR_SLOTS, ListensFor, admitted, is_operator, wrong_listener
 from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow

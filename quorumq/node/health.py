@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from quorumq.core.types import Now
+from quorumq.core.values.types import Now
 from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
 from quorumq.wire.tls import expiry_of

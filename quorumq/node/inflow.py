@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 import trio
 
-from quorumq.core.effects import Event
-from quorumq.core.errors import PeerError
-from quorumq.core.limits import KIB
+from quorumq.core.messages.effects import Event
+from quorumq.core.values.errors import PeerError
+from quorumq.core.values.limits import KIB
 from quorumq.node.capacity import Capacity
 from quorumq.node.transport import RECEIVE_BYTES, RECEIVE_BYTES_MAX, ConnectionLost, Transport
 from quorumq.node.turns import Turns

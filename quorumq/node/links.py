@@ -17,10 +17,10 @@ from typing import Final
 
 import trio
 
-from quorumq.core.effects import HelloRefused, LinkDown, LinkUp, Unposted
-from quorumq.core.errors import PeerError
 from quorumq.core.messages import VERSIONS, Challenge, Failed, Proof, RemoteFetchReply, Welcome
-from quorumq.core.types import NodeId
+from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Unposted
+from quorumq.core.values.errors import PeerError
+from quorumq.core.values.types import NodeId
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.wire.codec import Message, decode_message, encode_message

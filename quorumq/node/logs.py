@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from quorumq.core.printable import printable
+from quorumq.core.values.printable import printable
 
 LINES_PER_KIND: Final = 20
 """Lines of one kind within `PERIOD_S`; errors are never held back."""

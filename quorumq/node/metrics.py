@@ -20,8 +20,8 @@ from prometheus_client.core import (
     Metric,
 )
 
-from quorumq.core.latency import Latency
-from quorumq.core.status import page
+from quorumq.core.node.status import page
+from quorumq.core.values.latency import Latency
 from quorumq.node.health import COUNTS
 from quorumq.node.node import Node
 from quorumq.node.traffic import Times

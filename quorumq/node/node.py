@@ -23,7 +23,7 @@ import trio
 from crc32c import crc32c
 
 from quorumq.core import messages as m
-from quorumq.core.effects import (
+from quorumq.core.messages.effects import (
     Damaged,
     DiskFull,
     Event,
@@ -36,10 +36,10 @@ from quorumq.core.effects import (
     Unposted,
     Unsent,
 )
-from quorumq.core.errors import Code, StorageError, TooLarge
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import JournalRecord
-from quorumq.core.types import Batch, NodeId, Now, PartitionId
+from quorumq.core.messages.records import JournalRecord
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.errors import Code, StorageError, TooLarge
+from quorumq.core.values.types import Batch, NodeId, Now, PartitionId
 from quorumq.driver import Driver
 from quorumq.history import HistoryWriter
 from quorumq.node.capacity import Capacity

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from quorumq.core import messages as m
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.deadnames import dead_letter_names, source_of
-from quorumq.core.errors import Busy, Code, TooLarge
-from quorumq.core.limits import DELAY_MAX_S
-from quorumq.core.spans import SpanSet
-from quorumq.core.topics import is_pattern
-from quorumq.core.types import Owner, PartitionId
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.values.deadnames import dead_letter_names, source_of
+from quorumq.core.values.errors import Busy, Code, TooLarge
+from quorumq.core.values.limits import DELAY_MAX_S
+from quorumq.core.values.spans import SpanSet
+from quorumq.core.values.types import Owner, PartitionId
 from quorumq.wire.rights import Client
 
 BURST_S: Final = 1.0
@@ -49,7 +49,7 @@ SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveReques
 """Never refused."""
 
 Begun = Callable[[m.Publish], int]
-"""Tells how many producer ids begin with a publish (core/publish.py)."""
+"""Tells how many producer ids begin with a publish (core/requests/publish.py)."""
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Delay = Annotated[float, msgspec.Meta(gt=0, le=DELAY_MAX_S)]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.deadnames import dead_letter_names
-from quorumq.core.topics import matching
-from quorumq.core.types import PartitionId, Topic
+from quorumq.core.cluster.topics import matching
+from quorumq.core.values.deadnames import dead_letter_names
+from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.values import WireSlice
 
 SPAN_S: Final = 60.0

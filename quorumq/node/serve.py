@@ -26,12 +26,12 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.core.diskroom import why_full
-from quorumq.core.effects import CleanStop
-from quorumq.core.errors import StorageError, UsageError
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import CleanStopped, JournalRecord, TrustLost
-from quorumq.core.types import NodeId, Now
+from quorumq.core.messages.diskroom import why_full
+from quorumq.core.messages.effects import CleanStop
+from quorumq.core.messages.records import CleanStopped, JournalRecord, TrustLost
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.core.values.types import NodeId, Now
 from quorumq.history import HistoryWriter, boot
 from quorumq.node.admission import OPERATOR_SLOTS, ListensFor
 from quorumq.node.clock import real_now

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from quorumq.core.limits import KIB
+from quorumq.core.values.limits import KIB
 
 SHARE: Final = 4
 """Share of one client in a turn while others are there, in small requests: some 1 ms."""

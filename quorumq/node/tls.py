@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.core.errors import PeerError, UsageError
+from quorumq.core.values.errors import PeerError, UsageError
 from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, Transport
 from quorumq.wire.tls import Tunnel, peer_context, reason_of, server_context
 

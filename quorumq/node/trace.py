@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import FetchReply, LeaveRequest, RejectRequest
+from quorumq.core.messages.records import BatchStored, GroupPut, JournalRecord, RecordsMerged, TopicPut
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import BatchStored, GroupPut, JournalRecord, RecordsMerged, TopicPut
-from quorumq.core.types import STAMP_ZERO, Incarnation, Owner, PartitionId, Span, Topic
+from quorumq.core.values.limits import DEADLINE_SHARE
+from quorumq.core.values.types import STAMP_ZERO, Incarnation, Owner, PartitionId, Span, Topic
 from quorumq.history import (
     HistoryError,
     HistoryWriter,

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from quorumq.core.effects import Event, Gone, Request
 from quorumq.core.messages import ClientReply, Failed, FetchReply, Publish, PublishReply, SettleReply, Slice
+from quorumq.core.messages.effects import Event, Gone, Request
 from quorumq.node.readers import DONE
 
 BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

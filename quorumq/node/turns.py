@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from quorumq.core.effects import Event
+from quorumq.core.messages.effects import Event
 
 WAIT_S: Final = 60.0
 """The longest wait for sockets in one go."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.limits import KIB, SPANS_PER_REQUEST_MAX
+from quorumq.core.values.limits import KIB, SPANS_PER_REQUEST_MAX
 from quorumq.wire.values import WireSlice
 
 STALE_S: Final = 0.1

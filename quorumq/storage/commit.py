@@ -17,7 +17,7 @@ import errno
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.disk import Buffer, Disk
 from quorumq.storage.records import SegmentStart, encode_record
 from quorumq.storage.segment import NEW_SUFFIX, body_crc_of, encode_frame, segment_name

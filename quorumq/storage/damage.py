@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from quorumq.core.errors import QuorumqError, StorageError
+from quorumq.core.values.errors import QuorumqError, StorageError
 from quorumq.storage.disk import Disk
 
 ADVICE: Final = (

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 
 Buffer = bytes | bytearray | memoryview
 

@@ -9,8 +9,8 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
-from quorumq.core.errors import StorageError
-from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch, damaged_at
 from quorumq.storage.disk import Disk
 from quorumq.storage.records import (

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.core.errors import StorageError
-from quorumq.core.records import BatchStored
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.records import TYPE_OF, BatchMoved, SegmentStart, decode_record
 from quorumq.storage.scan import NO_HOLES, Frame, Scan
 from quorumq.storage.segment import FORMAT_VERSION, NAME_SUFFIX, salt_of, segment_number

@@ -16,9 +16,9 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumq.core.errors import StorageError
-from quorumq.core.limits import KIB, MIB
-from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.limits import KIB, MIB
 from quorumq.storage.commit import Commit
 from quorumq.storage.compaction import Compaction
 from quorumq.storage.damage import DamagedBatch

@@ -26,9 +26,9 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final
 
-from quorumq.core.errors import StorageError
-from quorumq.core.limits import MIB
-from quorumq.core.records import BatchStored, CleanStopped, JournalRecord
+from quorumq.core.messages.records import BatchStored, CleanStopped, JournalRecord
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.limits import MIB
 from quorumq.storage.commit import RESERVE_NAME, Commit, NewSegment, NoRoom, Writer
 from quorumq.storage.disk import Buffer, Disk
 from quorumq.storage.files import SegmentFiles

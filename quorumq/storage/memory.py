@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.disk import PAGE_BYTES, Buffer, check_name, place_of
 
 

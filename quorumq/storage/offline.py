@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quorumq.core.deadnames import DEAD_SUFFIX
-from quorumq.core.errors import NotFound, StorageError, UsageError
-from quorumq.core.limits import HOLD_TIME_MAX_DEFAULT_S
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages.records import ClusterMade, JournalRecord, TopicPut
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import ClusterMade, JournalRecord, TopicPut
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import STAMP_ZERO, BatchHeader, Kind, Now, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.limits import HOLD_TIME_MAX_DEFAULT_S
+from quorumq.core.values.types import STAMP_ZERO, BatchHeader, Kind, Now, PartitionId, ProducerId, Span, Topic
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import start_of
 from quorumq.storage.salvage import read_directory

@@ -1,7 +1,7 @@
 """Type numbers of a journal's records on disk.
 
 Numbers below 16 belong to the journal itself (where a segment begins, where its snapshot ends, what it
-holds), numbers from 16 on are the core's records (core/records.py). A number is never used for anything
+holds), numbers from 16 on are the core's records (core/messages/records.py). A number is never used for anything
 else, and fields are only appended. docs/file-format.md lists them all; a test compares that list with this.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from quorumq.core import records as core
 from quorumq.core.messages import SpanRecord
-from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.types import STAMP_ZERO, Letter, NodeId
+from quorumq.core.messages import records as core
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.values.types import STAMP_ZERO, Letter, NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
 from quorumq.wire.bodies import Lift

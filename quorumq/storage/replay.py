@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import cast
 
-from quorumq.core.records import CleanStopped, DirectoryMade, JournalRecord
+from quorumq.core.messages.records import CleanStopped, DirectoryMade, JournalRecord
 from quorumq.storage.damage import ADVICE, DamagedDirectory, damaged_at
 from quorumq.storage.disk import Disk
 from quorumq.storage.files import SegmentFiles

@@ -4,7 +4,7 @@ Why: a directory with damage that is not confined to the body of a batch must no
 forgot is not known. But what it still has is worth keeping: a node that resyncs from its peers has less to fetch, and
 a partition with one replica has no peers. So everything on both sides of the damage is read, the small state of the
 older segments too (its newest copy may be what is damaged; records merge), the places that cannot be read are written
-down as holes, and the directory says, in every segment from then on, that it is not trusted for itself.
+down as holes, and the directory says, in every segment from then on, that it is not trusted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from quorumq.core.records import DirectoryMade, JournalRecord
+from quorumq.core.messages.records import DirectoryMade, JournalRecord
 from quorumq.storage.damage import DamagedDirectory, unreadable
 from quorumq.storage.disk import PAGE_BYTES, Disk
 from quorumq.storage.files import SegmentFiles

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.core.limits import BATCH_BYTES_MAX, MIB
+from quorumq.core.values.limits import BATCH_BYTES_MAX, MIB
 from quorumq.storage.records import SNAPSHOT_END
 from quorumq.storage.segment import CRC_START, HEADER_BYTES_MAX, MAGIC, PREFIX, PREFIX_BYTES
 from quorumq.wire import cbor

@@ -20,8 +20,8 @@ import struct
 
 from crc32c import crc32c
 
-from quorumq.core.errors import StorageError
-from quorumq.core.limits import BATCH_BYTES_MAX, MIB
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.limits import BATCH_BYTES_MAX, MIB
 from quorumq.storage.disk import Buffer
 
 FORMAT_VERSION = 1

@@ -10,8 +10,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from quorumq.core.limits import MIB
-from quorumq.core.records import BatchStored
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values.limits import MIB
 from quorumq.storage.records import BatchMoved, DamagedAt, Earlier, Hole
 from quorumq.storage.scan import Frame
 from quorumq.storage.segment import PREFIX, segment_name

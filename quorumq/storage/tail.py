@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.types import BatchHeader
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.values.types import BatchHeader
 from quorumq.storage.disk import Buffer
 from quorumq.storage.records import BatchMoved, Framing, PartitionRange, SegmentFooter, encode_record, halves
 from quorumq.storage.segment import HEADER_BYTES_MAX, body_crc_of, encode_frame, salt_of

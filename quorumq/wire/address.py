@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 
 def split_address(address: str, *, name: str = "address") -> tuple[str, int]:

@@ -24,8 +24,8 @@ from typing import Final, NamedTuple, Union
 
 from crc32c import crc32c
 
-from quorumq.core.errors import PeerError, TooLarge
-from quorumq.core.limits import (
+from quorumq.core.values.errors import PeerError, TooLarge
+from quorumq.core.values.limits import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     DELAY_MAX_S,
@@ -35,7 +35,7 @@ from quorumq.core.limits import (
     TOPIC_TIME_MAX_S,
     WORDS_END,
 )
-from quorumq.core.types import Batch, BatchHeader, PartitionId, ProducerId, Span
+from quorumq.core.values.types import Batch, BatchHeader, PartitionId, ProducerId, Span
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
 

@@ -6,8 +6,9 @@ import typing
 from collections.abc import Mapping
 from typing import Final
 
-from quorumq.core import messages, records
-from quorumq.core.limits import (
+from quorumq.core import messages
+from quorumq.core.messages import records
+from quorumq.core.values.limits import (
     AGES_ASKED_END,
     AGES_END,
     BACKOFF_STEPS_MAX,

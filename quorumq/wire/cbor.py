@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 
 import cbor2
 
-from quorumq.core.limits import CLIENT_HEADER_ITEMS_MAX
+from quorumq.core.values.limits import CLIENT_HEADER_ITEMS_MAX
 
 DEPTH_MAX: Final = 24
 """Containers inside containers, in anything that is read. The deepest message needs half of that."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
-from quorumq.core.errors import Busy, Code, PeerError, QuorumqError, Unanswered, error_from
-from quorumq.core.limits import STAMPS_END, WORDS_END
+from quorumq.core.values.errors import Busy, Code, PeerError, QuorumqError, Unanswered, error_from
+from quorumq.core.values.limits import STAMPS_END, WORDS_END
 from quorumq.wire import cbor
 from quorumq.wire.bodies import Body, Lift
 from quorumq.wire.bounds import TEXT_CHARS_MAX

@@ -9,9 +9,9 @@ not at all on its way out. TCP already checks frames against line noise; batch b
 own.
 
 Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
-checked against core/limits.py, its buffer grows with the bytes that came and not with those that a prefix announces,
-and the first byte that cannot be the protocol's ends the connection with an error that says what was seen. Nothing
-here reads or writes a socket.
+checked against core/values/limits.py, its buffer grows with the bytes that came and not with those that a prefix
+announces, and the first byte that cannot be the protocol's ends the connection with an error that says what was seen.
+Nothing here reads or writes a socket.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from quorumq.core.errors import PeerError, TooLarge
-from quorumq.core.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from quorumq.core.values.errors import PeerError, TooLarge
+from quorumq.core.values.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
 MAGIC: Final = b"\xabQQ\x01"
 """First bytes of every frame. Not ASCII, so that one byte tells text protocols apart; then format 1."""

@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from quorumq.core.messages import VERSIONS, Hello
-from quorumq.core.types import Incarnation
+from quorumq.core.values.types import Incarnation
 
 TOKEN_VARIABLE: Final = "QUORUMQ_TOKEN"
 """The environment variable that has a client's token if the program does not say it."""

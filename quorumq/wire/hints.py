@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from quorumq.core.limits import MEANT_MAX
+from quorumq.core.values.limits import MEANT_MAX
 
 LISTED_MAX = 20
 """Most groups that an answer names if another one is asked for."""

@@ -19,9 +19,9 @@ import hmac
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from quorumq.core.errors import BadReceipt
 from quorumq.core.messages import FetchReply, ReceiptPart, Slice
-from quorumq.core.types import DERIVED, ProducerId, Receipt, Span
+from quorumq.core.values.errors import BadReceipt
+from quorumq.core.values.types import DERIVED, ProducerId, Receipt, Span
 from quorumq.wire import cbor
 from quorumq.wire.bounds import SIGNED_BYTES_MAX
 from quorumq.wire.cbor import BadValue

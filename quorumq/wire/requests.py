@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.errors import Code, PeerError, QuorumqError, TooLarge
-from quorumq.core.limits import (
+from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.values.errors import Code, PeerError, QuorumqError, TooLarge
+from quorumq.core.values.limits import (
     BATCH_BYTES_MAX,
     CLIENT_HEADER_BYTES_MAX,
     CLIENT_HEADER_ITEMS_MAX,
@@ -23,7 +24,6 @@ from quorumq.core.limits import (
     PATTERNS_PER_REQUEST_MAX,
     SPANS_SETTLED_MAX,
 )
-from quorumq.core.topics import is_pattern
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPE_OF

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, TypeVar
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.deadnames import dead_letter_names, source_of
-from quorumq.core.errors import NotFound, Unauthorized
-from quorumq.core.topics import is_pattern
-from quorumq.core.types import Topic
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.values import limits
+from quorumq.core.values.deadnames import dead_letter_names, source_of
+from quorumq.core.values.errors import NotFound, Unauthorized
+from quorumq.core.values.types import Topic
 from quorumq.wire.hints import unknown_group, unknown_topic
 
 RIGHTS: Final = ("publish", "consume", "admin")
@@ -100,8 +100,8 @@ def _settled(request: Any, name: NameOf) -> list[Need]:
 _FOUND_BY_ID: Final = (
     m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.ShowRequest
 )  # fmt: skip
-"""Name a topic by its id alone, and may be carried out if only another node knows it (core/finding.py). Its name is
-not known when rights are looked at, so all names that it may have must be covered. A topic that the client
+"""Name a topic by its id alone, and may be carried out if only another node knows it (core/requests/finding.py). Its
+name is not known when rights are looked at, so all names that it may have must be covered. A topic that the client
 may not see is taken for one that is not known."""
 
 

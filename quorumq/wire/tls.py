@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import KIB
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import KIB
 
 CA_VARIABLE: Final = "QUORUMQ_TLS_CA"
 """The environment variable that names a client's file of authorities if the program does not."""

@@ -39,8 +39,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import cbor2
 
 from quorumq.core import messages
-from quorumq.core.limits import NUMBERS_END, SPANS_PER_REQUEST_MAX, STAMPS_END
-from quorumq.core.types import (
+from quorumq.core.values.limits import NUMBERS_END, SPANS_PER_REQUEST_MAX, STAMPS_END
+from quorumq.core.values.types import (
     Batch,
     BatchHeader,
     Incarnation,
@@ -586,7 +586,7 @@ def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | 
     """Return the CBOR array [*lead, *fields of value].
 
     Args:
-        value: any NamedTuple of core/types.py, core/messages or core/records.py.
+        value: any NamedTuple of core/values/types.py, core/messages or core/messages/records.py.
         lead: integers in front of the fields.
         lift: taker of the bodies of batches; needed if the value has any (TypeError without).
 

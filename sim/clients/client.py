@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from quorumq.core.errors import Code
 from quorumq.core.messages import (
     AlterTopicReply,
     ClientReply,
@@ -25,7 +24,8 @@ from quorumq.core.messages import (
     PublishReply,
     Verdict,
 )
-from quorumq.core.types import Batch
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Batch
 from quorumq.history import spans_value
 from sim.clients.surroundings import Surroundings
 from sim.world import EPOCH_MS, Clock, Refusal

@@ -7,9 +7,6 @@ from typing import Any
 
 from crc32c import crc32c
 
-from quorumq.core.deadnames import DEAD_SUFFIX
-from quorumq.core.errors import Code
-from quorumq.core.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AckRequest,
     ClientRequest,
@@ -23,7 +20,10 @@ from quorumq.core.messages import (
     RejectRequest,
     SettleReply,
 )
-from quorumq.core.types import Batch, Letter, Receipt, Span, Stamp
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
+from quorumq.core.values.types import Batch, Letter, Receipt, Span, Stamp
 from quorumq.history import token_text
 from sim.clients.calls import Call
 from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.deadnames import DEAD_SUFFIX
-from quorumq.core.errors import Code
-from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import (
     AlterTopic,
     BrowseRequest,
@@ -29,7 +26,10 @@ from quorumq.core.messages import (
     StatusReply,
     StatusRequest,
 )
-from quorumq.core.types import (
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import NUMBERS_END
+from quorumq.core.values.types import (
     Incarnation,
     Kind,
     Letter,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.deadnames import DEAD_SUFFIX
-from quorumq.core.errors import Code
+from quorumq.core.cluster.topics import SETTINGS
 from quorumq.core.messages import (
     AlterTopic,
     AlterTopicReply,
@@ -29,8 +28,9 @@ from quorumq.core.messages import (
     SettleReply,
     SpanRecord,
 )
-from quorumq.core.topics import SETTINGS
-from quorumq.core.types import Span, Topic
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Span, Topic
 from quorumq.history import spans_value
 from sim.clients.calls import Call, Caller
 from sim.clients.client import Answer, nothing_done, outcome_of, told_by

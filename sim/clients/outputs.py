@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
-from quorumq.client.message import MessageId
+from quorumq.client.base.message import MessageId
+from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
 from quorumq.core.messages import PublishReply
-from quorumq.core.types import Batch, PartitionId, ProducerId, Receipt, Span
+from quorumq.core.values.types import Batch, PartitionId, ProducerId, Receipt, Span
 from quorumq.history import spans_value
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from sim.clients.calls import Caller

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.errors import Code
 from quorumq.core.messages import (
     CloseSession,
     Failed,
@@ -14,7 +13,8 @@ from quorumq.core.messages import (
     OpenSessionReply,
     PublishReply,
 )
-from quorumq.core.types import Batch, PartitionId, ProducerId, Topic
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Batch, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import Answer, Client, refused_as_deleted
 from sim.clients.surroundings import Surroundings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.errors import Code
+from quorumq.core.cluster.topics import SETTINGS
 from quorumq.core.messages import CreateTopic, CreateTopicReply, Failed
-from quorumq.core.topics import SETTINGS
+from quorumq.core.values.errors import Code
 from sim.clients.client import Answer
 from sim.clients.operator import Operator
 from sim.clients.surroundings import Surroundings

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.types import Kind, PartitionId, Receipt, Span
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import Kind, PartitionId, Receipt, Span
 from sim.machine import cores_of
 from sim.options import Options
 from sim.topics import Topics

@@ -9,7 +9,7 @@ grace is over, and comes again as another process. Each life has a name of its o
 from __future__ import annotations
 
 from quorumq.core.messages import FetchReply, ReceiptPart
-from quorumq.core.types import Batch, Receipt, Span
+from quorumq.core.values.types import Batch, Receipt, Span
 from sim.clients.consumer import Consumer
 from sim.clients.outputs import Taken
 from sim.clients.surroundings import Surroundings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from quorumq.core.errors import NotFound
+from quorumq.core.values.errors import NotFound
 from sim.check_command import runs_in
 from sim.checkers import check_history
 from sim.diagram.rows import items_of

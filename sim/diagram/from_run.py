@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     Slice,
     Welcome,
 )
-from quorumq.core.types import Owner, Span, Stamp
+from quorumq.core.values.types import Owner, Span, Stamp
 from quorumq.history import owner_text, producer_id_text
 from sim.cluster import Cluster
 from sim.diagram.rows import items_of

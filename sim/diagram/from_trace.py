@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.types import NodeId
+from quorumq.core.values.types import NodeId
 from sim.diagram.story import Item, Story
 from sim.explorer.search import search
 from sim.explorer.steps import Action, Explorer, Step

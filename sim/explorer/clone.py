@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from sortedcontainers import SortedDict, SortedList
 
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.stored import StoredBatches
-from quorumq.core.rows import Rows
-from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.state import NodeConfig
+from quorumq.core.values.rows import Rows
+from quorumq.core.values.spans import SpanMap, SpanSet
 
 SHARED: tuple[type, ...] = (
     int,

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quorumq.core import limits
-from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import (
     AlterTopicReply,
     ClientReply,
@@ -24,7 +22,9 @@ from quorumq.core.messages import (
     SetGroupReply,
     SettleReply,
 )
-from quorumq.core.types import STAMP_ZERO, Group, Latest, NodeId, Receipt, Stamp
+from quorumq.core.values import limits
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.types import STAMP_ZERO, Group, Latest, NodeId, Receipt, Stamp
 from sim.explorer.scenario import HOLD_S
 
 WAITING, LIVE, OVER, NOTHING, ACKING, REJECTED, LEFT = (

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from quorumq.core.errors import UsageError
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import CleanStopped, JournalRecord, Started
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import NodeId, Now
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages.records import CleanStopped, JournalRecord, Started
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import NodeId, Now
 from sim.explorer.clone import key_of
 from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, Scenario, now_at

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.effects import Persist, Raised, Restart, SendStored, Stop
 from quorumq.core.messages import ClientReply, Envelope, PeerMessage
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored, JournalRecord, PeerSeen, Reserved, Trusted
-from quorumq.core.types import NodeId, Now
+from quorumq.core.messages.effects import Persist, Raised, Restart, SendStored, Stop
+from quorumq.core.messages.records import BatchStored, JournalRecord, PeerSeen, Reserved, Trusted
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import NodeId, Now
 from quorumq.driver import Driver, Waiting
 from sim.explorer.journals import RNG, UNTRACKED, Journals
 from sim.explorer.traffic import Traffic

@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 
-from quorumq.core.effects import CleanStop, Event, Persist, Received, Request, Unsent
 from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsReply, RemoteFetchReply
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.types import Kind, NodeId, Now, PartitionId
+from quorumq.core.messages.effects import CleanStop, Event, Persist, Received, Request, Unsent
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import Kind, NodeId, Now, PartitionId
 from sim.explorer.clone import clone, key_of
 from sim.explorer.journals import UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome

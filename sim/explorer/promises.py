@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.messages import FetchReply, StoreReply
-from quorumq.core.types import Kind, Latest
+from quorumq.core.values.types import Kind, Latest
 from sim.explorer.facts import Facts, is_asked_for
 from sim.explorer.nodes import Local
 from sim.explorer.requests import DEAD_GROUP, SPAN, creation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -20,7 +19,8 @@ from quorumq.core.messages import (
     SetGroup,
     SpanRecord,
 )
-from quorumq.core.types import Kind, Letter, Now, ProducerId, Receipt, Record, Span
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.types import Kind, Letter, Now, ProducerId, Receipt, Record, Span
 from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
 
 TOPIC = "t"

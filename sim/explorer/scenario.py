@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 
-from quorumq.core.types import NodeId, Now
+from quorumq.core.values.types import NodeId, Now
 
 Script = tuple[tuple[object, ...], ...]
 """Steps that bring a cluster to the beginning of an exploration (`Walk` in sim/explorer/search.py).

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from quorumq.core.types import NodeId
+from quorumq.core.values.types import NodeId
 from sim.explorer.scenario import ExplorerError
 from sim.explorer.steps import Action, Explorer, State, Step
 

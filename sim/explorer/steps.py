@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from quorumq.core.messages import ClientRequest, Publish
-from quorumq.core.types import Group, Kind, NodeId
+from quorumq.core.values.types import Group, Kind, NodeId
 from sim.explorer import facts as outside
 from sim.explorer import promises, requests
 from sim.explorer.facts import ACKING, GROUP_OPERATIONS, LIVE, OVER, REJECTED, Facts, Operation

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from quorumq.core import creation, fetch, groups, recovery, registers, registration, remote
+from quorumq.core.partition import hold_recovery as recovery
+from quorumq.core.requests import creation, fetch, groups, registers, registration, remote
 from sim.explorer.nodes import Switches
 from sim.explorer.scenario import NEVER, Scenario
 from sim.explorer.search import Result, search

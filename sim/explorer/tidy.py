@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.fate import NOBODY
-from quorumq.core.recovery import Recovery
-from quorumq.core.types import Now
+from quorumq.core.partition.hold_recovery import Recovery
+from quorumq.core.values.types import Now
 
 
 def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:

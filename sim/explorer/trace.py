@@ -7,7 +7,6 @@ ballot of attempt 1.
 
 from __future__ import annotations
 
-from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import (
     Accept,
     Ack,
@@ -41,7 +40,8 @@ from quorumq.core.messages import (
     SyncPull,
     SyncState,
 )
-from quorumq.core.types import STAMP_ZERO, Group, Kind, Record, Stamp, Topic
+from quorumq.core.requests.holdround import HoldRound
+from quorumq.core.values.types import STAMP_ZERO, Group, Kind, Record, Stamp, Topic
 from sim.explorer.requests import creation
 from sim.explorer.scenario import START
 from sim.explorer.steps import Action, Explorer, State, Step

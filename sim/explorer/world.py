@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from itertools import combinations
 
-from quorumq.core.diskroom import Room
-from quorumq.core.effects import Event, LinkDown, LinkUp, Received, Request
 from quorumq.core.messages import (
     ClientReply,
     CreateTopic,
@@ -16,9 +14,18 @@ from quorumq.core.messages import (
     Store,
     Welcome,
 )
-from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, PeerSeen, Started, Trusted
-from quorumq.core.resync import far_above
-from quorumq.core.types import Incarnation, NodeId, Now, PartitionId, Topic
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Received, Request
+from quorumq.core.messages.records import (
+    BatchStored,
+    DirectoryMade,
+    JournalRecord,
+    PeerSeen,
+    Started,
+    Trusted,
+)
+from quorumq.core.recovery.resync import far_above
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.clone import clone
 from sim.explorer.journals import UNTRACKED
@@ -92,7 +99,7 @@ class World:
 
         docs/protocol.md, RECOVERY, "empty, wiped": the others record the new incarnation in one step with what they
         answer, the node starts far above the highest start count they report, and its quarantine begins. What the
-        core's resync does message by message (quorumq/core/resync.py) is one step here.
+        core's resync does message by message (quorumq/core/recovery/resync.py) is one step here.
         """
         now = now_at(tick)
         nodes = self.nodes
@@ -153,8 +160,8 @@ class World:
         for index, local in enumerate(locals_):
             this = nodes.locals[local]
             core = clone(this.core)
-            core.state.round_count = core.door.sessions = 0
-            core.state.room = Room(scenario.nodes[index] in scenario.full)
+            core.state.round_count = core.router.sessions = 0
+            core.state.capacity = Capacity(scenario.nodes[index] in scenario.full)
             if core.state.trusted:
                 core.trust.confirmed_by.clear()
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())

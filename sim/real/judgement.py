@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from quorumq.history import Row
-from sim.checkers import Violation, judge
+from sim.checkers import Violation, check_history
 from sim.checkers.clocks import OneWrongClock
 
 
@@ -28,7 +28,7 @@ def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
     for row in ({"kind": "settings", "at": 0.0, "settings": {"rf": rf}}, *made):
         if row["kind"] in clocks.kinds:
             clocks.see(row)
-    return [*judge(made), *clocks.verdict()]
+    return [*check_history(made), *clocks.verdict()]
 
 
 def counted(rows: Sequence[Row]) -> Counter[str]:

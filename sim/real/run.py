@@ -16,8 +16,8 @@ from typing import Any
 import trio
 
 from quorumq.client import Client, Task, TooFewReplicas, connect
-from quorumq.core.errors import NotFound, QuorumqError
 from quorumq.core.messages import Peeked
+from quorumq.core.values.errors import NotFound, QuorumqError
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
 from quorumq.lab.local import HISTORIES, NodeDied, NotReady
 from sim.checkers import Violation

@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from quorumq.client import Client, Message, Task
-from quorumq.core.errors import NotFound, QuorumqError, UsageError
+from quorumq.core.values.errors import NotFound, QuorumqError, UsageError
 from sim.real.cluster import HOLD_S
 
 TOPIC = "real"

@@ -21,8 +21,8 @@ from quorumq.core.messages import (
     RejectRequest,
     SettleReply,
 )
-from quorumq.core.spans import merge_spans
-from quorumq.core.types import Letter, NodeId, PartitionId, ProducerId, Receipt, Span, Stamp
+from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.types import Letter, NodeId, PartitionId, ProducerId, Receipt, Span, Stamp
 from quorumq.history import owner_text, parse_producer_id, producer_id_text, token_text
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import nothing_done

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quorumq.core import types
-from quorumq.core.deliveries import Won
-from quorumq.core.effects import Effect, Event, Gone, Persist, Send
-from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import MergeReply
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.messages.effects import Effect, Event, Gone, Persist, Send
+from quorumq.core.messages.records import BallotAtStop
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Ballots, Facts
 from quorumq.core.partition.group import GroupView
@@ -18,10 +17,11 @@ from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.recall import Recall
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.views import Views
-from quorumq.core.records import BallotAtStop
-from quorumq.core.rounds import Round
-from quorumq.core.settle import AckCoordinator, Ballot
-from quorumq.core.types import Kind, Now, Owner, Record, Span
+from quorumq.core.requests.deliveries import Won
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.settle import AckCoordinator, Ballot
+from quorumq.core.values import types
+from quorumq.core.values.types import Kind, Now, Owner, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import (

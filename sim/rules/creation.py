@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quorumq.core import nodecore
-from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator
-from quorumq.core.creation import CreateTopicCoordinator
-from quorumq.core.effects import Effect, Persist
-from quorumq.core.errors import Code
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import Accept, Failed, PeerMessage, Prepare, ProposalReply
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.proposing import Proposer, vote
-from quorumq.core.records import DecisionPut, TopicPut
-from quorumq.core.rounds import Round
-from quorumq.core.types import Incarnation, NodeId, Now, Topic
+from quorumq.core.messages.effects import Effect, Persist
+from quorumq.core.messages.records import DecisionPut, TopicPut
+from quorumq.core.node import nodecore
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.creation import CreateTopicCoordinator
+from quorumq.core.requests.proposing import Proposer, vote
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now, Topic
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumq.core.context import Context
-from quorumq.core.effects import Effect
+from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import fate, replica
 from quorumq.core.partition.fate import Ballots, Facts, Fate, Lease, RejectAsk
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.settle import Ask, RedriveCoordinator, SettleCoordinator
-from quorumq.core.types import OPEN_ZERO, Kind, Now, Record, record_rank
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.settle import Ask, RedriveCoordinator, SettleCoordinator
+from quorumq.core.values.types import OPEN_ZERO, Kind, Now, Record, record_rank
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import ACKED_AND_SKIPPED, DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumq.core import nodecore, proposing, skipping
-from quorumq.core.context import Context
-from quorumq.core.coordinator import Coordinator
-from quorumq.core.effects import Effect, Persist, Send
 from quorumq.core.messages import Accept, Prepare, PutGroup, PutReply, SurveyReply
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.proposing import Proposer, vote
-from quorumq.core.registers import ChangeCoordinator
-from quorumq.core.registration import Registration
-from quorumq.core.skipping import Part, Skipping, Wanted
-from quorumq.core.types import Group, NodeId, Now, Span
+from quorumq.core.messages.effects import Effect, Persist, Send
+from quorumq.core.node import nodecore
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests import proposing, skipping
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.proposing import Proposer, vote
+from quorumq.core.requests.registers import ChangeCoordinator
+from quorumq.core.requests.registration import Registration
+from quorumq.core.requests.skipping import Part, Skipping, Wanted
+from quorumq.core.values.types import Group, NodeId, Now, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.creation import propose_ours
 from sim.rules.rule import Rule

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumq.core import types
-from quorumq.core.catalogue import Catalogue
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
 from quorumq.core.partition.fate import Facts, Held, Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.purge import PurgeCoordinator
-from quorumq.core.registration import Registration
-from quorumq.core.rounds import Round
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import Kind, Record, Span
+from quorumq.core.requests.purge import PurgeCoordinator
+from quorumq.core.requests.registration import Registration
+from quorumq.core.values import types
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Kind, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, answered, ran_out

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumq.core.context import Context
-from quorumq.core.effects import Effect
-from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.holdround import HoldRound
 from quorumq.core.messages import ExtendReply, Granted, HoldReply, Refused, Released, RemoteFetchReply
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.messages.effects import Effect
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import (
     NO_BALLOTS,
@@ -24,8 +21,11 @@ from quorumq.core.partition.fate import (
 )
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
-from quorumq.core.settle import ExtendCoordinator
-from quorumq.core.types import Incarnation, NodeId, Now, Owner, Record, Span
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.holdround import HoldRound
+from quorumq.core.requests.settle import ExtendCoordinator
+from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE, A, B, C, D

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from quorumq.core.context import Context
-from quorumq.core.holdround import HoldRound
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.node.upkeep import Upkeep
+from quorumq.core.node.voter import Voter
 from quorumq.core.partition import batches, fate
 from quorumq.core.partition.fate import Facts, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
-from quorumq.core.publish import StoreCoordinator
-from quorumq.core.rounds import Round
-from quorumq.core.types import Record
-from quorumq.core.upkeep import Upkeep
-from quorumq.core.voter import Voter
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.holdround import HoldRound
+from quorumq.core.requests.publish import StoreCoordinator
+from quorumq.core.values.types import Record
 from sim.clients import outputs
 from sim.rules.rule import Rule
 from sim.rules.stand_ins import after, say_at_once, told

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quorumq.core import piggyback
-from quorumq.core.effects import Effect, Send
 from quorumq.core.messages import Granted, Hold, HoldReply, refusal
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.node.voter import Voter
 from quorumq.core.partition.group import GroupView
-from quorumq.core.types import BatchHeader, Incarnation, NodeId, Now
-from quorumq.core.voter import Voter
+from quorumq.core.requests import piggyback
+from quorumq.core.values.types import BatchHeader, Incarnation, NodeId, Now
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C

@@ -5,23 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from quorumq.core import trust
-from quorumq.core.effects import Effect, Persist
+from quorumq.core.cluster.peers import Peers
+from quorumq.core.cluster.state import Granted, NodeConfig
 from quorumq.core.messages import Hello
+from quorumq.core.messages.effects import Effect, Persist
+from quorumq.core.messages.records import Reclaimed, TrustLost
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.fate import Ballots, Facts, Fate, Held, Lease
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.hold_recovery import Recovery
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
-from quorumq.core.peers import Peers
-from quorumq.core.records import Reclaimed, TrustLost
-from quorumq.core.recovery import Recovery
-from quorumq.core.resync import Resync
-from quorumq.core.state import Granted, NodeConfig
-from quorumq.core.trust import Trust
-from quorumq.core.types import Kind, Now, Record, Span, Stamp
+from quorumq.core.recovery import trust
+from quorumq.core.recovery.resync import Resync
+from quorumq.core.recovery.trust import Trust
+from quorumq.core.values.types import Kind, Now, Record, Span, Stamp
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.types import NodeId
+from quorumq.core.values.types import NodeId
 from sim.explorer.scenario import Script
 
 A, B, C, D, E, F = "abcdef"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quorumq.core.effects import Effect, Persist, Send
+from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Facts, Lease
-from quorumq.core.types import Kind, Record
+from quorumq.core.values.types import Kind, Record
 
 
 def after(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumq.core.fetch import FetchCoordinator
 from quorumq.core.partition import attempts
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.choice import Choice
+from quorumq.core.requests.fetch import FetchCoordinator
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, C

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core import catalogue, registers
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.context import Context
-from quorumq.core.effects import Effect, Forget, Persist
+from quorumq.core.cluster import catalogue
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.cluster.topics import SETTINGS, all_sets, alter, merge_topics, with_partitions
 from quorumq.core.messages import AlterTopic
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
-from quorumq.core.rounds import Round
-from quorumq.core.topics import SETTINGS, all_sets, alter, merge_topics, with_partitions
-from quorumq.core.types import Now, Stamp, Topic
+from quorumq.core.messages.effects import Effect, Forget, Persist
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests import registers
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
+from quorumq.core.values.types import Now, Stamp, Topic
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Patch, Rule
 from sim.rules.scripts import A, B, C

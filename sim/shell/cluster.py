@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from quorumq.core.types import Now
+from quorumq.core.values.types import Now
 from quorumq.history import HistoryWriter
 from quorumq.node.commits import Finished
 from quorumq.node.serve import EXIT_AGAIN, Service

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from quorumq.core.types import Now
+from quorumq.core.values.types import Now
 from quorumq.history import HistoryWriter
 from quorumq.node.commits import Finished
 from quorumq.node.config import ServeConfig, make_config

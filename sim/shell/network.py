@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from quorumq.core.effects import Event
+from quorumq.core.messages.effects import Event
 from quorumq.node.transport import ConnectionLost
 from quorumq.node.turns import Connection, Turns
 from sim.shell.memory import MemoryTransport

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.client import connect
-from quorumq.core.errors import NotFound, QuorumqError, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, UsageError
 
 from ..schemas import TABLES, schema
 from ..session import exactly, file_path

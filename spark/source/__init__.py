@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 from ..schemas import TABLES
 from ..schemas import schema as schema_of

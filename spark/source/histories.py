@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.history import SUFFIXES, HistoryError, histories_of, read_history
 
 from ..schemas import GENERATION, SECONDS, SPANS, TABLES, Column

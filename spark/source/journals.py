@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.core.errors import StorageError
-from quorumq.core.records import BatchStored, RecordsMerged
+from quorumq.core.messages.records import BatchStored, RecordsMerged
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
 from quorumq.storage.scan import Bad, Frame, Scan
 from quorumq.storage.segment import salt_of, segment_name

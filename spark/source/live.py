@@ -24,10 +24,10 @@ from pyspark.sql.types import StructType
 
 from quorumq.client import Client, connect
 from quorumq.core import messages as m
-from quorumq.core.deadnames import DEAD_SUFFIX
-from quorumq.core.errors import QuorumqError, TooFewReplicas
-from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import Kind, PartitionId, Record, Span
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import QuorumqError, TooFewReplicas
+from quorumq.core.values.spans import SpanMap, SpanSet
+from quorumq.core.values.types import Kind, PartitionId, Record, Span
 from quorumq.history import owner_text
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumq.core.closed import ClosedSessions
-from quorumq.core.records import Reclaimed, SessionsClosed
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import PartitionId, ProducerId, Span
+from quorumq.core.messages.records import Reclaimed, SessionsClosed
+from quorumq.core.partition.closed import ClosedSessions
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import PartitionId, ProducerId, Span
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Message

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from quorumq.core.errors import UsageError
-from quorumq.core.types import PartitionId
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import PartitionId
 
 from .arrow import Batches
 from .copies import CopiesReader, ProblemsReader

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import datasource as ds
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 
 from ..schemas import TABLES
 from .arrow import shown_ms

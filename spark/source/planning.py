@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.core.errors import StorageError, UsageError
-from quorumq.core.records import GroupPut, Reclaimed, TopicPut
-from quorumq.core.topics import merge_topics
-from quorumq.core.types import Group, PartitionId, Topic, merge_groups
+from quorumq.core.cluster.topics import merge_topics
+from quorumq.core.messages.records import GroupPut, Reclaimed, TopicPut
+from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.core.values.types import Group, PartitionId, Topic, merge_groups
 from quorumq.storage.records import (
     BATCH_MOVED,
     BATCH_STORED,

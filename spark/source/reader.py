@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from quorumq.client.message import MessageId
-from quorumq.core.errors import StorageError
-from quorumq.core.types import BatchHeader, Group, PartitionId, ProducerId, Span, Topic
+from quorumq.client.base.message import MessageId
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.types import BatchHeader, Group, PartitionId, ProducerId, Span, Topic
 from quorumq.history import producer_id_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
 from quorumq.storage.scan import Frame

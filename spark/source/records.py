@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumq.core.records import RecordsMerged, SessionsClosed
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp, record_rank
+from quorumq.core.messages.records import RecordsMerged, SessionsClosed
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Kind, Letter, PartitionId, Record, Span, Stamp, record_rank
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, records_of

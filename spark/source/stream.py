@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from quorumq.core.errors import StorageError
 from quorumq.core.messages import SpanRecord
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import Kind, PartitionId, Record, Span, record_rank
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Kind, PartitionId, Record, Span, record_rank
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
 from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of

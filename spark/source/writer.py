@@ -20,11 +20,18 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
-from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
+from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
 from quorumq.core import messages as m
-from quorumq.core.errors import AlreadySettled, Conflict, QuorumqError, SessionClosed, TooLarge, UsageError
-from quorumq.core.limits import BATCH_MESSAGES_MAX
-from quorumq.core.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
+from quorumq.core.values.errors import (
+    AlreadySettled,
+    Conflict,
+    QuorumqError,
+    SessionClosed,
+    TooLarge,
+    UsageError,
+)
+from quorumq.core.values.limits import BATCH_MESSAGES_MAX
+from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
 
 from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from quorumq.history import Row
-from sim.checkers import judge
 from sim.hunt import run_without
 from sim.rules import HUNTED
 from sim.runner import run_schedule
@@ -51,7 +50,7 @@ def caught(name: str, seeds: range) -> tuple[int, list[Row]]:
     """The first of these seeds in which a judge sees that the rule is left out, without a flood; else the last."""
     for seed in seeds:
         rows = mutated(name, seed)
-        if 0 < len(judge(rows)) < FLOOD:
+        if 0 < len(check_history(rows)) < FLOOD:
             break
     return seed, rows
 

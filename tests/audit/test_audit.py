@@ -26,9 +26,9 @@ from quorumq.audit.judge import judge as judge_part
 from quorumq.audit.moments import seconds
 from quorumq.audit.reasons import Unread
 from quorumq.cli.main import main
-from quorumq.core.errors import NotFound, StorageError
+from quorumq.core.values.errors import NotFound, StorageError
 from quorumq.history import KINDS, Row
-from sim.checkers import judge
+from sim.checkers import check_history
 from tests.audit.histories import (
     FAULTS,
     HUNTED_BY_NAME,
@@ -64,7 +64,9 @@ def simulated(seeds: int, mutants: int, mutant_seeds: int) -> Iterator[tuple[str
         for name in list(left):
             plant, guarantee = left[name]
             made = plant(rows)
-            if made is not None and any(guarantee in PROMISES.get(it.promise, ()) for it in judge(made)):
+            if made is not None and any(
+                guarantee in PROMISES.get(it.promise, ()) for it in check_history(made)
+            ):
                 del left[name]
                 yield f"planted-{name}", made
     assert not left, f"no good run could take the faults {sorted(left)}"
@@ -91,7 +93,9 @@ def of_machines(seeds: int) -> Iterator[tuple[str, list[Row]]]:
                 continue  # that nothing became of a message is sure only where every clock is placed
             plant, guarantee = left[name]
             made = plant(rows)
-            if made is not None and any(guarantee in PROMISES.get(it.promise, ()) for it in judge(made)):
+            if made is not None and any(
+                guarantee in PROMISES.get(it.promise, ()) for it in check_history(made)
+            ):
                 del left[name]
                 yield f"wrong-clocks-{name}", on_machines(f"wrong-clocks-{name}", made, constant(seed))
     assert not left, f"no good run could take the faults {sorted(left)}"
@@ -133,7 +137,7 @@ def seen_in(
     folder.mkdir(exist_ok=True)
     with (folder / "simulated.jsonl").open("w") as file:
         for name, rows in runs:
-            judged[name] = {violation.promise for violation in judge(rows)}
+            judged[name] = {violation.promise for violation in check_history(rows)}
             file.writelines(json.dumps({**row, "run": name}) + "\n" for row in rows)
     with (folder / "machines.jsonl").open("w") as file:
         for _, rows in others:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.client.blocking import connect
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from quorumq.lab import dev, local
 from quorumq.lab.bench import measure
 from quorumq.lab.bench_runs import Degraded

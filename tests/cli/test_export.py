@@ -17,7 +17,6 @@ import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
-from quorumq.core.errors import StorageError
 from quorumq.core.messages import (
     AckRequest,
     CreateTopic,
@@ -29,8 +28,9 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
 )
-from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
-from quorumq.core.types import Letter, Now, PartitionId, Stamp
+from quorumq.core.messages.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.types import Letter, Now, PartitionId, Stamp
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import inspect_segment
 from quorumq.storage.journal import Journal

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from quorumq.cli.common import console, table
 from quorumq.client.blocking import connect
-from quorumq.client.protocol import SOFTWARE
+from quorumq.client.transport.protocol import SOFTWARE
 from tests.cli.shell import QUORUMQ, Shell
 from tests.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import COMMANDS, main
-from quorumq.core.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
+from quorumq.core.values.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
 
 OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests look at its help
 
@@ -87,8 +87,8 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         "quorumq.cli.main",
         "quorumq.commands",
         "quorumq.core",
-        "quorumq.core.errors",
-        "quorumq.core.printable",
+        "quorumq.core.values.errors",
+        "quorumq.core.values.printable",
     ]
 
 

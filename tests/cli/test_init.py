@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quorumq.cli.main import main
-from quorumq.core.errors import QuorumqError
+from quorumq.core.values.errors import QuorumqError
 from quorumq.node.config import load_config
 
 

@@ -13,7 +13,7 @@ import trio
 
 from quorumq.client import MessageId, connect
 from quorumq.client.client import Peek
-from quorumq.core.types import Kind
+from quorumq.core.values.types import Kind
 from tests.cli.shell import Done, Running, Shell
 from tests.patience import until
 

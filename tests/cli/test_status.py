@@ -95,7 +95,7 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
             {"clients_file_problem": "it names no client"},
             "n1 goes by the clients file of before: it names no client",
         ),
-        ({"resync": "damaged"}, "n1 is not trusted for its directory and learns from the others: damaged"),
+        ({"resync": "damaged"}, "n1 is not trusted and learns from the others: damaged"),
         ({"up": False, "error": "refused"}, "n1 is down: refused"),
     ],
 )

@@ -12,7 +12,7 @@ from rich.console import Console
 from quorumq.cli import deadletters, groups, topics
 from quorumq.client import Backlog, GroupConsumer, PartitionBacklog
 from quorumq.core.messages import MetadataReply
-from quorumq.core.types import STAMP_ZERO, Group, Stamp, Topic
+from quorumq.core.values.types import STAMP_ZERO, Group, Stamp, Topic
 from quorumq.lab import bench
 
 TOPIC = "a-topic-of-the-warehouse.orders.received.and.checked.twice"

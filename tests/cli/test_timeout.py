@@ -16,9 +16,9 @@ from trio.testing import MockClock
 
 from quorumq.cli.common import Where, cluster
 from quorumq.cli.main import main
-from quorumq.core.errors import QuorumqError
 from quorumq.core.messages import Welcome
-from quorumq.core.types import Incarnation
+from quorumq.core.values.errors import QuorumqError
+from quorumq.core.values.types import Incarnation
 from quorumq.lab.bench import WORKLOADS
 from quorumq.wire.codec import encode_message
 from tests.cli.test_help import commands

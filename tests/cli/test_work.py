@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from quorumq.cli.main import main
 from quorumq.cli.work import named
 from quorumq.client import Message, connect
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from tests.cli.shell import Running, Shell, peeked
 from tests.patience import PATIENCE_S, until
 

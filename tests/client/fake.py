@@ -15,11 +15,11 @@ import trio
 import trio.testing
 
 from quorumq.client import Client, connect
-from quorumq.core.effects import Gone, Request
-from quorumq.core.errors import BadReceipt
 from quorumq.core.messages import ClientReply, Failed, FetchReply, Hello, Slice
-from quorumq.core.records import BatchStored
-from quorumq.core.types import Now
+from quorumq.core.messages.effects import Gone, Request
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values.errors import BadReceipt
+from quorumq.core.values.types import Now
 from quorumq.wire.codec import decode_message, encode_message, failed, open_request
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.receipts import sign_fetched

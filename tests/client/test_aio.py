@@ -19,9 +19,9 @@ import trio
 import quorumq.client
 from quorumq.client import NotFound, Outcome, TooFewReplicas, TooLarge, UsageError, aio
 from quorumq.client.aio import Call, Client, Consumer, Message, Pending, Producer
-from quorumq.client.bulk import NotAllStored
-from quorumq.client.nodes import Closed
-from quorumq.client.work import Task
+from quorumq.client.consume.work import Task
+from quorumq.client.produce.bulk import NotAllStored
+from quorumq.client.transport.nodes import Closed
 from quorumq.core.messages import Publish
 from tests.client.fake import FakeCluster, failing
 from tests.client.steps import in_a_loop
@@ -358,7 +358,7 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
     await cancelled(working)
     (letter,) = [found async for found in client.peek("jobs", "g", "dead")]
     assert letter.peeked.record.letter is not None
-    assert letter.peeked.record.letter.error_class == "quorumq.core.errors.QuorumqError"
+    assert letter.peeked.record.letter.error_class == "quorumq.core.values.errors.QuorumqError"
 
 
 @looped

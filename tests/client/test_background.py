@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from quorumq.client.background import IDLE_MAX, Crew, background
+from quorumq.client.base.background import IDLE_MAX, Crew, background
 
 
 async def serve(log: list[str], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

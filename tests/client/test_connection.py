@@ -13,10 +13,10 @@ import trio
 import trio.testing
 import trustme
 
-from quorumq.client.connection import INFLIGHT_MAX, Connection, Lost, open_connection
-from quorumq.client.tls import TlsStream
+from quorumq.client.transport.connection import INFLIGHT_MAX, Connection, Lost, open_connection
+from quorumq.client.transport.tls import TlsStream
 from quorumq.core import messages as m
-from quorumq.core.types import Incarnation, ProducerId
+from quorumq.core.values.types import Incarnation, ProducerId
 from quorumq.wire.codec import Decoded, decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 

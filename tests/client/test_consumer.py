@@ -18,9 +18,9 @@ from quorumq.client import (
     TooFewReplicas,
     UsageError,
 )
-from quorumq.client.context import REFRESH_S
-from quorumq.core.limits import DEADLINE_SHARE
+from quorumq.client.base.context import REFRESH_S
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, LeaveRequest
+from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish, take
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import trio
 
-from quorumq.core.types import PartitionId, ProducerId
+from quorumq.core.values.types import PartitionId, ProducerId
 from quorumq.wire.batch import encode_records, pack_batch, records_of
 from tests.client.fake import connected, fake_cluster
 

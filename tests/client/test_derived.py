@@ -18,10 +18,10 @@ from quorumq.client import (
     Producer,
     UsageError,
 )
-from quorumq.client.derived import derived_partition, derived_producer_id, runs_of
-from quorumq.client.partitioner import DefaultPartitioner, partition_of_key
+from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
+from quorumq.client.produce.partitioner import DefaultPartitioner, partition_of_key
 from quorumq.core.messages import OpenSession, Publish
-from quorumq.core.types import DERIVED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import DERIVED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.client.steps import payloads

@@ -25,7 +25,7 @@ from quorumq.client import (
     blocking,
     connect,
 )
-from quorumq.core.limits import MIB
+from quorumq.core.values.limits import MIB
 from tests.client.fake import FakeCluster, fake_cluster
 from tests.client.steps import in_a_loop, in_a_thread, publish
 

@@ -36,7 +36,7 @@ from quorumq.core.messages import (
     SettleReply,
     Verdict,
 )
-from quorumq.core.types import Kind
+from quorumq.core.values.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from tests.client.fake import connected, failing, fake_cluster
 from tests.client.steps import jobs, publish, take
@@ -488,7 +488,7 @@ async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None
 
 
 async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.browse.PEEK_LIMIT", 3)
+    monkeypatch.setattr("quorumq.client.admin.browse.PEEK_LIMIT", 3)
     async with jobs(partitions=2) as (_, client):
         for _ in range(4):
             await publish(client, 20)

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.client.letters import class_name, clean, cut, fingerprint, make_letter, normalised, top_frame
-from quorumq.core.limits import LETTER_TEXT_MAX
-from quorumq.core.types import Letter
+from quorumq.client.base.dead_letters import (
+    class_name,
+    clean,
+    cut,
+    fingerprint,
+    make_letter,
+    normalised,
+    top_frame,
+)
+from quorumq.core.values.limits import LETTER_TEXT_MAX
+from quorumq.core.values.types import Letter
 from quorumq.wire import cbor
 from quorumq.wire.values import decode_value, encode_value
 

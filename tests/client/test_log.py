@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from quorumq.client.log import EVERY_S, KINDS_MAX, Log
+from quorumq.client.transport.log import EVERY_S, KINDS_MAX, Log
 from quorumq.core.messages import ExtendRequest, LeaveRequest
 from tests.client.fake import connected, failing, fake_cluster
 from tests.client.steps import publish, take

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.client import HoldLost, MessageId
-from quorumq.core.types import PartitionId, ProducerId
+from quorumq.core.values.types import PartitionId, ProducerId
 from tests.client.fake import connected, fake_cluster
 
 NODES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=32)

@@ -25,9 +25,8 @@ from quorumq.client import (
     UsageError,
     partition_of_key,
 )
-from quorumq.client.batches import Pending
-from quorumq.client.connection import Lost
-from quorumq.core.limits import SESSION_IDLE_S
+from quorumq.client.produce.batches import Pending
+from quorumq.client.transport.connection import Lost
 from quorumq.core.messages import (
     CreateTopic,
     Failed,
@@ -37,6 +36,7 @@ from quorumq.core.messages import (
     OpenSession,
     Publish,
 )
+from quorumq.core.values.limits import SESSION_IDLE_S
 from quorumq.wire.address import split_address
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, payloads

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.client.protocol import ANSWERS, SOFTWARE, ClientProtocol
+from quorumq.client.transport.protocol import ANSWERS, SOFTWARE, ClientProtocol
 from quorumq.core import messages as m
-from quorumq.core.errors import ClusterMismatch, PeerError, TooLarge, UsageError
-from quorumq.core.types import Incarnation
+from quorumq.core.values.errors import ClusterMismatch, PeerError, TooLarge, UsageError
+from quorumq.core.values.types import Incarnation
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import Frame, FrameReader
 from quorumq.wire.values import SignedNamed

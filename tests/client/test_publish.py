@@ -28,9 +28,9 @@ from quorumq.client import (
     blocking,
     partition_of_key,
 )
-from quorumq.client.nodes import Attempts
-from quorumq.core.errors import error_from
+from quorumq.client.transport.nodes import Attempts
 from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publish
+from quorumq.core.values.errors import error_from
 from quorumq.lab.local import LocalCluster
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import in_a_thread, jobs, payloads
@@ -111,7 +111,7 @@ async def test_messages_of_many_tasks_share_batches() -> None:
 
 
 async def test_the_client_keeps_so_many_producers_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.publishing.PRODUCERS_MAX", 3)
+    monkeypatch.setattr("quorumq.client.produce.publishing.PRODUCERS_MAX", 3)
     async with fake_cluster() as cluster, connected(cluster) as client:
         for name in ("a", "b", "c", "a", "d", "e", "a"):
             await client.publish(name, b"x")
@@ -124,7 +124,7 @@ async def test_the_client_keeps_so_many_producers_and_no_more(monkeypatch: pytes
 
 
 async def test_producers_in_use_are_not_closed_though_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.publishing.PRODUCERS_MAX", 1)
+    monkeypatch.setattr("quorumq.client.produce.publishing.PRODUCERS_MAX", 1)
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.publish("b", b"x")
         async with trio.open_nursery() as nursery:
@@ -218,7 +218,7 @@ async def test_leaving_the_client_by_an_exception_waits_for_nothing() -> None:
 
 
 async def test_a_producer_for_every_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.context.OPEN_MAX", 3)
+    monkeypatch.setattr("quorumq.client.base.context.OPEN_MAX", 3)
     async with fake_cluster() as cluster, connected(cluster) as client:
         for _ in range(3):
             await client.producer("jobs").publish(b"x")

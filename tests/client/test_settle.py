@@ -27,11 +27,11 @@ from quorumq.client import (
     receipt_from_text,
     receipt_to_text,
 )
-from quorumq.client import browse as browse_module
-from quorumq.client import settle as settle_module
-from quorumq.client.message import Delivery, Named, Settleable
-from quorumq.client.prefetch import spans_named
-from quorumq.client.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
+from quorumq.client.admin import browse as browse_module
+from quorumq.client.base.message import Delivery, Named, Settleable
+from quorumq.client.consume import settle as settle_module
+from quorumq.client.consume.prefetch import spans_named
+from quorumq.client.consume.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
 from quorumq.core.messages import (
     AckRequest,
     BrowseRequest,
@@ -44,7 +44,7 @@ from quorumq.core.messages import (
     Store,
     Verdict,
 )
-from quorumq.core.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
+from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish
 from tests.core.test_cluster_smoke import fetch, receipts

@@ -9,9 +9,9 @@ import trio
 
 from quorumq.cli.show import _check_known, _facts, _lines, _print, _told
 from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, UsageError
-from quorumq.client.context import EACH_S
-from quorumq.core import limits
+from quorumq.client.base.context import EACH_S
 from quorumq.core.messages import ShowRequest
+from quorumq.core.values import limits
 from quorumq.history import HistoryWriter
 from tests.client.fake import connected, fake_cluster
 from tests.client.steps import jobs, publish

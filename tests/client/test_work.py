@@ -30,7 +30,7 @@ from quorumq.client import (
     Worked,
 )
 from quorumq.client.blocking import Message as PlainMessage
-from quorumq.client.fuse import FUSE, Fuse
+from quorumq.client.consume.fuse import FUSE, Fuse
 from quorumq.core.messages import AckRequest, ExtendRequest, Failed, Fetch
 from tests.client.fake import connected, failing
 from tests.client.steps import in_a_thread, jobs, payloads, publish

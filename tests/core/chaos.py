@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import random
 
-from quorumq.core.effects import LinkDown
-from quorumq.core.types import NodeId
+from quorumq.core.messages.effects import LinkDown
+from quorumq.core.values.types import NodeId
 from tests.core.cluster import Cluster
 
 
@@ -74,7 +74,7 @@ class Chaos(Cluster):
         self.start(name)
 
     def wipe(self) -> None:
-        """One node loses its disk, once, while all others is trusted."""
+        """One node loses its disk, once, while all others are trusted."""
         name = self.draw.choice(self.names)
         if self.wiped or not all(core.state.trusted for core in self.nodes.values()):
             return

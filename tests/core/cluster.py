@@ -11,7 +11,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from quorumq.core.effects import (
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, PeerMessage, Store, Welcome
+from quorumq.core.messages.effects import (
     CleanStop,
     Done,
     Effect,
@@ -25,11 +27,9 @@ from quorumq.core.effects import (
     SendStored,
     Stop,
 )
-from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, PeerMessage, Store, Welcome
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import Batch, NodeId, Now, PartitionId, ProducerId, Topic
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import Batch, NodeId, Now, PartitionId, ProducerId, Topic
 from quorumq.driver import Driver
 from quorumq.wire.batch import Message, build_batch
 

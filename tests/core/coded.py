@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quorumq.core.errors import BadReceipt, PeerError
 from quorumq.core.messages import ClientReply, Failed, FetchReply, Slice
-from quorumq.core.records import BatchStored, JournalRecord
-from quorumq.core.types import NodeId
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.values.errors import BadReceipt, PeerError
+from quorumq.core.values.types import NodeId
 from quorumq.storage.records import decode_record, encode_record
 from quorumq.wire import cbor
 from quorumq.wire.codec import decode_message, encode_message, failed, open_request

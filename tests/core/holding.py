@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Granted, Refused
 from quorumq.core.partition import fate
+from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, Held, HoldAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.types import OPEN_ZERO, Kind, Owner, Record, Span
+from quorumq.core.values.types import OPEN_ZERO, Kind, Owner, Record, Span
 
 
 class Holding:

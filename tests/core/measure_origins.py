@@ -16,8 +16,8 @@ from collections import Counter, deque
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.types import DERIVED, PartitionId, ProducerId, Span, Topic
-from quorumq.core.upkeep import Upkeep
+from quorumq.core.node.upkeep import Upkeep
+from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader

@@ -1,8 +1,8 @@
 """How long the longest step of a core takes for the worst requests within limits: `python -m tests.core.measure_steps`.
 
-Each row is a request (or what follows from one) on three cores, at the limits of core/limits.py. A step is what a node
-does in one go, while nobody else is served; the bar is 20 ms of processor time. The best of several runs is taken, as
-whatever else the machine does only adds. What is counted in calls, for tests, is in test_growth.py.
+Each row is a request (or what follows from one) on three cores, at the limits of core/values/limits.py. A step is what
+a node does in one go, while nobody else is served; the bar is 20 ms of processor time. The best of several runs is
+taken, as whatever else the machine does only adds. What is counted in calls, for tests, is in test_growth.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.types import PartitionId, ProducerId, Span, Topic
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values import limits
+from quorumq.core.values.types import PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_groups import LETTER

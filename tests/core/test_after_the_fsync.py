@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Done, Effect, Persist, Reply, Send
 from quorumq.core.messages import (
     AckReply,
     AckRequest,
@@ -25,7 +24,8 @@ from quorumq.core.messages import (
     StoreReply,
     Welcome,
 )
-from quorumq.core.types import Letter, Stamp
+from quorumq.core.messages.effects import Done, Effect, Persist, Reply, Send
+from quorumq.core.values.types import Letter, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_closing import close
 from tests.core.test_cluster_smoke import fetch, published, receipts

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from quorumq.core.effects import Persist
 from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, RejectRequest
-from quorumq.core.records import AttemptsCounted
+from quorumq.core.messages.effects import Persist
+from quorumq.core.messages.records import AttemptsCounted
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import LETTER

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core import limits
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -27,7 +26,8 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
-from quorumq.core.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
+from quorumq.core.values import limits
+from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core.messages import FetchReply, NotDue, Publish, RejectRequest
-from quorumq.core.records import BatchStored, DelaysSet, Started
-from quorumq.core.types import STAMP_ZERO, PartitionId, ProducerId, Span
+from quorumq.core.messages.records import BatchStored, DelaysSet, Started
+from quorumq.core.values.types import STAMP_ZERO, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 from tests.core.test_time import publish

@@ -15,7 +15,7 @@ from quorumq.core.messages import (
     Publish,
 )
 from quorumq.core.partition.tally import part_of
-from quorumq.core.types import ProducerId, Topic
+from quorumq.core.values.types import ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_hazards import replica_of

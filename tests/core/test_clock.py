@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from quorumq.core.clock import RESERVE_STEP, HybridClock
-from quorumq.core.limits import CLOCK_END, STAMP_LAST, STAMPS_END
-from quorumq.core.types import Now
+from quorumq.core.values.clock import RESERVE_STEP, HybridClock
+from quorumq.core.values.limits import CLOCK_END, STAMP_LAST, STAMPS_END
+from quorumq.core.values.types import Now
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 

@@ -15,8 +15,8 @@ from quorumq.core.messages import (
     PublishReply,
     Store,
 )
-from quorumq.core.records import BatchStored
-from quorumq.core.types import DERIVED, PartitionId, ProducerId, Topic
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import spans

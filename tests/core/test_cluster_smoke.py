@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import DiskFull
 from quorumq.core.messages import (
     AckRequest,
     BrowseRequest,
@@ -23,7 +22,8 @@ from quorumq.core.messages import (
     SpanRecord,
     StoreReply,
 )
-from quorumq.core.types import Letter, ProducerId, Span, Stamp, Topic
+from quorumq.core.messages.effects import DiskFull
+from quorumq.core.values.types import Letter, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 
 

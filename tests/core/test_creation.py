@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Effect, LinkDown, Persist, Received, Send
+from quorumq.core.cluster.topics import first_topic
 from quorumq.core.messages import (
     Accept,
     AlterTopic,
@@ -31,9 +31,9 @@ from quorumq.core.messages import (
     SetGroup,
     SyncTopics,
 )
-from quorumq.core.records import DecisionPut, TopicPut
-from quorumq.core.topics import first_topic
-from quorumq.core.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
+from quorumq.core.messages.effects import Effect, LinkDown, Persist, Received, Send
+from quorumq.core.messages.records import DecisionPut, TopicPut
+from quorumq.core.values.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.test_hazards import hand_over, nothing

@@ -16,10 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from quorumq.core import limits, purge
-from quorumq.core.context import Context
-from quorumq.core.effects import DiskFull, Effect, LinkDown, Received
-from quorumq.core.errors import Code
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -56,18 +53,22 @@ from quorumq.core.messages import (
     StatusRequest,
     Store,
 )
-from quorumq.core.publish import PublishCoordinator
-from quorumq.core.purge import PurgeCoordinator
-from quorumq.core.rounds import Round
-from quorumq.core.settle import (
+from quorumq.core.messages.effects import DiskFull, Effect, LinkDown, Received
+from quorumq.core.requests import purge
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.publish import PublishCoordinator
+from quorumq.core.requests.purge import PurgeCoordinator
+from quorumq.core.requests.settle import (
     AckCoordinator,
     Ballot,
     RejectCoordinator,
     SettleCoordinator,
 )
-from quorumq.core.spans import overlap, subtract
-from quorumq.core.survey import SurveyCoordinator
-from quorumq.core.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
+from quorumq.core.requests.survey import SurveyCoordinator
+from quorumq.core.values import limits
+from quorumq.core.values.errors import Code
+from quorumq.core.values.spans import overlap, subtract
+from quorumq.core.values.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

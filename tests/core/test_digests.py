@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from quorumq.core import limits
 from quorumq.core import messages as m
 from quorumq.core.partition import comparing, digests
 from quorumq.core.partition.batches import Batches
@@ -19,7 +18,8 @@ from quorumq.core.partition.digests import DIGEST_BYTES, LISTED_MAX, ROOT, Diges
 from quorumq.core.partition.fate import on_merge
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
+from quorumq.core.values import limits
+from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core import records as r
-from quorumq.core.diskroom import WRITTEN, Room, bare, is_written, why_full
-from quorumq.core.effects import DiskFull, MemoryFull
-from quorumq.core.types import STAMP_ZERO, Kind, Letter, Record, Span
+from quorumq.core.messages import records as r
+from quorumq.core.messages.diskroom import WRITTEN, Capacity, bare, is_written, why_full
+from quorumq.core.messages.effects import DiskFull, MemoryFull
+from quorumq.core.values.types import STAMP_ZERO, Kind, Letter, Record, Span
 from quorumq.storage.records import encode_record
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
@@ -20,7 +20,7 @@ BIG = "é" * 8000
 LETTER = Letter(
     STAMP_ZERO, "rejected", "ValueError", BIG, BIG, "f" * 32, consumer=BIG, consumer_version=BIG, host=BIG
 )
-ROOMS = list(Room)
+ROOMS = list(Capacity)
 
 
 def test_every_kind_of_record_takes_a_side() -> None:
@@ -51,7 +51,7 @@ class World:
     def ask(self, request: Any) -> Any:
         return self.cluster.ask("a", request)
 
-    def fill(self, room: Room) -> None:
+    def fill(self, room: Capacity) -> None:
         self.before = {name: len(records) for name, records in self.cluster.journals.items()}
         for name in self.cluster.names:
             self.cluster.feed(name, DiskFull(room))
@@ -73,35 +73,35 @@ def settled(kind: type[Any], *more: Any, **fields: Any) -> Callable[[World], Any
     return lambda world: world.ask(kind(tuple(world.parts[:1]), *more, **fields))
 
 
-ASKED: dict[str, tuple[Room, Callable[[World], Any]]] = {
+ASKED: dict[str, tuple[Capacity, Callable[[World], Any]]] = {
     "publish": (
-        Room.PLENTY,
+        Capacity.PLENTY,
         lambda it: it.ask(m.Publish(it.cluster.batch(it.topic, it.producer_id, 8, [b"x"]))),
     ),
-    "a new topic": (Room.PLENTY, lambda it: it.ask(m.CreateTopic("new"))),
-    "a new group": (Room.FIRST, lambda it: it.ask(m.SetGroup("jobs", "new"))),
-    "a group made by a fetch": (Room.FIRST, lambda it: it.ask(fetch("fresh"))),
-    "reject with a delay": (Room.PLENTY, settled(m.RejectRequest, 5.0)),
-    "reject at once": (Room.PLENTY, settled(m.RejectRequest)),
-    "a dead letter": (Room.FIRST, settled(m.RejectRequest, 0.0, LETTER)),
-    "redrive": (Room.FIRST, lambda it: it.ask(m.RedriveRequest("jobs", 0, "g", (it.dead,)))),
-    "alter": (Room.FIRST, lambda it: it.ask(m.AlterTopic("jobs", ttl_s=7.0))),
-    "rewind": (Room.FIRST, lambda it: it.ask(m.SetGroup("jobs", "g", rewind=True))),
-    "ack": (Room.SECOND, settled(m.AckRequest)),
-    "purge": (Room.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g"))),
-    "purge of dead letters": (Room.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g!dead"))),
-    "fetch": (Room.NONE, lambda it: it.ask(fetch(hold_time=0.2))),
-    "extend": (Room.NONE, settled(m.ExtendRequest, 20.0, 0.0)),
-    "give back": (Room.NONE, settled(m.LeaveRequest)),
-    "delete a group": (Room.NONE, lambda it: it.ask(m.DeleteGroup("jobs", "g"))),
-    "delete a topic": (Room.NONE, lambda it: it.ask(m.DeleteTopic("jobs", it.topic.id))),
+    "a new topic": (Capacity.PLENTY, lambda it: it.ask(m.CreateTopic("new"))),
+    "a new group": (Capacity.FIRST, lambda it: it.ask(m.SetGroup("jobs", "new"))),
+    "a group made by a fetch": (Capacity.FIRST, lambda it: it.ask(fetch("fresh"))),
+    "reject with a delay": (Capacity.PLENTY, settled(m.RejectRequest, 5.0)),
+    "reject at once": (Capacity.PLENTY, settled(m.RejectRequest)),
+    "a dead letter": (Capacity.FIRST, settled(m.RejectRequest, 0.0, LETTER)),
+    "redrive": (Capacity.FIRST, lambda it: it.ask(m.RedriveRequest("jobs", 0, "g", (it.dead,)))),
+    "alter": (Capacity.FIRST, lambda it: it.ask(m.AlterTopic("jobs", ttl_s=7.0))),
+    "rewind": (Capacity.FIRST, lambda it: it.ask(m.SetGroup("jobs", "g", rewind=True))),
+    "ack": (Capacity.SECOND, settled(m.AckRequest)),
+    "purge": (Capacity.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g"))),
+    "purge of dead letters": (Capacity.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g!dead"))),
+    "fetch": (Capacity.NONE, lambda it: it.ask(fetch(hold_time=0.2))),
+    "extend": (Capacity.NONE, settled(m.ExtendRequest, 20.0, 0.0)),
+    "give back": (Capacity.NONE, settled(m.LeaveRequest)),
+    "delete a group": (Capacity.NONE, lambda it: it.ask(m.DeleteGroup("jobs", "g"))),
+    "delete a topic": (Capacity.NONE, lambda it: it.ask(m.DeleteTopic("jobs", it.topic.id))),
 }
 """Each request that changes anything, and the last room in which it is done."""
 
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("name", ASKED)
-def test_what_is_done_in_which_room(name: str, room: Room) -> None:
+def test_what_is_done_in_which_room(name: str, room: Capacity) -> None:
     last, ask = ASKED[name]
     world = World()
     world.fill(room)
@@ -117,7 +117,7 @@ def test_what_is_done_in_which_room(name: str, room: Room) -> None:
         text = reply.detail if isinstance(reply, m.Failed) else reply.verdicts[0].detail
         assert "delete" in text
         assert "larger disk" in text
-        world.fill(Room.PLENTY)
+        world.fill(Capacity.PLENTY)
         assert code(ask(world)) not in ("storage-full", "outcome-unknown", "hold-lost"), "nothing was done"
     else:
         assert code(reply) in ("ok", "acked")
@@ -125,23 +125,25 @@ def test_what_is_done_in_which_room(name: str, room: Room) -> None:
 
 def test_an_extend_writes_nothing_so_that_it_is_never_refused() -> None:
     world = World()
-    world.fill(Room.NONE)
+    world.fill(Capacity.NONE)
     for _ in range(3):
         assert code(settled(m.ExtendRequest, 20.0, 0.0)(world)) == "ok"
     assert world.written() == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_holds_run_out_in_every_room_and_attempts_are_counted_while_they_can_be_written(room: Room) -> None:
+def test_holds_run_out_in_every_room_and_attempts_are_counted_while_they_can_be_written(
+    room: Capacity,
+) -> None:
     world = World()
     world.fill(room)
     world.cluster.advance(11)
-    assert any(type(record) is r.AttemptsCounted for record in world.written()) == (room <= Room.SECOND)
+    assert any(type(record) is r.AttemptsCounted for record in world.written()) == (room <= Capacity.SECOND)
     assert world.ask(fetch()).slices[0].deliveries[0].attempt == 2, "in memory they are counted"
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_what_is_out_of_deliveries_is_buried_while_an_ack_can_be_written(room: Room) -> None:
+def test_what_is_out_of_deliveries_is_buried_while_an_ack_can_be_written(room: Capacity) -> None:
     cluster = Cluster()
     published(cluster, 1, max_deliveries=1)
     cluster.ask("a", fetch(hold_time=1.0))
@@ -149,9 +151,9 @@ def test_what_is_out_of_deliveries_is_buried_while_an_ack_can_be_written(room: R
         cluster.feed(name, DiskFull(room))
     cluster.advance(30)
     dead = cluster.ask("a", fetch("g!dead"))
-    assert bool(dead.slices) == (room <= Room.SECOND)
+    assert bool(dead.slices) == (room <= Capacity.SECOND)
     for name in cluster.names:
-        cluster.feed(name, DiskFull(Room.PLENTY))
+        cluster.feed(name, DiskFull(Capacity.PLENTY))
     cluster.advance(30)
     assert dead.slices or cluster.ask("b", fetch("g!dead")).slices, "once there is room"
 
@@ -161,7 +163,7 @@ def letters(cluster: Cluster, name: str) -> list[Letter]:
     return [record.letter for _, record in replica.views.groups["g"].records.items() if record.letter]
 
 
-@pytest.mark.parametrize("full", [DiskFull(Room.FIRST), MemoryFull("too much")])
+@pytest.mark.parametrize("full", [DiskFull(Capacity.FIRST), MemoryFull("too much")])
 def test_no_way_leads_a_long_letter_to_a_full_node(full: Any) -> None:
     """Not its own vote, nor what a peer tells it: read repair, anti-entropy."""
     world = World()
@@ -178,7 +180,7 @@ def test_no_way_leads_a_long_letter_to_a_full_node(full: Any) -> None:
     assert all(letter.error_class == "ValueError" and letter.fingerprint for letter in letters(cluster, "b"))
     assert min(letter.text_bytes for letter in letters(cluster, "a")) > 40_000, "the others keep all of it"
     for name in "abc":
-        cluster.feed(name, DiskFull(Room.PLENTY), MemoryFull(""))
+        cluster.feed(name, DiskFull(Capacity.PLENTY), MemoryFull(""))
     cluster.advance(10)
     assert min(letter.text_bytes for letter in letters(cluster, "a")) > 40_000, "a cut one does not spread"
     sent: list[Any] = []
@@ -204,23 +206,23 @@ def test_a_full_memory_refuses_what_a_client_adds_at_will_and_nothing_else() -> 
         for node in world.cluster.names:
             world.cluster.feed(node, MemoryFull(f"node {node} takes too much memory"))
         refused = code(ask(world)) == "storage-full"
-        assert refused == (last == Room.PLENTY or ("group" in name and "delete" not in name)), name
+        assert refused == (last == Capacity.PLENTY or ("group" in name and "delete" not in name)), name
 
 
 def test_two_full_nodes_of_three_leave_a_settled_message_unknown_and_say_who_is_full() -> None:
     world = World()
     for name in "bc":
-        world.cluster.feed(name, DiskFull(Room.NONE))
+        world.cluster.feed(name, DiskFull(Capacity.NONE))
     (verdict,) = settled(m.AckRequest)(world).verdicts
     assert verdict.outcome == "outcome-unknown", "the third one has written it"
     assert "b, c have no room" in verdict.detail
     for name in "bc":
-        world.cluster.feed(name, DiskFull(Room.PLENTY))
+        world.cluster.feed(name, DiskFull(Capacity.PLENTY))
     assert code(settled(m.AckRequest)(world)) == "acked"
 
 
 def test_each_room_says_what_to_do() -> None:
-    assert why_full(Room.PLENTY, "n1") == ""
+    assert why_full(Capacity.PLENTY, "n1") == ""
     for room in ROOMS[1:]:
         text = why_full(room, "n1")
         assert "n1" in text

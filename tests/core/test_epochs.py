@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from quorumq.core.effects import Effect, Persist, Received, Send
 from quorumq.core.messages import (
     QUORUM_REQUESTS,
     AckRequest,
@@ -32,7 +31,8 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
-from quorumq.core.types import STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
+from quorumq.core.messages.effects import Effect, Persist, Received, Send
+from quorumq.core.values.types import STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 

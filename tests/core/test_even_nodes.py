@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.messages import (
     AlterTopic,
     CreateTopic,
@@ -13,7 +14,6 @@ from quorumq.core.messages import (
     MetadataReply,
     SetGroup,
 )
-from quorumq.core.rounds import majority_of
 from tests.core.cluster import Cluster
 
 

@@ -8,13 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core import messages as m
-from quorumq.core.clock import RESERVE_STEP
-from quorumq.core.effects import Received
-from quorumq.core.limits import AGES_ASKED_END, DELAY_MAX_S, NUMBERS_END, STAMPS_END, STARTS_MAX, WORDS_END
 from quorumq.core.messages import Envelope
+from quorumq.core.messages.effects import Received
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import NOBODY, Held, Lease, count_attempt
-from quorumq.core.types import (
+from quorumq.core.values.clock import RESERVE_STEP
+from quorumq.core.values.limits import (
+    AGES_ASKED_END,
+    DELAY_MAX_S,
+    NUMBERS_END,
+    STAMPS_END,
+    STARTS_MAX,
+    WORDS_END,
+)
+from quorumq.core.values.types import (
     Batch,
     Kind,
     Letter,

@@ -7,11 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
-from quorumq.core import costs, limits
 from quorumq.core import messages as m
-from quorumq.core.effects import Gone, Received, Request
-from quorumq.core.fairqueue import FairQueue
-from quorumq.core.types import PartitionId, ProducerId, Span
+from quorumq.core.messages.effects import Gone, Received, Request
+from quorumq.core.requests import costs
+from quorumq.core.values import limits
+from quorumq.core.values.fairqueue import FairQueue
+from quorumq.core.values.types import PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 from tests.core.test_growth import QUIET, STEP_CALLS_MAX, answered, by_one_each, steps_of

@@ -12,13 +12,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import Counted
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.fate import Delay, Held
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.types import OPEN_ZERO, Incarnation, Kind, Letter, Owner, ProducerId, Record, Span, Stamp
+from quorumq.core.values.types import (
+    OPEN_ZERO,
+    Incarnation,
+    Kind,
+    Letter,
+    Owner,
+    ProducerId,
+    Record,
+    Span,
+    Stamp,
+)
 
 PRODUCER_ID = ProducerId("a", 1, 7, 1)
 MIN_BALLOT = 10

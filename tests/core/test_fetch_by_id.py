@@ -15,7 +15,7 @@ from quorumq.core.messages import (
     ReceiptPart,
     RejectRequest,
 )
-from quorumq.core.types import Letter, ProducerId, Span, Stamp
+from quorumq.core.values.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 

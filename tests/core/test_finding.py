@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.effects import Gone, LinkDown
-from quorumq.core.finding import FIND_TIMEOUT_S
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -39,7 +37,9 @@ from quorumq.core.messages import (
     SettleReply,
     SyncTopics,
 )
-from quorumq.core.types import Topic
+from quorumq.core.messages.effects import Gone, LinkDown
+from quorumq.core.requests.finding import FIND_TIMEOUT_S
+from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 

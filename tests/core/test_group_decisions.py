@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import LinkDown, Request
 from quorumq.core.messages import (
     Accept,
     AckRequest,
@@ -29,8 +28,9 @@ from quorumq.core.messages import (
     SetGroupReply,
     SyncTopics,
 )
-from quorumq.core.records import DecisionPut, GroupPut
-from quorumq.core.types import Batch, Group, Latest, ProducerId, Topic
+from quorumq.core.messages.effects import LinkDown, Request
+from quorumq.core.messages.records import DecisionPut, GroupPut
+from quorumq.core.values.types import Batch, Group, Latest, ProducerId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

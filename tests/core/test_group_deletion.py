@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.errors import Code
 from quorumq.core.messages import (
     Accept,
     Ack,
@@ -38,9 +37,10 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import RecordsMerged
-from quorumq.core.types import Group, Kind, Letter, Record, Stamp
+from quorumq.core.messages.records import RecordsMerged
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Group, Kind, Letter, Record, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_groups import more, spans

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core import purge
-from quorumq.core.effects import Request
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -38,12 +36,14 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
+from quorumq.core.messages.effects import Request
+from quorumq.core.messages.records import TopicPut, TrustLost
+from quorumq.core.node.request_router import check_group_name
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay
-from quorumq.core.records import TopicPut, TrustLost
-from quorumq.core.request_router import check_group_name
-from quorumq.core.types import Kind, Letter, ProducerId, Record, Span, Stamp, Topic
+from quorumq.core.requests import purge
+from quorumq.core.values.types import Kind, Letter, ProducerId, Record, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from quorumq.core import limits
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -31,8 +30,9 @@ from quorumq.core.messages import (
     SetGroup,
     SyncOffer,
 )
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.types import Latest, PartitionId, Span
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values import limits
+from quorumq.core.values.types import Latest, PartitionId, Span
 from quorumq.wire.batch import Message, decode_header, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
@@ -41,7 +41,7 @@ from tests.core.test_groups import LETTER
 SMALL, LARGE = 64, 512
 GROWTH = LARGE / SMALL
 SLACK = 1.25
-"""Room for sorting (n log n). A step of quadratic cost is at 8."""
+"""Capacity for sorting (n log n). A step of quadratic cost is at 8."""
 
 
 def calls(work: Callable[[], object], *, builtins: bool = True) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Received
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -28,11 +27,12 @@ from quorumq.core.messages import (
     Store,
     SyncOffer,
 )
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.messages.effects import Received
+from quorumq.core.messages.records import AttemptsCounted, RecordsMerged
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
-from quorumq.core.records import AttemptsCounted, RecordsMerged
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import Kind, Letter, Record, Span, Stamp
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Kind, Letter, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorumq.core.effects import Unsent
 from quorumq.core.messages import AckRequest, Hold
+from quorumq.core.messages.effects import Unsent
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 

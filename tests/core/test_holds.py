@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quorumq.core.partition import fate
-from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
+from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.holding import Holding
 
 PRODUCER_ID = ProducerId("a", 1, 7, 1)

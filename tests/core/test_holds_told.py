@@ -29,7 +29,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition.fate import NOBODY
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import Kind, PartitionId, Span
+from quorumq.core.values.types import Kind, PartitionId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_group_deletion import created, deleted

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.limits import INTERRUPTIONS_MAX, TOPIC_BACKOFF_S
 from quorumq.core.messages import (
     AlterTopic,
     BrowseReply,
@@ -21,7 +20,8 @@ from quorumq.core.messages import (
     SpanRecord,
 )
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted, lot_of, with_another
-from quorumq.core.types import STAMP_ZERO, Kind, Letter
+from quorumq.core.values.limits import INTERRUPTIONS_MAX, TOPIC_BACKOFF_S
+from quorumq.core.values.types import STAMP_ZERO, Kind, Letter
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quorumq.core.effects import LinkDown
-from quorumq.core.holdround import QUIET_S
 from quorumq.core.messages import AckRequest, Failed, HoldReply, HoldsRequest
+from quorumq.core.messages.effects import LinkDown
+from quorumq.core.requests.holdround import QUIET_S
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core import limits
-from quorumq.core.effects import Effect, MemoryFull, Request, Send
 from quorumq.core.messages import (
     CloseSession,
     DeleteTopic,
@@ -16,7 +14,9 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
 )
-from quorumq.core.types import PartitionId, ProducerId, Topic
+from quorumq.core.messages.effects import Effect, MemoryFull, Request, Send
+from quorumq.core.values import limits
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.latency import ANSWERS_MIN, HALVE_EVERY, Latency
 from quorumq.core.messages import HoldReply
+from quorumq.core.values.latency import ANSWERS_MIN, HALVE_EVERY, Latency
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.errors import UsageError
 from quorumq.core.messages import Failed, OpenSession, OpenSessionReply
-from quorumq.core.records import ClusterMade
+from quorumq.core.messages.records import ClusterMade
+from quorumq.core.values.errors import UsageError
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 

@@ -1,10 +1,10 @@
-"""HELLO: who may speak, and what a node does that is not trusted for itself (docs/protocol.md, RECOVERY)."""
+"""HELLO: who may speak, and what a node does that is not trusted (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import HelloRefused, LinkDown, LinkUp
+from quorumq.core.cluster.peers import node_list_digest
 from quorumq.core.messages import (
     VERSIONS,
     CreateTopic,
@@ -15,10 +15,10 @@ from quorumq.core.messages import (
     OpenSession,
     Welcome,
 )
-from quorumq.core.peers import node_list_digest
-from quorumq.core.records import PeerSeen, Trusted
-from quorumq.core.resync import far_above
-from quorumq.core.types import Incarnation
+from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp
+from quorumq.core.messages.records import PeerSeen, Trusted
+from quorumq.core.recovery.resync import far_above
+from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
 
 

@@ -10,9 +10,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.client.derived import runs_of
+from quorumq.client.produce.derived import runs_of
 from quorumq.core.messages import Failed, Publish, PublishReply, Store
-from quorumq.core.types import DERIVED, Batch, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import DERIVED, Batch, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core.messages import OpenSession, Publish
+from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
-from quorumq.core.records import BatchStored
-from quorumq.core.types import BatchHeader, PartitionId, ProducerId, Span
+from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch
 

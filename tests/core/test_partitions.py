@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from quorumq.core.effects import LinkDown
+from quorumq.core.cluster.topics import with_partitions
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -31,8 +31,8 @@ from quorumq.core.messages import (
     SetGroupReply,
     SyncTopics,
 )
-from quorumq.core.topics import with_partitions
-from quorumq.core.types import PartitionId, Topic
+from quorumq.core.messages.effects import LinkDown
+from quorumq.core.values.types import PartitionId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import outcomes, receipts

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.effects import DiskFull, Gone, LinkDown, MemoryFull, Request
-from quorumq.core.fetch import FetchCoordinator
-from quorumq.core.holdround import HoldRound
+from quorumq.core.cluster.rounds import Votes
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -26,12 +24,14 @@ from quorumq.core.messages import (
     Store,
     StoreReply,
 )
+from quorumq.core.messages.effects import DiskFull, Gone, LinkDown, MemoryFull, Request
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Missing, Slot
 from quorumq.core.partition.replica import Replica
-from quorumq.core.piggyback import is_new, may_choose, share_of, waiting
-from quorumq.core.rounds import Votes
-from quorumq.core.types import Batch, NodeId, PartitionId, ProducerId, Span, Topic
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.holdround import HoldRound
+from quorumq.core.requests.piggyback import is_new, may_choose, share_of, waiting
+from quorumq.core.values.types import Batch, NodeId, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import WALL_MS, Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts

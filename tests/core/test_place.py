@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import LinkUp
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -18,10 +17,19 @@ from quorumq.core.messages import (
     OpenSessionReply,
     ResyncReply,
 )
-from quorumq.core.records import JournalRecord, PeerPosition, Placed, Reserved, Started, Trusted, TrustLost
-from quorumq.core.resync import far_above
-from quorumq.core.trust import STARTS_KEPT
-from quorumq.core.types import Incarnation
+from quorumq.core.messages.effects import LinkUp
+from quorumq.core.messages.records import (
+    JournalRecord,
+    PeerPosition,
+    Placed,
+    Reserved,
+    Started,
+    Trusted,
+    TrustLost,
+)
+from quorumq.core.recovery.resync import far_above
+from quorumq.core.recovery.trust import STARTS_KEPT
+from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.core.test_resync import cut, wipe

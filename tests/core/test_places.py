@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core.partition.places import Places, Slot, SlotRuns
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import ProducerId, Span
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import ProducerId, Span
 
 SESSIONS = [ProducerId("a", 1, 2, k) for k in range(2)]
 

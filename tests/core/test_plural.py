@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.printable import plural
+from quorumq.core.values.printable import plural
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import published
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core import context, limits, peer_groups
-from quorumq.core.effects import Effect, Forget, Send
+from quorumq.core.cluster import peer_groups
+from quorumq.core.cluster.peer_groups import Asked
+from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -31,12 +32,13 @@ from quorumq.core.messages import (
     SyncPull,
     SyncState,
 )
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.messages.effects import Effect, Forget, Send
+from quorumq.core.messages.records import BatchStored, Reclaimed
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
-from quorumq.core.peer_groups import Asked
-from quorumq.core.records import BatchStored, Reclaimed
-from quorumq.core.state import NodeConfig
-from quorumq.core.types import Group, Kind, Span
+from quorumq.core.requests import context
+from quorumq.core.values import limits
+from quorumq.core.values.types import Group, Kind, Span
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

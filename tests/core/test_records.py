@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.types import Kind, Letter, Record, Stamp, merge_records, record_rank
+from quorumq.core.values.types import Kind, Letter, Record, Stamp, merge_records, record_rank
 
 
 def record(generation: int, n: int, kind: Kind, ballot: int = 0) -> Record:

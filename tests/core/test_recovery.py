@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core import recovery
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -21,10 +20,11 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
+from quorumq.core.messages.records import CleanStopped, Reserved
+from quorumq.core.partition import hold_recovery as recovery
 from quorumq.core.partition.fate import FREE, NOBODY, Held
 from quorumq.core.partition.group import GroupView
-from quorumq.core.records import CleanStopped, Reserved
-from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
+from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

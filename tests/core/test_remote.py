@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core import remote
-from quorumq.core.effects import Effect, Gone, Unsent
 from quorumq.core.messages import (
     AckRequest,
     BrowseReply,
@@ -18,9 +16,11 @@ from quorumq.core.messages import (
     RemoteFetch,
     RemoteFetchReply,
 )
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.remote import bytes_of
-from quorumq.core.types import Now, ProducerId, Topic
+from quorumq.core.messages.effects import Effect, Gone, Unsent
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests import remote
+from quorumq.core.requests.remote import bytes_of
+from quorumq.core.values.types import Now, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 

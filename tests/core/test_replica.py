@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from quorumq.core.effects import Damaged, Unsent
 from quorumq.core.messages import (
     AckRequest,
     BrowseReply,
@@ -25,8 +24,9 @@ from quorumq.core.messages import (
     Store,
     SyncState,
 )
-from quorumq.core.records import BatchStored
-from quorumq.core.types import Letter, ProducerId, Span, Stamp, Topic
+from quorumq.core.messages.effects import Damaged, Unsent
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values.types import Letter, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 from tests.seeds import seeds

@@ -7,8 +7,8 @@ import copy
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.request_router import Coordinator, RequestRouter
-from quorumq.core.types import Kind, Letter, PartitionId, Record, Span, Stamp
+from quorumq.core.node.request_router import Coordinator, RequestRouter
+from quorumq.core.values.types import Kind, Letter, PartitionId, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 

@@ -1,12 +1,9 @@
-"""Nodes that is not trusted for their directory, and how they come back (docs/protocol.md, RECOVERY)."""
+"""Nodes that are not trusted, and how they come back (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 
 import pytest
 
-from quorumq.core.effects import Damaged, LinkDown, Send
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.messages import (
     Ack,
     AckRequest,
@@ -21,9 +18,12 @@ from quorumq.core.messages import (
     StoreReply,
     SyncState,
 )
-from quorumq.core.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
-from quorumq.core.resync import far_above
-from quorumq.core.types import Incarnation
+from quorumq.core.messages.effects import Damaged, LinkDown, Send
+from quorumq.core.messages.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
+from quorumq.core.recovery.resync import far_above
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
+from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
 from tests.core.test_closing import close, closed
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from quorumq.core import limits
-from quorumq.core.errors import Code
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -20,7 +18,9 @@ from quorumq.core.messages import (
     SetGroup,
     StatusRequest,
 )
-from quorumq.core.types import ProducerId
+from quorumq.core.values import limits
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import ProducerId
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts
 

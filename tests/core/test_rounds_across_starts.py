@@ -6,8 +6,8 @@ that the answer is to a question of the old one.
 
 from __future__ import annotations
 
-from quorumq.core.effects import Received
 from quorumq.core.messages import Envelope, OpenSession, Publish, PublishReply, Store, StoreReply
+from quorumq.core.messages.effects import Received
 from tests.core.cluster import Cluster
 
 

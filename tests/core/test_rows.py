@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core import rows
-from quorumq.core.rows import Rows
+from quorumq.core.values import rows
+from quorumq.core.values.rows import Rows
 
 KEYS = st.tuples(st.integers(-2, 3), st.integers(0, 12))
 STEPS = st.lists(st.tuples(st.sampled_from(["put", "put", "pop"]), KEYS, st.integers(0, 9)), max_size=80)

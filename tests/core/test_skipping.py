@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.coordinator import Coordinator
 from quorumq.core.messages import Peeked, SurveyReply
-from quorumq.core.skipping import Skipping
-from quorumq.core.spans import merge_spans
-from quorumq.core.types import STAMP_ZERO, Group, Kind, Latest, ProducerId, Record, Span, Topic
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.skipping import Skipping
+from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.types import STAMP_ZERO, Group, Kind, Latest, ProducerId, Record, Span, Topic
 
 ONE, TWO = ProducerId("a", 1, 7, 1), ProducerId("a", 1, 7, 2)
 IDS = [(producer_id, seq) for producer_id in (ONE, TWO) for seq in range(4)]

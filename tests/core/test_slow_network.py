@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.limits import DEADLINE_SHARE
 from quorumq.core.messages import AckRequest, FetchReply, Hold, HoldReply, OpenSession, Publish
+from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 

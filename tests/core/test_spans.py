@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quorumq.core.spans import SpanMap, SpanSet, merge_spans, subtract
-from quorumq.core.types import ProducerId, Span
+from quorumq.core.values.spans import SpanMap, SpanSet, merge_spans, subtract
+from quorumq.core.values.types import ProducerId, Span
 
 # In this order on purpose: it is not the sorted one, so a listing in order of arrival is seen.
 PRODUCER_IDS = [ProducerId("node-c", 1, 7, 0), ProducerId("node-a", 2, 9, 1), ProducerId("node-b", 1, 8, 0)]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from quorumq.core import limits
-from quorumq.core.counted import CountedMap
 from quorumq.core.messages import AckRequest, ReceiptPart, RejectRequest, StatusReply, StatusRequest
-from quorumq.core.types import Letter, ProducerId, Span, Stamp
+from quorumq.core.values import limits
+from quorumq.core.values.counted import CountedMap
+from quorumq.core.values.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, published, receipts
 from tests.core.test_growth import calls

@@ -24,8 +24,8 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Offer
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import ProducerId, Span, Topic
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import ProducerId, Span, Topic
 from tests.core import test_cluster_smoke
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, receipts

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core import limits
 from quorumq.core.messages import (
     AckRequest,
     BrowseReply,
@@ -23,9 +22,10 @@ from quorumq.core.messages import (
     StoreReply,
     SyncOffer,
 )
+from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.attempts import NO_ATTEMPTS
-from quorumq.core.records import BatchStored
-from quorumq.core.types import PartitionId
+from quorumq.core.values import limits
+from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 

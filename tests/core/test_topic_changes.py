@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core import limits
-from quorumq.core.effects import Received, Request
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
@@ -30,8 +28,10 @@ from quorumq.core.messages import (
     PutTopic,
     SyncTopics,
 )
-from quorumq.core.records import BatchStored
-from quorumq.core.types import Topic
+from quorumq.core.messages.effects import Received, Request
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values import limits
+from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 

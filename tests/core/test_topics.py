@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core import limits
-from quorumq.core.messages import AlterTopic, CreateTopic
-from quorumq.core.topics import (
+from quorumq.core.cluster.topics import (
     SETTINGS,
     alter,
     as_change,
@@ -22,7 +20,9 @@ from quorumq.core.topics import (
     stamps_of,
     with_partitions,
 )
-from quorumq.core.types import Decision, Instance, Stamp, Topic
+from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.values import limits
+from quorumq.core.values.types import Decision, Instance, Stamp, Topic
 
 NODES = ("a", "b", "c")
 

@@ -6,12 +6,12 @@ from itertools import permutations, product
 
 import pytest
 
-from quorumq.core import replay
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import AckRequest, Hold, HoldsReply, ReceiptPart
-from quorumq.core.records import CleanStopped
-from quorumq.core.rounds import Round
-from quorumq.core.settle import AckCoordinator, Ask, Ballot
-from quorumq.core.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
+from quorumq.core.messages.records import CleanStopped
+from quorumq.core.recovery import replay
+from quorumq.core.requests.settle import AckCoordinator, Ask, Ballot
+from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
 

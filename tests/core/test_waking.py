@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.effects import Request
-from quorumq.core.fetch import FetchCoordinator
+from quorumq.core.messages.effects import Request
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.values import limits
 from tests.core.cluster import Cluster
 from tests.core.test_fairqueue import wait_for
 from tests.core.test_growth import QUIET

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from quorumq.client import Client, Message, Topic, connect
-from quorumq.core.errors import Unanswered
+from quorumq.core.values.errors import Unanswered
 from quorumq.lab.local import LocalCluster
 from quorumq.wire.batch import SEQ_MAX
 from tests.e2e.load import First

@@ -18,8 +18,8 @@ import trio
 
 from quorumq.client import Client, HoldLost, Message, MessageId, Pending, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.errors import Unanswered
 from quorumq.core.messages import BrowseReply, BrowseRequest
+from quorumq.core.values.errors import Unanswered
 from quorumq.history import HistoryWriter, Row, producer_id_text, read_history
 from quorumq.lab.demo_verdict import Account, MessageKey
 from quorumq.lab.local import LocalCluster

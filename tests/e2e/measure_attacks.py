@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.types import Kind, Letter, PartitionId, ProducerId, Record, Span, Stamp
+from quorumq.core.values import limits
+from quorumq.core.values.types import Kind, Letter, PartitionId, ProducerId, Record, Span, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.wire import cbor
 from quorumq.wire.codec import TYPE_OF, encode_message

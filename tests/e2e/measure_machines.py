@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from quorumq.core.types import Topic
+from quorumq.core.values.types import Topic
 from quorumq.lab.local import LocalCluster
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import FrameReader

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from quorumq.core import messages as m
-from quorumq.core.types import Incarnation, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import Incarnation, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, signed_items
 from quorumq.wire.frames import PREFIX_BYTES, FrameReader

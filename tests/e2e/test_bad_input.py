@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB, NUMBERS_END
-from quorumq.core.peers import node_list_digest
-from quorumq.core.types import (
+from quorumq.core.cluster.peers import node_list_digest
+from quorumq.core.values.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB, NUMBERS_END
+from quorumq.core.values.types import (
     Batch,
     BatchHeader,
     Incarnation,

@@ -21,7 +21,7 @@ import pytest
 import trio
 
 from quorumq.client import AlreadySettled, Client, HoldLost, Message, Outcome, Peek, QuorumqError
-from quorumq.core.types import Kind
+from quorumq.core.values.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import KEPT_S, drained, outsider, payloads, publish, taken, through

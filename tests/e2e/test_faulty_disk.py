@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.types import STAMP_ZERO, Letter, Span
+from quorumq.core.values.types import STAMP_ZERO, Letter, Span
 from quorumq.storage.inspect import inspect_segment
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed

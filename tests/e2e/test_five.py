@@ -10,7 +10,7 @@ import trio
 
 from quorumq.client import Message, Outcome
 from quorumq.core.messages import FetchReply
-from quorumq.core.types import Topic
+from quorumq.core.values.types import Topic
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import drained, outsider, payloads, publish, taken, through
 from tests.e2e.raw import Raw

@@ -16,8 +16,8 @@ import pytest
 from quorumq.cli.probe import Unreachable
 from quorumq.cli.status import survey
 from quorumq.core import messages as m
-from quorumq.core.records import RecordsMerged
-from quorumq.core.types import Letter, Stamp
+from quorumq.core.messages.records import RecordsMerged
+from quorumq.core.values.types import Letter, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
 from tests.e2e.raw import Raw, outcomes, size_of

@@ -18,9 +18,9 @@ import trio
 
 from quorumq.client import Client, Message, Pending, QuorumqError, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.errors import Unanswered
 from quorumq.core.messages import BrowseReply, BrowseRequest, Peeked
-from quorumq.core.types import Group, Topic
+from quorumq.core.values.errors import Unanswered
+from quorumq.core.values.types import Group, Topic
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
 from quorumq.lab.demo_verdict import MessageKey, keys_of
 from quorumq.lab.local import LocalCluster

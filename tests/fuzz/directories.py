@@ -10,10 +10,10 @@ from typing import Any, Final
 import cbor2
 
 from quorumq.core import messages as m
-from quorumq.core.effects import CleanStop
-from quorumq.core.errors import StorageError, UsageError
-from quorumq.core.limits import BATCH_BYTES_MAX
-from quorumq.core.types import Letter, Now, Stamp
+from quorumq.core.messages.effects import CleanStop
+from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.core.values.limits import BATCH_BYTES_MAX
+from quorumq.core.values.types import Letter, Now, Stamp
 from quorumq.node.commits import Finished
 from quorumq.node.config import make_config
 from quorumq.node.serve import open_node

@@ -14,8 +14,8 @@ from enum import IntEnum
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.limits import NUMBERS_END
-from quorumq.core.types import Batch, BatchHeader, ProducerId, Receipt, Span
+from quorumq.core.values.limits import NUMBERS_END
+from quorumq.core.values.types import Batch, BatchHeader, ProducerId, Receipt, Span
 from quorumq.wire.bounds import BYTES_EXACT, int_range
 from quorumq.wire.receipts import sign_session, signature
 from quorumq.wire.values import SignedNamed

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from quorumq.core.limits import HEADER_BYTES_MAX
+from quorumq.core.values.limits import HEADER_BYTES_MAX
 from quorumq.node.connections import CLIENT_REQUESTS
 from quorumq.wire import cbor
 from quorumq.wire.codec import TYPES, encode_message

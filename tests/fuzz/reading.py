@@ -7,9 +7,9 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
-from quorumq.core.errors import PeerError
 from quorumq.core.messages import Failed
-from quorumq.core.types import Now
+from quorumq.core.values.errors import PeerError
+from quorumq.core.values.types import Now
 from quorumq.node.changes import Changes
 from quorumq.node.connections import CLIENT_REQUESTS, PEER_MESSAGES, Inbound
 from quorumq.node.logs import make_log

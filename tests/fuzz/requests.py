@@ -7,8 +7,8 @@ import random
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.errors import QuorumqError
-from quorumq.core.types import PartitionId, ProducerId
+from quorumq.core.values.errors import QuorumqError
+from quorumq.core.values.types import PartitionId, ProducerId
 from quorumq.node.connections import CLIENT_REQUESTS
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPES

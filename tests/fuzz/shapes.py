@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from quorumq.core.errors import QuorumqError
-from quorumq.core.limits import CLIENT_HEADER_BYTES_MAX, HEADER_BYTES_MAX, KIB, MIB
+from quorumq.core.values.errors import QuorumqError
+from quorumq.core.values.limits import CLIENT_HEADER_BYTES_MAX, HEADER_BYTES_MAX, KIB, MIB
 from quorumq.node.connections import CLIENT_REQUESTS
 from quorumq.storage.records import CLASS_OF, FRAMING_MAX, decode_record, encode_record
 from quorumq.wire import cbor

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from quorumq.lab.bench_ledger import (
     PAYLOAD_BYTES_MIN,
     Ledger,

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from quorumq.cli.main import main
 from quorumq.history import read_history
 from quorumq.lab.demo_verdict import ACKED_OUTCOMES
-from sim.checkers import judge
+from sim.checkers import check_history
 from sim.checkers.exclusive import Exclusive
 from tests.patience import PATIENCE_S
 
@@ -101,7 +101,7 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     assert b"quorumq dev --dir" in err
     # The other judge: a worker that is stopped before it writes down a delivery writes it too late for that one.
     rows.sort(key=lambda row: row["at"])
-    assert {found.promise for found in judge(rows)} <= {Exclusive.promise}
+    assert {found.promise for found in check_history(rows)} <= {Exclusive.promise}
 
 
 @pytest.mark.e2e

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import UsageError
-from quorumq.core.limits import MESSAGE_BYTES_MAX
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import MESSAGE_BYTES_MAX
 from quorumq.lab.demo_input import (
     LARGE_FILE_BYTES,
     LINES_MIN,

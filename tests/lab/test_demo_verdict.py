@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.types import Incarnation, Owner, ProducerId, Span, Stamp
+from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from quorumq.history import HistoryWriter, Row, owner_text, read_history, spans_value, token_text
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
 

@@ -10,7 +10,7 @@ import trio
 
 import sim.shell.memory
 from quorumq.core import messages as m
-from quorumq.core.types import PartitionId, ProducerId, Topic
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.node.transport import ConnectionLost
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, error_of, signed_items

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.effects import Gone, Request
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.messages.effects import Gone, Request
 from quorumq.node.changes import WHAT, Changes
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.logs import LINES_PER_KIND, RateLimit, make_log

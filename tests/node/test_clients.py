@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.effects import Request
-from quorumq.core.errors import NotStored, Unauthorized, UsageError
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.messages.effects import Request
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.errors import NotStored, Unauthorized, UsageError
 from quorumq.node.admission import OPERATOR_SLOTS
 from quorumq.node.clients import Entry, changing, new_token, read_clients, write_clients
 from quorumq.node.node import Node

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.limits import INFLIGHT_REQUESTS_MAX, MESSAGE_BYTES_MAX, MIB
-from quorumq.core.peers import node_list_digest
-from quorumq.core.types import Batch, Incarnation, PartitionId
+from quorumq.core.cluster.peers import node_list_digest
+from quorumq.core.values.limits import INFLIGHT_REQUESTS_MAX, MESSAGE_BYTES_MAX, MIB
+from quorumq.core.values.types import Batch, Incarnation, PartitionId
 from quorumq.wire.batch import Message, encode_header, pack_batch
 from quorumq.wire.codec import encode_message, signed_items
 from quorumq.wire.frames import MAGIC, PREFIX_BYTES
@@ -211,13 +211,13 @@ async def test_a_client_that_asks_and_never_reads_is_read_no_further_and_costs_l
                 sent += 1
         (inbound,) = cluster.services["a"]._inbound.values()
         assert len(inbound._open) <= INFLIGHT_REQUESTS_MAX
-        assert node.room.inflight_bytes <= 9 * MIB
+        assert node.capacity.inflight_bytes <= 9 * MIB
         assert inbound.waiting_bytes <= 300 * 1024
         other = await cluster.client("a")
         assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
         for number in range(2, sent + 2):  # and when it reads, it gets every answer
             assert isinstance(await client.receive(number), m.StatusReply)
-        assert node.room.inflight_bytes <= 1 * MIB
+        assert node.capacity.inflight_bytes <= 1 * MIB
 
 
 async def test_no_more_than_so_many_requests_are_under_way() -> None:
@@ -277,7 +277,7 @@ async def test_a_connection_that_dies_under_a_large_reply_takes_its_weight_back_
         await dying.send(fetch(most=5))
         dying.transport.close()  # before the node has read the request: its reply is the first to notice
         await trio.sleep(0.02)
-        assert cluster.services["a"].node.room.inflight_bytes == 0
+        assert cluster.services["a"].node.capacity.inflight_bytes == 0
         assert len(payloads(await other.ask(fetch()))) == 5, "not a byte was sent, so it was given back"
 
 

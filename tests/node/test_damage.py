@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from quorumq.core.errors import StorageError
-from quorumq.core.limits import STARTS_FAR
-from quorumq.core.records import Started
+from quorumq.core.messages.records import Started
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.limits import STARTS_FAR
 from quorumq.storage.records import TYPE_OF
 from tests.node.memory import World, publish, served, world
 from tests.storage.samples import record_headers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.effects import Forget
-from quorumq.core.limits import MIB
+from quorumq.core.messages.effects import Forget
+from quorumq.core.values.limits import MIB
 from quorumq.node.node import Node
 from quorumq.storage.commit import RESERVE_NAME
 from quorumq.storage.segment import segment_name

@@ -7,8 +7,8 @@ from typing import Any
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.limits import KIB, MIB
-from quorumq.core.types import STAMP_ZERO, Letter
+from quorumq.core.values.limits import KIB, MIB
+from quorumq.core.values.types import STAMP_ZERO, Letter
 from quorumq.node.serve import EXIT_OK
 from quorumq.storage.commit import RESERVE_NAME
 from quorumq.storage.memory import MemoryDisk
@@ -29,7 +29,7 @@ def fill(cluster: World, free: int) -> None:
 
 
 def room_of(cluster: World, name: str = "a") -> str:
-    return cluster.services[name].node.core.state.room.name
+    return cluster.services[name].node.core.state.capacity.name
 
 
 async def test_dead_letters_end_no_node_and_all_start_again() -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.latency import ANSWERS_MIN
+from quorumq.core.values.latency import ANSWERS_MIN
 from quorumq.node import http, metrics
 from quorumq.node.http import HttpServer
 from quorumq.node.metrics import Metrics, Table
@@ -155,7 +155,7 @@ async def test_a_page_is_made_in_chunks_and_at_most_once_a_second(monkeypatch: p
         return page(context, now, begin)  # type: ignore[arg-type]
 
     monkeypatch.setattr(metrics, "page", look)
-    monkeypatch.setattr("quorumq.core.limits.STATUS_ROWS_MAX", 2)
+    monkeypatch.setattr("quorumq.core.values.limits.STATUS_ROWS_MAX", 2)
     async with world("a") as cluster:
         client = await cluster.client("a")
         await client.topic(rf=1, partitions=5)

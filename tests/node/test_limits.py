@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
-from quorumq.core.types import PartitionId, ProducerId, Span, Stamp, Topic
+from quorumq.core.values.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
+from quorumq.core.values.types import PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import encode_header
 from quorumq.wire.codec import encode_message
 from tests.node.memory import Client, World, fetch, payloads, publish, receipts, served, world

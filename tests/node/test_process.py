@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.lab.ports import free_ports
 from quorumq.node import serve
 from quorumq.node.config import load_config

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.types import PartitionId
+from quorumq.core.values.types import PartitionId
 from quorumq.node.producers import LATE_MS, SAID_AGAIN_S, SPAN_S, TOLD_MAX, TRACKED_MAX, ProducerClocks
 from quorumq.wire.batch import Message, build_batch
 from sim.shell.memory import now

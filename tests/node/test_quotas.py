@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core import messages as m
-from quorumq.core.errors import Busy
-from quorumq.core.types import DERIVED, STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.errors import Busy
+from quorumq.core.values.types import DERIVED, STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, BUSY_MAX_S, DELAY_MAX_DEFAULT_S, Bucket, Quotas, Usage
 from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.types import STAMP_ZERO, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import STAMP_ZERO, PartitionId, ProducerId, Topic
 from quorumq.node.readers import SPAN_S, TOLD_MAX, TRACKED_MAX, Readers
 from quorumq.wire.batch import Message, build_batch
 from tests.node.memory import fetch, payloads, publish, receipts, served, world

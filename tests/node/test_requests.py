@@ -9,14 +9,14 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.limits import (
+from quorumq.core.node.request_router import RequestRouter
+from quorumq.core.values.limits import (
     CLIENT_HEADER_BYTES_MAX,
     CLIENT_HEADER_ITEMS_MAX,
     HEADER_BYTES_MAX,
     SPANS_SETTLED_MAX,
 )
-from quorumq.core.request_router import FrontDoor
-from quorumq.core.types import Letter, Span, Stamp
+from quorumq.core.values.types import Letter, Span, Stamp
 from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
@@ -52,14 +52,14 @@ async def test_a_message_that_cannot_be_encoded_is_dropped_whatever_was_raised()
 async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    create = FrontDoor._create_topic
+    create = RequestRouter._create_topic
 
-    def planted(listens_for: FrontDoor, key: int, request: m.CreateTopic) -> Any:
+    def planted(listens_for: RequestRouter, key: int, request: m.CreateTopic) -> Any:
         if request.name == "boom":
             raise ZeroDivisionError("planted")
         return create(listens_for, key, request)
 
-    monkeypatch.setattr(FrontDoor, "_create_topic", planted)
+    monkeypatch.setattr(RequestRouter, "_create_topic", planted)
     async with served() as (cluster, client, topic, producer_id):
         boom = m.CreateTopic("boom")
         batch = publish(topic, producer_id, 0, b"x")
@@ -84,8 +84,10 @@ async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
     async with world("a") as cluster:
         client = await cluster.client("a")
         await client.topic(rf=1)
-        looked = FrontDoor._metadata
-        monkeypatch.setattr(FrontDoor, "_metadata", lambda *args: looked(*args)._replace(topics=(object(),)))
+        looked = RequestRouter._metadata
+        monkeypatch.setattr(
+            RequestRouter, "_metadata", lambda *args: looked(*args)._replace(topics=(object(),))
+        )
         reply = await client.ask(m.Metadata(()))
         assert (reply.code, "it was done" in reply.detail) == ("outcome-unknown", True)
         (line,) = cluster.logs["a"].of("request_failed")

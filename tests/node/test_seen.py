@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.types import STAMP_ZERO, Kind, Letter, PartitionId, ProducerId, Record, Span, Topic
+from quorumq.core.values import limits
+from quorumq.core.values.types import STAMP_ZERO, Kind, Letter, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import encode_message, signed_items

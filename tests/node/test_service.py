@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.diskroom import Room
-from quorumq.core.effects import DiskFull
-from quorumq.core.limits import MIB
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import DiskFull
+from quorumq.core.values.limits import MIB
 from quorumq.history import boot
 from quorumq.node.links import PeerLink
 from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
@@ -205,7 +205,7 @@ async def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
         ghost.transport.close()
         await trio.sleep(0.01)
         node = cluster.services["a"].node
-        assert (len(node.core.context.requests), node.room.inflight_bytes) == (0, 0)
+        assert (len(node.core.context.requests), node.capacity.inflight_bytes) == (0, 0)
         await client.ask(publish(topic, producer_id, 0, b"x"))
         assert payloads(await client.ask(fetch())) == [b"x"]
 
@@ -230,7 +230,7 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
             "disk_full",
             "disk_has_room",
         ]
-        cluster.services["a"].node.feed(DiskFull(Room.PLENTY))
+        cluster.services["a"].node.feed(DiskFull(Capacity.PLENTY))
 
 
 async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> None:
@@ -554,7 +554,7 @@ async def far_from_home(cluster: World) -> tuple[str, str, Client]:
 
 async def test_names_that_run_out_are_said_at_half_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumq.node.node.NAMES_LOOKED_S", 2.0)
-    monkeypatch.setattr("quorumq.core.limits.TOPIC_NAMES_MAX", 4)
+    monkeypatch.setattr("quorumq.core.values.limits.TOPIC_NAMES_MAX", 4)
     async with served("a") as (cluster, client, topic, _):
         await trio.sleep(3)
         assert cluster.logs["a"].of("names_run_out") == [], "one of four"

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.effects import Event, Request
+from quorumq.core.messages.effects import Event, Request
 from quorumq.node.node import Node
 from quorumq.node.shares import BESIDE_S, BODY_BYTES, HEADER_BYTES, REST_S, SHARE, SHARE_ALONE, Shares, price
 from quorumq.wire.codec import encode_message

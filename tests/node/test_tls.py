@@ -22,8 +22,8 @@ import trio
 import trustme
 
 from quorumq.client import connect
-from quorumq.core.errors import PeerError, TooFewReplicas, UsageError
-from quorumq.core.types import Now
+from quorumq.core.values.errors import PeerError, TooFewReplicas, UsageError
+from quorumq.core.values.types import Now
 from quorumq.lab.ports import free_ports
 from quorumq.node.config import make_config
 from quorumq.node.health import Health

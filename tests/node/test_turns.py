@@ -14,9 +14,9 @@ import trio
 import trio.testing
 import trustme
 
-from quorumq.core.effects import Event, Unsent
+from quorumq.core.messages.effects import Event, Unsent
 from quorumq.node import inflow, turns
-from quorumq.node.capacity import Room
+from quorumq.node.capacity import Capacity
 from quorumq.node.inflow import Inflow
 from quorumq.node.tls import TlsTransport
 from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, SocketTransport, Transport
@@ -29,7 +29,7 @@ def frame(number: int) -> bytes:
     return b"".join(encode_frame(b"%d" % number, [b"body"]))
 
 
-class Room_:
+class Capacity_:
     """No bound on begun frames."""
 
     def begun(self, connection: object, size: int, *, anew: bool = False) -> None:
@@ -47,7 +47,7 @@ class End:
         self.reads.set()
         self.rested = 0
         self.ended: Exception | None = None
-        self.inflow = Inflow(world.turns, world.room, transport, self, 1.0)
+        self.inflow = Inflow(world.turns, world.capacity, transport, self, 1.0)
         self.transport = transport
 
     def take(self, events: list[Event]) -> bool:
@@ -90,7 +90,7 @@ class World:
         self.nursery = nursery
         self.steps: list[list[int]] = []
         self.turns = Turns(self.feed)
-        self.room: Room = Room_()  # type: ignore[assignment]
+        self.capacity: Capacity = Capacity_()  # type: ignore[assignment]
         self.answers: End | None = None  # who says so, at once, when a frame is served
         self.woken: trio.Event | None = None  # by the next frame
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from quorumq.core import messages as m
-from quorumq.core.records import (
+from quorumq.core.messages.records import (
     AttemptsCounted,
     BatchStored,
     DelaysSet,
@@ -32,7 +32,7 @@ from quorumq.core.records import (
     RecordsMerged,
     TopicPut,
 )
-from quorumq.core.types import Letter, NodeId, Owner, Record, Span, Stamp
+from quorumq.core.values.types import Letter, NodeId, Owner, Record, Span, Stamp
 from tests.core.cluster import Cluster
 
 GROUP: Final = "g"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quorumq.core import limits
-from quorumq.core.settle import AckCoordinator
+from quorumq.core.requests.settle import AckCoordinator
+from quorumq.core.values import limits
 from quorumq.storage.disk import RealDisk
 
 NODE = Path(__file__).parents[2] / "sim" / "real" / "faulty_node.py"
@@ -17,12 +17,12 @@ NODE = Path(__file__).parents[2] / "sim" / "real" / "faulty_node.py"
 
 def ack() -> None:
     """Call an ACK acked once one replica has it."""
-    check_history = AckCoordinator.check_history
+    judge = AckCoordinator.judge
 
     def early(self: Any, ballot: Any, span: Any, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        return "acked" if yes & valid else check_history(self, ballot, span, yes, no, valid, last=last)
+        return "acked" if yes & valid else judge(self, ballot, span, yes, no, valid, last=last)
 
-    AckCoordinator.check_history = early  # type: ignore[method-assign]
+    AckCoordinator.judge = early  # type: ignore[method-assign]
 
 
 def quarantine() -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import sim.campaign
 from quorumq.core.messages import ReceiptPart, RejectRequest
-from quorumq.core.types import Span
+from quorumq.core.values.types import Span
 from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.types import Incarnation, Owner, Stamp
+from quorumq.core.values.types import Incarnation, Owner, Stamp
 from quorumq.history import Row, check_row, owner_text, token_text
 from sim.checkers import check_history
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from quorumq.core.messages import Slice
-from quorumq.core.records import BatchStored, DirectoryMade, Started, TrustLost
-from quorumq.core.types import Batch, Incarnation, PartitionId, ProducerId
+from quorumq.core.messages.records import BatchStored, DirectoryMade, Started, TrustLost
+from quorumq.core.values.types import Batch, Incarnation, PartitionId, ProducerId
 from quorumq.wire.batch import Message, build_batch
 from sim.cluster import Cluster
 from sim.disks import DamagedBody, MemoryJournal

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import sim
-from quorumq.core.spans import SpanMap
+from quorumq.core.values.spans import SpanMap
 from sim.profiles import PROFILES
 from sim.runner import run_schedule
 from sim.schedule import Schedule, draw

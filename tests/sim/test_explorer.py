@@ -24,11 +24,11 @@ from quorumq.core.messages import (
     ReleaseReply,
     SettleReply,
 )
-from quorumq.core.nodecore import NodeCore
+from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Lease
-from quorumq.core.spans import SpanMap, SpanSet
-from quorumq.core.types import Incarnation
+from quorumq.core.values.spans import SpanMap, SpanSet
+from quorumq.core.values.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.nodes import Nodes

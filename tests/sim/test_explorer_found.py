@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quorumq.core.effects import Received
 from quorumq.core.messages import Envelope, Fetch, FetchReply, OpenSession, Publish, RemoteFetchReply
-from quorumq.core.types import PartitionId
+from quorumq.core.messages.effects import Received
+from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
 
 

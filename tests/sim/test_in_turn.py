@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core import limits
-from quorumq.core.fairqueue import FairQueue, Piece
+from quorumq.core.values import limits
+from quorumq.core.values.fairqueue import Chunk, FairQueue
 from sim.runner import run_schedule
 from sim.schedule import draw
 
@@ -17,7 +17,7 @@ def test_what_waits_for_its_turn_breaks_nothing(
     served = 0
     take = FairQueue.take
 
-    def counted(self: FairQueue[object]) -> Piece[object]:
+    def counted(self: FairQueue[object]) -> Chunk[object]:
         nonlocal served
         served += 1
         return take(self)

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from quorumq.core.effects import Persist
-from quorumq.core.nodecore import NodeCore
-from quorumq.core.records import GroupPut, JournalRecord, Reclaimed, RecordsMerged
+from quorumq.core.messages.effects import Persist
+from quorumq.core.messages.records import GroupPut, JournalRecord, Reclaimed, RecordsMerged
+from quorumq.core.node.nodecore import NodeCore
 from sim.cluster import Cluster
 from sim.knowledge import compare
 from sim.options import Options

@@ -21,7 +21,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from quorumq.core.errors import NotFound, UsageError
+from quorumq.core.values.errors import NotFound, UsageError
 from quorumq.history import HistoryWriter, read_history
 from quorumq.lab.local import NotReady
 from quorumq.lab.ports import free_ports

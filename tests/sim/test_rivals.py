@@ -126,7 +126,7 @@ def test_the_core_is_not_imported() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             module = node.module if isinstance(node, ast.ImportFrom) else ""
             if path.name != "majority.py" and module and module.startswith("quorumq."):
-                assert module in ("quorumq.history", "quorumq.core.types"), path
+                assert module in ("quorumq.history", "quorumq.core.values.types"), path
 
 
 # ------------------------------------------------------------------------------------------------ the note's claims

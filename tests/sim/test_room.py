@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from quorumq.core import limits, timers
+from quorumq.core.node import timers
 from quorumq.core.partition import views
-from quorumq.core.settle import SettleCoordinator
+from quorumq.core.requests.settle import SettleCoordinator
+from quorumq.core.values import limits
 from sim.runner import run_schedule
 from sim.schedule import draw
 from sim.step_limits import TIMES, little_room, places

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import trio
 from click.testing import CliRunner
-from sim.shell.targeted_faults import virtual_time
 
-from quorumq.core.effects import CleanStop, Event
+from quorumq.core.messages.effects import CleanStop, Event
 from sim.__main__ import main
 from sim.real.plan import KINDS
 from sim.rules import patched, rule_named
 from sim.schedule import Schedule
 from sim.shell.network import Line, LineStream, Network, Together
 from sim.shell.run import deterministic, draw_shell, first_of, run_shell
+from sim.shell.targeted_faults import virtual_time
 
 
 def test_one_seed_is_one_run_and_keeps_every_promise() -> None:

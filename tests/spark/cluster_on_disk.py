@@ -10,8 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from quorumq.core.messages import SpanRecord
-from quorumq.core.records import BatchStored, GroupPut, JournalRecord, Reclaimed, RecordsMerged, TopicPut
-from quorumq.core.types import (
+from quorumq.core.messages.records import (
+    BatchStored,
+    GroupPut,
+    JournalRecord,
+    Reclaimed,
+    RecordsMerged,
+    TopicPut,
+)
+from quorumq.core.values.types import (
     DERIVED,
     Batch,
     Group,

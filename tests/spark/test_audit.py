@@ -18,7 +18,7 @@ from quorumq.audit.audit import audit
 from quorumq.audit.files import files as local_files
 from quorumq.audit.files import read as read_locally
 from quorumq.audit.findings import GUARANTEES
-from quorumq.core.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from spark.histories import Histories, Parts, files, read
 from spark.jobs.audit import SCHEMAS, audited
 from tests.audit.histories import FAULTS, constant, good, on_machines

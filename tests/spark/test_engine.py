@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from quorumq.core.errors import NotFound, StorageError
+from quorumq.core.values.errors import NotFound, StorageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
 from spark.jobs.output import Output

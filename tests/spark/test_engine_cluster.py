@@ -32,7 +32,7 @@ numbers = spark.range(0, 10_000, 1, 4)
 
 
 def ours(rows):
-    from quorumq.core.spans import SpanSet
+    from quorumq.core.values.spans import SpanSet
 
     spans = SpanSet()
     return iter([(type(spans).__name__, sum(row[0] for row in rows))])

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from quorumq.history import Row, read_history
-from sim.checkers import judge
+from sim.checkers import check_history
 from spark.schemas import schema
 from tests.audit.histories import PROMISES
 from tests.spark.scale.__main__ import main
@@ -43,7 +43,7 @@ def test_the_checkers_find_every_planted_fault_and_nothing_else(made: tuple[Path
         if fault["fault"] == "refused-retry"
     }
     found: dict[str, set[str]] = {}
-    for violation in judge(sorted(rows_of(out), key=lambda row: row["at"])):
+    for violation in check_history(sorted(rows_of(out), key=lambda row: row["at"])):
         message = next((name for name in expected if name in violation.text), violation.text)
         found.setdefault(message, set()).update(
             set(PROMISES[violation.promise]) & expected.get(message, {"nothing"}) or {violation.text}

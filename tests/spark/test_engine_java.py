@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from spark import session as session_module
 from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, launcher, wheel_home
 from spark.session import check_python, packages
@@ -138,7 +138,7 @@ def test_a_level_of_the_log_that_there_is_not_is_refused(monkeypatch: pytest.Mon
 
 def test_the_zip_for_executors_has_both_packages_and_can_be_imported_from(tmp_path: Path) -> None:
     found = packages(tmp_path)
-    code = "import quorumq.core.errors, spark.java; print(quorumq.__file__, spark.__file__)"
+    code = "import quorumq.core.values.errors, spark.java; print(quorumq.__file__, spark.__file__)"
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.errors import NotFound, QuorumqError, StorageError, UsageError
+from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, UsageError
 from quorumq.lab.local import LocalCluster
 from spark.__main__ import main
 from spark.errors import told

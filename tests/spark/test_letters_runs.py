@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.types import Kind, ProducerId, Record, Span
+from quorumq.core.values.types import Kind, ProducerId, Record, Span
 from tests.spark.cluster_on_disk import DiskCluster, letter
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)

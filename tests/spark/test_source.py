@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.types import Kind, ProducerId, Record, Span
+from quorumq.core.values.types import Kind, ProducerId, Record, Span
 from spark.schemas import TABLES, schema
 from spark.source import FLAG
 from spark.source.options import OFFLINE_TABLES

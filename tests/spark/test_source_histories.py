@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 from spark.schemas import schema
 from spark.source import histories
 from spark.source.options import Wanted, read_options

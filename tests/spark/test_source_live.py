@@ -10,7 +10,7 @@ import trio
 from pyspark.sql import DataFrame, SparkSession
 
 from quorumq.client import Client, connect
-from quorumq.core.types import Kind
+from quorumq.core.values.types import Kind
 from quorumq.lab.local import LocalCluster
 from tests.patience import PATIENCE_S
 from tests.spark.cluster_on_disk import rows_of

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo
 
-from quorumq.client.message import MessageId
-from quorumq.core.errors import StorageError, UsageError
-from quorumq.core.types import Group, Kind, ProducerId, Record, Span
+from quorumq.client.base.message import MessageId
+from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.core.values.types import Group, Kind, ProducerId, Record, Span
 from quorumq.storage import records as storage_records
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from quorumq.client.message import MessageId
-from quorumq.core.types import Kind, ProducerId, Record, Span
+from quorumq.client.base.message import MessageId
+from quorumq.core.values.types import Kind, ProducerId, Record, Span
 from spark.schemas import schema
 from spark.source.options import read_options
 from spark.source.stream import Gap, LettersStream

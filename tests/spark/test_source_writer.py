@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.client import connect
-from quorumq.core.errors import QuorumqError, TooLarge, UsageError
 from quorumq.core.messages import Peeked
-from quorumq.core.types import STAMP_ZERO, Topic, topic_id
+from quorumq.core.values.errors import QuorumqError, TooLarge, UsageError
+from quorumq.core.values.types import STAMP_ZERO, Topic, topic_id
 from quorumq.lab.local import LocalCluster
 from quorumq.wire.batch import SEQ_MAX
 from spark.source.writer import Options, Publisher

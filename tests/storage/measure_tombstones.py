@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from quorumq.core.closed import ClosedSessions
 from quorumq.core.messages import SpanRecord
+from quorumq.core.messages.records import RecordsMerged
+from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.group import GroupView
-from quorumq.core.records import RecordsMerged
-from quorumq.core.types import Kind, Record, Span
+from quorumq.core.values.types import Kind, Record, Span
 from quorumq.storage.journal import Journal
 from tests.storage.samples import PARTITION, PRODUCER_ID
 

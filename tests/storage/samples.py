@@ -8,7 +8,7 @@ from pathlib import Path
 import cbor2
 
 from quorumq.core.messages import Counted, NotDue, SpanRecord
-from quorumq.core.records import (
+from quorumq.core.messages.records import (
     AttemptsCounted,
     BallotAtStop,
     BatchStored,
@@ -26,7 +26,7 @@ from quorumq.core.records import (
     TopicPut,
     Trusted,
 )
-from quorumq.core.types import (
+from quorumq.core.values.types import (
     Batch,
     Group,
     Incarnation,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from quorumq.core.errors import StorageError
-from quorumq.core.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
+from quorumq.core.messages.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from quorumq.storage.memory import MemoryDisk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.disk import PAGE_BYTES, WRITEV_BUFFERS_MAX, Disk, RealDisk
 from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.offline import ReadOnlyDisk

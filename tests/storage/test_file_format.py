@@ -10,8 +10,8 @@ from typing import Any
 import cbor2
 import pytest
 
-from quorumq.core.records import BatchStored, RecordsMerged, Reserved
-from quorumq.core.types import Kind
+from quorumq.core.messages.records import BatchStored, RecordsMerged, Reserved
+from quorumq.core.values.types import Kind
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
 from quorumq.storage.memory import MemoryDisk

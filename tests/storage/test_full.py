@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core.errors import StorageError
-from quorumq.core.limits import KIB, MIB
-from quorumq.core.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.limits import KIB, MIB
 from quorumq.storage.commit import RESERVE_NAME, NoRoom
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal

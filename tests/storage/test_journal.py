@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import StorageError
 from quorumq.core.messages import SpanRecord
-from quorumq.core.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
-from quorumq.core.types import Span, Stamp
+from quorumq.core.messages.records import BatchStored, DirectoryMade, RecordsMerged, Reserved
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.types import Span, Stamp
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.limits import KIB, MIB
-from quorumq.core.records import BatchStored
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.values.limits import KIB, MIB
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import StorageError
-from quorumq.core.records import BatchStored, DirectoryMade, JournalRecord, Reserved
+from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Reserved
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch, DamagedDirectory
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
 from quorumq.storage.journal import Journal

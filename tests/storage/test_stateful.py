@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 from quorumq.storage.commit import Commit
 from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumq.core.errors import StorageError
+from quorumq.core.values.errors import StorageError
 from quorumq.storage import records
 from quorumq.storage.segment import FORMAT_VERSION
 

@@ -11,9 +11,10 @@ from typing import Any
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from quorumq.core import messages, records
-from quorumq.core.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
-from quorumq.core.types import (
+from quorumq.core import messages
+from quorumq.core.messages import records
+from quorumq.core.values.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
+from quorumq.core.values.types import (
     Batch,
     BatchHeader,
     Decision,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.errors import UsageError
+from quorumq.core.values.errors import UsageError
 from quorumq.wire.address import split_address
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quorumq.core.errors import TooLarge
-from quorumq.core.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, NUMBERS_END
-from quorumq.core.types import Span
+from quorumq.core.values.errors import TooLarge
+from quorumq.core.values.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, NUMBERS_END
+from quorumq.core.values.types import Span
 from quorumq.wire.batch import (
     DELAY_MS_MAX,
     TTL_MS_MAX,

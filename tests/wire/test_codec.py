@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core import errors
 from quorumq.core import messages as m
-from quorumq.core.errors import BadReceipt, PeerError, TooLarge
-from quorumq.core.types import Batch, Incarnation, Owner, Receipt, Span, Stamp
+from quorumq.core.values import errors
+from quorumq.core.values.errors import BadReceipt, PeerError, TooLarge
+from quorumq.core.values.types import Batch, Incarnation, Owner, Receipt, Span, Stamp
 from quorumq.wire import cbor, codec
 from quorumq.wire.batch import Corrupt, Message, build_batch
 from quorumq.wire.codec import Decoded, UnknownMessage, decode_message, encode_message

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core import types as core_types
-from quorumq.core.types import Batch, Receipt, Span, Stamp
+from quorumq.core.values import limits
+from quorumq.core.values import types as core_types
+from quorumq.core.values.types import Batch, Receipt, Span, Stamp
 from quorumq.wire import batch as batches
 from quorumq.wire import bounds, cbor, codec, frames
 from quorumq.wire.batch import Message, build_batch, check_body, decode_header, records_of

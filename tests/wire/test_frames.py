@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.errors import PeerError, TooLarge
-from quorumq.core.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from quorumq.core.values.errors import PeerError, TooLarge
+from quorumq.core.values.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, MAGIC, FrameReader, encode_frame
 
 frames = st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=60)), max_size=5)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.errors import BadReceipt
-from quorumq.core.types import Receipt
+from quorumq.core.values.errors import BadReceipt
+from quorumq.core.values.types import Receipt
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.receipts import open_receipt, read_receipt, signature
 from quorumq.wire.values import encode_value
@@ -78,7 +78,7 @@ def test_the_layout_is_the_documented_one(receipt: Receipt) -> None:
 
 @pytest.mark.parametrize("size", [0, 15, 65])
 def test_a_secret_of_the_wrong_length_is_refused(size: int) -> None:
-    from quorumq.core.types import Incarnation, Owner, Span, Stamp
+    from quorumq.core.values.types import Incarnation, Owner, Span, Stamp
     from tests.wire.strategies import PARTITION, PRODUCER_ID
 
     receipt = Receipt(

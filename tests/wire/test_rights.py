@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.catalogue import Catalogue
-from quorumq.core.errors import NotFound, Unauthorized
-from quorumq.core.types import (
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.values.errors import NotFound, Unauthorized
+from quorumq.core.values.types import (
     STAMP_ZERO,
     Group,
     Incarnation,

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core import records
-from quorumq.core.limits import SPANS_PER_REQUEST_MAX
-from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusReply, Want
-from quorumq.core.types import OPEN_ZERO, Batch, BatchHeader, Kind, Letter, Record, Span, Stamp, Topic
+from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusReply, Want, records
+from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
+from quorumq.core.values.types import OPEN_ZERO, Batch, BatchHeader, Kind, Letter, Record, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.bounds import ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue

@@ -14,7 +14,7 @@ from quorumq.core.messages.forwarded import *
 from quorumq.core.messages.handshake import *
 from quorumq.core.messages.quorum import *
 from quorumq.core.messages.sync import *
-from quorumq.core.types import Incarnation, NodeId
+from quorumq.core.values.types import Incarnation, NodeId
 
 PeerMessage = Union[
     Store, StoreReply, Hold, HoldReply, Release, ReleaseReply, Extend, ExtendReply, Ack, AckReply, Reject, RejectReply,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quorumq.core.messages.quorum import Peeked, SpanRecord
-from quorumq.core.types import (
+from quorumq.core.values.types import (
     Batch,
     BatchHeader,
     Group,
@@ -384,13 +384,13 @@ class ShowReply(NamedTuple):
 
 
 class DeclareSurvivors(NamedTuple):
-    """Declare that these nodes, those that is trusted, are all that is left; with none, ask which they are."""
+    """Declare that these nodes, those that are trusted, are all that is left; with none, ask which they are."""
 
     survivors: tuple[NodeId, ...] = ()
 
 
 class Learner(NamedTuple):
-    """A node that is not trusted for its directory, and why."""
+    """A node that is not trusted, and why."""
 
     node: NodeId
     why: str
@@ -496,7 +496,7 @@ class StatusReply(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Any request may be answered with an error of core/errors.py instead.
+    """Any request may be answered with an error of core/values/errors.py instead.
 
     ``delay``: seconds after which a client beyond its quota is to ask again. ``topic`` and ``group``: which name, if it
     is for one that it is not-found.

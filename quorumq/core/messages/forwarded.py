@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quorumq.core.messages.client import Fetch, Slice
 from quorumq.core.messages.quorum import Peeked
-from quorumq.core.types import PartitionId
+from quorumq.core.values.types import PartitionId
 
 
 class PeekRequest(NamedTuple):

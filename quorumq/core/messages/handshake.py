@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from quorumq.core.types import Incarnation, NodeId
+from quorumq.core.values.types import Incarnation, NodeId
 
 VERSIONS: Final = (1, 1)
 """The lowest and highest version of the protocol that this software speaks."""

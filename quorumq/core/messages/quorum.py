@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from quorumq.core.types import (
+from quorumq.core.values.types import (
     Batch,
     Decision,
     Group,
@@ -57,7 +57,7 @@ class Store(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Reason why part number ``part`` of a STORE was refused: an error code of core/errors.py, and words."""
+    """Reason why part number ``part`` of a STORE was refused: an error code of core/values/errors.py, and words."""
 
     part: int
     error: str
@@ -170,7 +170,7 @@ class Refused(NamedTuple):
 
 
 class HoldReply(NamedTuple):
-    """The votes on a HOLD. ``abstained`` (in quarantine, or not able to be trusted) is a vote for nothing.
+    """The votes on a HOLD. ``abstained`` (in quarantine, or not trusted) is a vote for nothing.
 
     Partition and group come along so that a reply whose round is over still repairs.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core.messages.quorum import NotDue, SpanRecord
-from quorumq.core.types import (
+from quorumq.core.values.types import (
     Decision,
     Group,
     Incarnation,
@@ -25,7 +25,7 @@ class Heartbeat(NamedTuple):
     quarantine_s: float = 0.0
     disk_free: int = -1
     position: int = 0  # records durable in the sender's directory, or 0 if they are not counted
-    trusted: bool = True  # True if the sender is trusted for its directory
+    trusted: bool = True  # True if the sender is trusted
 
 
 class HoldsRequest(NamedTuple):

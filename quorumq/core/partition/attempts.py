@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.limits import INTERRUPTIONS_MAX, NUMBERS_END
+from quorumq.core.values.limits import INTERRUPTIONS_MAX, NUMBERS_END
 
 LOT_MAX = 4
 """Most messages that expired twice that are delivered together."""

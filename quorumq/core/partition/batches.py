@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from quorumq.core import limits
-from quorumq.core.closed import ClosedSessions, among, forget, number_of
-from quorumq.core.counted import CountedMap
+from quorumq.core.cluster.rounds import majority_of
+from quorumq.core.cluster.state import NodeState
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.partition.closed import ClosedSessions, among, forget, number_of
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.places import Places, Slot
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
-from quorumq.core.records import BatchStored
-from quorumq.core.rounds import majority_of
-from quorumq.core.rows import Rows
-from quorumq.core.spans import SpanSet, merge_spans, subtract
-from quorumq.core.state import NodeState
-from quorumq.core.types import BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
+from quorumq.core.values import limits
+from quorumq.core.values.counted import CountedMap
+from quorumq.core.values.rows import Rows
+from quorumq.core.values.spans import SpanSet, merge_spans, subtract
+from quorumq.core.values.types import BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
 
 LOOKED_AT = 2048
 """Batches, or producer ids, that one request to a peer is made of."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from quorumq.core.limits import FETCH_MESSAGES_MAX
+from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
@@ -18,8 +18,8 @@ from quorumq.core.partition.hashing import MASK, mix, salt_of
 from quorumq.core.partition.offer import Offer
 from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
-from quorumq.core.state import NodeState
-from quorumq.core.types import NodeId, Now, Span
+from quorumq.core.values.limits import FETCH_MESSAGES_MAX
+from quorumq.core.values.types import NodeId, Now, Span
 
 CHUNK = 64
 """Messages that are ranked together to one coordinator, so that several can drain one large batch."""

@@ -1,4 +1,4 @@
-"""Producer ids that are over, at one replica: its part in closing them (core/closing.py says how all replicas
+"""Producer ids that are over, at one replica: its part in closing them (core/requests/closing.py says how all replicas
 agree)."""
 
 from __future__ import annotations
@@ -6,13 +6,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from quorumq.core.closed import among, forget, may_close
-from quorumq.core.effects import Effect, Persist
+from quorumq.core.messages.effects import Effect, Persist
+from quorumq.core.messages.records import SessionsClosed, SessionsPromised
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.closed import among, forget, may_close
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.views import Views
-from quorumq.core.records import SessionsClosed, SessionsPromised
-from quorumq.core.types import Now, ProducerId, Span
+from quorumq.core.values.types import Now, ProducerId, Span
 
 
 class Closing(PartitionComponent):

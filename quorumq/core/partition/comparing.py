@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Final
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.chunks import chunks_of
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.digests import (
     BRANCHES,
@@ -24,7 +22,9 @@ from quorumq.core.partition.digests import (
 )
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
-from quorumq.core.types import Now, ProducerId, Span
+from quorumq.core.values import limits
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.types import Now, ProducerId, Span
 
 DIGESTS_MAX: Final = 4000
 """Digests, or sums, in one message, about."""

@@ -18,8 +18,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from quorumq.core import limits
-from quorumq.core.types import ProducerId
+from quorumq.core.values import limits
+from quorumq.core.values.types import ProducerId
 
 BRANCHES: Final = limits.DIGEST_BRANCHES
 """Parts of a node: one for each hexadecimal digit of a place."""

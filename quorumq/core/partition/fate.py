@@ -34,11 +34,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quorumq.core.limits import NUMBERS_END
 from quorumq.core.messages import Granted, NotDue, Refused, SpanRecord
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
-from quorumq.core.types import OPEN_ZERO, STAMP_ZERO, Incarnation, Kind, Owner, Record, Stamp, merge_records
+from quorumq.core.values.limits import NUMBERS_END
+from quorumq.core.values.types import (
+    OPEN_ZERO,
+    STAMP_ZERO,
+    Incarnation,
+    Kind,
+    Owner,
+    Record,
+    Stamp,
+    merge_records,
+)
 
 _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""
@@ -378,7 +387,8 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
 
 
 def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
-    """Add a hold that a peer reported (core/recovery.py). All that are reported are kept; none was granted here.
+    """Add a hold that a peer reported (core/partition/hold_recovery.py). All that are reported are kept; none was
+    granted here.
 
     If two owners are reported, one has half won the message and the other may be delivering it. The message is blocked:
     no owner is granted, extended or rejected until both have given it up or all time is over.

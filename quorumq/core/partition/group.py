@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from quorumq.core import limits
-from quorumq.core.closed import ClosedSessions
-from quorumq.core.counted import CountedMap
 from quorumq.core.messages import Counted, NotDue, SpanRecord
+from quorumq.core.messages.records import BallotAtStop
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.backfill import Backfill
+from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.fate import (
     FREE,
@@ -30,9 +29,21 @@ from quorumq.core.partition.fate import (
     Rule,
 )
 from quorumq.core.partition.offer import Kept, Offer
-from quorumq.core.records import BallotAtStop
-from quorumq.core.spans import SpanMap, SpanSet, across
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Latest, Letter, Owner, ProducerId, Record, Span, Stamp
+from quorumq.core.values import limits
+from quorumq.core.values.counted import CountedMap
+from quorumq.core.values.spans import SpanMap, SpanSet, across
+from quorumq.core.values.types import (
+    OPEN_ZERO,
+    Group,
+    Kind,
+    Latest,
+    Letter,
+    Owner,
+    ProducerId,
+    Record,
+    Span,
+    Stamp,
+)
 
 _new: Any = tuple.__new__
 """`_new(Record, fields)` is a Record in half the time."""

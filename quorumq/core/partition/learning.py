@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.limits import LETTERS_PER_CHUNK
 from quorumq.core.messages import Counted, GroupState, Merge, NotDue, SpanRecord
+from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.fate import Delay
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
+from quorumq.core.values.limits import LETTERS_PER_CHUNK
+from quorumq.core.values.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
 
 
 class Learning(PartitionComponent):

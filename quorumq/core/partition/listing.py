@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
-from quorumq.core import limits
-from quorumq.core.deadnames import DEAD_SUFFIX
 from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.fate import FREE, NO_BALLOTS
 from quorumq.core.partition.group import GroupView, join
 from quorumq.core.partition.stored import StoredBatch
-from quorumq.core.spans import SpanSet
-from quorumq.core.types import DERIVED, STAMP_ZERO, Kind, Now, ProducerId, Record, Span, record_rank
+from quorumq.core.values import limits
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.spans import SpanSet
+from quorumq.core.values.types import DERIVED, STAMP_ZERO, Kind, Now, ProducerId, Record, Span, record_rank
 
 PEEK_BYTES_MAX = limits.MIB
 

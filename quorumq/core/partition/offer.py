@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from quorumq.core.rows import Rows
-from quorumq.core.spans import SpanMap
-from quorumq.core.types import Span
+from quorumq.core.values.rows import Rows
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Span
 
 
 class Offer:

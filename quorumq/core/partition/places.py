@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
-from quorumq.core.limits import NUMBERS_END
-from quorumq.core.rows import Rows
-from quorumq.core.spans import Run, SpanMap
+from quorumq.core.values.limits import NUMBERS_END
+from quorumq.core.values.rows import Rows
+from quorumq.core.values.spans import Run, SpanMap
 
 _new: Any = tuple.__new__
 

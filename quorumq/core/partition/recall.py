@@ -1,6 +1,7 @@
 """Memory of one partition of a node from one start to the next: in a snapshot, in the journal, at a clean stop.
 
-Holds are in no journal. A clean stop keeps them; else a replica learns them from the others (core/recovery.py).
+Holds are in no journal. A clean stop keeps them; else a replica learns them from the others
+(core/partition/hold_recovery.py).
 """
 
 from __future__ import annotations
@@ -9,16 +10,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from quorumq.core import limits
-from quorumq.core.chunks import chunks_of
+from quorumq.core.cluster.state import Granted
 from quorumq.core.messages import HeldThere
-from quorumq.core.partition import fate
-from quorumq.core.partition.attempts import Attempts
-from quorumq.core.partition.closing import ClosingComponent
-from quorumq.core.partition.comparing import group_states
-from quorumq.core.partition.fate import Ballots, Delay, Held
-from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.records import (
+from quorumq.core.messages.records import (
     AttemptsCounted,
     DelaysSet,
     HeldAtStop,
@@ -29,9 +23,16 @@ from quorumq.core.records import (
     SessionsClosed,
     SessionsPromised,
 )
-from quorumq.core.spans import across, merge_spans, subtract
-from quorumq.core.state import Granted
-from quorumq.core.types import Kind, Now, Owner, Span, Stamp
+from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import Attempts
+from quorumq.core.partition.closing import ClosingComponent
+from quorumq.core.partition.comparing import group_states
+from quorumq.core.partition.fate import Ballots, Delay, Held
+from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.values import limits
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.spans import across, merge_spans, subtract
+from quorumq.core.values.types import Kind, Now, Owner, Span, Stamp
 
 PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | SessionsPromised | SessionsClosed
 """Records of one partition, batches aside."""
@@ -190,7 +191,7 @@ class Recall(ClosingComponent):
     # --------------------------------------------------- a start after a crash
 
     def holds_to_tell(self, now: Now, granted: Iterable[Granted]) -> list[HeldThere]:
-        """Return every live hold, for a replica that was started again (core/recovery.py)."""
+        """Return every live hold, for a replica that was started again (core/partition/hold_recovery.py)."""
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)
             for view, span, held in self._holds(now, granted)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 
-from quorumq.core import limits
-from quorumq.core.effects import Effect, Forget, Persist
+from quorumq.core.messages.effects import Effect, Forget, Persist
+from quorumq.core.messages.records import Reclaimed
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.partition.views import Views
-from quorumq.core.records import Reclaimed
-from quorumq.core.spans import merge_spans
-from quorumq.core.types import Kind, Now, Span
+from quorumq.core.values import limits
+from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.types import Kind, Now, Span
 
 
 class Reclaim(PartitionComponent):

@@ -2,7 +2,7 @@
 
 Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, changes
 this replica, and returns effects; an answer that promises something durable is inside a Persist. Nothing here
-knows of quorums: counting is the coordinators' work (core/rounds.py).
+knows of quorums: counting is the coordinators' work (core/cluster/rounds.py).
 
 Below are the tables: `Batches` and `Views`. Anti-entropy, RECLAIM and the other duties are classes of their own, which
 the node calls if they need nothing else of the replica.
@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.effects import Effect, Persist, Send
-from quorumq.core.errors import Code
+from quorumq.core.cluster.state import NodeState
+from quorumq.core.messages.effects import Effect, Persist, Send
+from quorumq.core.messages.records import Reclaimed
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
@@ -35,10 +35,10 @@ from quorumq.core.partition.reclaim import Reclaim
 from quorumq.core.partition.storing import Storing
 from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
-from quorumq.core.records import Reclaimed
-from quorumq.core.spans import merge_spans, subtract
-from quorumq.core.state import NodeState
-from quorumq.core.types import (
+from quorumq.core.values import limits
+from quorumq.core.values.errors import Code
+from quorumq.core.values.spans import merge_spans, subtract
+from quorumq.core.values.types import (
     OPEN_ZERO,
     Incarnation,
     Kind,
@@ -218,7 +218,7 @@ class Replica:
         ]
 
     def abstains(self, ballot: Stamp, now: Now) -> bool:
-        """Return True if this replica has no vote: in quarantine, unable to be trusted, or asked for too high a ballot.
+        """Return True if this replica has no vote: in quarantine, not trusted, or asked for too high a ballot.
 
         Too high is above its durable reserve: after a crash it would not know that it had granted the ballot.
         """

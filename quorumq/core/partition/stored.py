@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quorumq.core.partition.hashing import salt_of
-from quorumq.core.rows import Rows
-from quorumq.core.types import BatchHeader, PartitionId, ProducerId, Span
+from quorumq.core.values.rows import Rows
+from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 
 _new: Any = tuple.__new__
 """`_new(BatchHeader, fields)` is a BatchHeader in half the time."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from quorumq.core.errors import Code
-from quorumq.core.limits import PRODUCER_IDS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
 from quorumq.core.messages import Part, Store
+from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
-from quorumq.core.records import BatchStored
-from quorumq.core.types import NodeId, Now, Span, Topic
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import PRODUCER_IDS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
+from quorumq.core.values.types import NodeId, Now, Span, Topic
 
 
 class Storing(ClosingComponent):

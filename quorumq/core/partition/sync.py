@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from quorumq.core import limits
 from quorumq.core import messages as m
-from quorumq.core.closed import ClosedSessions
-from quorumq.core.effects import Effect, Send, SendStored
+from quorumq.core.messages.effects import Effect, Send, SendStored
 from quorumq.core.partition.batches import Batches
+from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.comparing import BATCHES, CLOSED, Answer, Listed, Trees, label_of
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.digests import (
@@ -28,8 +27,9 @@ from quorumq.core.partition.digests import (
 )
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
-from quorumq.core.spans import merge_spans, subtract
-from quorumq.core.types import NodeId, Now, Span, Topic
+from quorumq.core.values import limits
+from quorumq.core.values.spans import merge_spans, subtract
+from quorumq.core.values.types import NodeId, Now, Span, Topic
 
 PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB

@@ -8,7 +8,7 @@ from quorumq.core.partition.fate import DEAD, DELAYED, ELSEWHERE, EXHAUSTED, HEL
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.offer import Key
 from quorumq.core.partition.replica import Replica
-from quorumq.core.types import Kind, Now
+from quorumq.core.values.types import Kind, Now
 
 
 def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:

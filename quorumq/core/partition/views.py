@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from quorumq.core.deadnames import DEAD_SUFFIX, source_of
-from quorumq.core.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
+from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages import NotDue, SpanRecord
+from quorumq.core.messages.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
 from quorumq.core.partition import fate
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Batches
@@ -24,10 +24,10 @@ from quorumq.core.partition.fate import FREE, Facts, Rule
 from quorumq.core.partition.group import Changes, GroupView, join
 from quorumq.core.partition.offer import Kept
 from quorumq.core.partition.stored import StoredBatch
-from quorumq.core.records import AttemptsCounted, DelaysSet, JournalRecord, RecordsMerged
-from quorumq.core.spans import SpanMap, across
-from quorumq.core.state import NodeState
-from quorumq.core.types import OPEN_ZERO, Group, Kind, Now, PartitionId, ProducerId, Record, Span
+from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
+from quorumq.core.values.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
+from quorumq.core.values.spans import SpanMap, across
+from quorumq.core.values.types import OPEN_ZERO, Group, Kind, Now, PartitionId, ProducerId, Record, Span
 
 NEVER = Now(0.0, 0)
 

@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from quorumq.core.errors import QuorumqError
+from quorumq.core.values.errors import QuorumqError
 from tests.spark.scale.generate import EPOCH_MS, MANIFEST, Rows
 
 POLL_S: Final = 0.5

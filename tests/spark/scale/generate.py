@@ -25,7 +25,7 @@ import click
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.errors import StorageError, UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 from spark.schemas import schema
 from spark.session import job_session
 

@@ -1,0 +1,170 @@
+"""Calls about groups: making, rewinding and deleting them, and purging messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal, cast
+
+from quorumq.client.base.context import Calls
+from quorumq.client.base.message import MessageId
+from quorumq.client.base.names import names_of, spans_of
+from quorumq.client.transport.nodes import after_some
+from quorumq.core import messages as m
+from quorumq.core.values.errors import Unanswered, UsageError
+from quorumq.core.values.printable import plural
+from quorumq.core.values.types import Group
+
+Start = Literal["earliest", "latest"] | datetime
+"""Position where a group begins: the oldest message, the next one published from now on, or a time of day."""
+
+
+def start_fields(start: Start) -> tuple[str, int]:
+    """Return ``start`` and ``from_ms`` of a SetGroup.
+
+    Raises:
+        UsageError: neither of the words, nor a datetime with a time zone.
+    """
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise UsageError(f"{start} has no time zone: give a datetime with tzinfo, such as timezone.utc")
+        return "time", max(0, round(start.timestamp() * 1000))
+    if start not in ("earliest", "latest"):
+        raise UsageError(f"{start!r} is no place to begin: give 'earliest', 'latest' or a datetime")
+    return start, 0
+
+
+class GroupCalls(Calls):
+    """Calls that create, rewind and delete groups, and purge what they have not read."""
+
+    async def create_group(
+        self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
+    ) -> Group:
+        """Create a group before it has consumers. One that is there stays as it is.
+
+        Args:
+            topic: its name.
+            group: its name, without "!".
+            start: "earliest", "latest" (what is published from now on), or a datetime with a time zone: what was
+                published at or after it, by the producers' clocks.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a name or a start that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; do it again.
+        """
+        return await self._set_group(topic, group, start, rewind=False, timeout=timeout)
+
+    async def rewind(self, topic: str, group: str, to: Start, *, timeout: float | None = None) -> Group:
+        """Have a group read again from ``to``, in a new generation; its consumers go on by themselves.
+
+        Everything from there on that the topic still has (`retention`) is delivered again, what was acked and what
+        died included; what is held, once its hold is over. What is before is not delivered any more, and its dead
+        letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it
+        is done twice.
+
+        To "latest" it makes no generation: what was published before the call is passed over, as `purge` does it, and
+        what is in hand can be acked.
+
+        Args:
+            topic, group: name of the topic and of its group.
+            to: new position, like ``start`` in `create_group`.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group in its generation: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or no such group of it.
+            UsageError: a time that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; rewind again.
+        """
+        return await self._set_group(topic, group, to, rewind=True, timeout=timeout)
+
+    async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
+        """Delete a group, with all that is recorded for it and its dead letters, for good.
+
+        Messages that only this group kept are reclaimed. Its consumers, and clients that still ack or reject one, get
+        `NotFound`; no consumer makes it again. `create_group` makes a new one of the name, which reads from its own
+        start and knows nothing of this one. Messages being worked on meanwhile come to it once their holds are over.
+        The last group of a topic deleted, its messages are kept, as for a topic that never had one.
+
+        Args:
+            topic: its name.
+            group: its name, without "!". One that is deleted already is deleted.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group as deleted: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or there never was such a group of it.
+            NotStored, OutcomeUnknown: too few replicas answered: it may be deleted, or become so. Repeat it.
+        """
+        request = m.DeleteGroup(topic, group)
+        what = f"delete group {group!r} of {topic!r}"
+        watch = self.context.calling("delete_group", topic, group=group)
+        return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
+
+    async def _set_group(
+        self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None
+    ) -> Group:
+        word, from_ms = start_fields(start)
+        request = m.SetGroup(topic, group, word, from_ms, rewind)
+        what = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
+        watch = self.context.calling("set_group", topic, group=group, rewind=rewind)
+        return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
+
+    async def purge(
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        ids: Iterable[MessageId | str] | MessageId | str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Settle a group's backlog unread, or its dead letters (group "g!dead", or topic "t.deadletters").
+
+        Messages being delivered may still be acked; those published meanwhile may stay. Other groups are
+        not concerned. Interrupted and done again, it does the rest.
+
+        Args:
+            topic, group: name of the topic and of its group.
+            partition: only this one; all if None.
+            ids: only these messages, or this one, if they are not settled yet, or are dead letters; all if None. Ids
+                may be text. Delayed messages are called back so.
+            timeout: seconds for each partition; the client's if None.
+
+        Returns:
+            how many messages were settled, as the last node that was asked counted them: after one that failed
+            on the way, these are the rest.
+
+        Raises:
+            NotFound: no such topic, group or partition.
+            UsageError: an id is of another topic, or there are ids and a partition.
+            NotStored: too few replicas answered, and nothing was purged.
+            OutcomeUnknown: too few replicas answered, and some may be purged: purge again, which does the rest.
+        """
+        (topic,), group = names_of((topic,), group)
+        register = await self.context.topic(topic, timeout=timeout)
+        if ids is not None and partition is not None:
+            raise UsageError("ids name their partitions: give no other one beside them")
+        numbers = range(register.partitions) if partition is None else (partition,)
+        asked = [(number, ()) for number in numbers] if ids is None else spans_of(register, ids)
+        count = 0
+        for number, spans in asked:
+            request = m.PurgeRequest(topic, number, group, spans)
+            what = f"purge of group {group!r} in {topic!r}/{number}"
+            watch = self.context.calling("purge", topic, partition=number, group=group)
+            try:
+                count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
+            except Unanswered as exc:
+                if not count:
+                    raise
+                raise after_some(exc, f"purged {plural(count, 'message')}") from exc
+        return count

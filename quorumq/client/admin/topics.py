@@ -1,0 +1,231 @@
+"""The calls of a client about topics and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from quorumq.client.base.context import Calls
+from quorumq.client.base.times import Duration, number_of
+from quorumq.client.transport.nodes import left_of
+from quorumq.core import messages as m
+from quorumq.core.values.errors import Conflict, NotFound
+from quorumq.core.values.printable import plural
+from quorumq.core.values.types import STAMP_ZERO, Topic
+
+
+class TopicCalls(Calls):
+    """Calls that create, change, delete and look up topics, and ask nodes for their status."""
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        rf: int | None = None,
+        partitions: int | None = None,
+        max_deliveries: int | None = None,
+        retention: Duration | None = None,
+        ttl: Duration | None = None,
+        backoff: Sequence[Duration] | Duration | None = None,
+        auto_create_groups: bool | None = None,
+        on_expiry: Literal["dead-letter", "drop"] | None = None,
+        timeout: float | None = None,
+    ) -> Topic:
+        """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
+
+        Args:
+            name: letters, digits, '.', '_' and '-'.
+            rf: number of nodes that keep each message: odd. 3 if None, or 1 if the cluster has fewer nodes.
+            partitions: number of partitions; 1 if None.
+            max_deliveries: deliveries after which a message becomes a dead letter; 5 if None.
+            retention: seconds or a timedelta that payload is kept after the last group is done with it; 0 if None.
+            ttl: seconds or a timedelta after which a message without an ack expires; 0 = never, also if None.
+            backoff: seconds or timedeltas, or one alone, that a rejected message waits if the reject does not say,
+                attempt by attempt; the last one repeats. No wait if None.
+            auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
+                If false, it gets `NotFound`: a group by a mistyped name would keep all messages for ever.
+            on_expiry: result of an expiry: a dead letter, also if None, or "drop", and the message is gone.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic; if it was there, with its own settings beside those given.
+
+        Raises:
+            Conflict: the topic exists with another value of something given; names it. Or publishing made it, it has
+                messages, and more partitions are asked for than it has. `alter_topic` changes it.
+            UsageError: a value that cannot be; names it.
+            NotStored, OutcomeUnknown: too few nodes answered.
+        """
+        given = {
+            "rf": rf,
+            **_settings(partitions, max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry),
+        }
+        named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+        unnamed = tuple(field for field in given if field not in named)
+        end = self.context.end(timeout)
+        if partitions is not None and partitions > 1:
+            await self._check_unspoilt(name, partitions, end)
+        if rf is None:
+            named["rf"] = await self.context.default_rf(left_of(end))
+        request = m.CreateTopic(name, unnamed=unnamed, **named)
+        watch = self.context.calling("set_topic", name)
+        reply = await self.context.ask(
+            request, f"create topic {name!r}", left_of(end), writes=True, watch=watch
+        )
+        return self.context.known(reply.topic)
+
+    async def _check_unspoilt(self, name: str, partitions: int, end: float) -> None:
+        """Refuse more partitions of a topic that publishing made, once there are messages that they do not share.
+
+        Messages published at this moment are not seen. It is then as if `alter_topic` had been called.
+        """
+        try:
+            (topic,) = (await self.context.metadata(name, timeout=left_of(end))).topics
+        except NotFound:
+            return
+        if topic.stamp != STAMP_ZERO or topic.partitions >= partitions:
+            return
+        for number in range(topic.partitions):
+            look = m.BrowseRequest(name, number, "", "all", (0, 0), 1, False, True)
+            reply = await self.context.ask(look, f"look at {name!r}/{number}", left_of(end), writes=False)
+            if reply.items:
+                has = plural(topic.partitions, "partition")
+                raise Conflict(
+                    f"topic {name!r} was made by publishing, with {has}, and has messages: with {partitions} those of "
+                    "one key would be in two partitions, out of their order. `quorumq topics set` adds partitions all "
+                    "the same; or use it as it is"
+                )
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        max_deliveries: int | None = None,
+        retention: Duration | None = None,
+        ttl: Duration | None = None,
+        backoff: Sequence[Duration] | Duration | None = None,
+        auto_create_groups: bool | None = None,
+        on_expiry: Literal["dead-letter", "drop"] | None = None,
+        timeout: float | None = None,
+    ) -> Topic:
+        """Change the given settings of a topic; those that are None stay. Of two that change one, the last one wins.
+
+        Args:
+            partitions: number of partitions; never fewer than there are. Messages of a key that is published from
+                now on may go to another partition than those before.
+            max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry: as in `create_topic`.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic with all its settings, as a majority of the nodes had it.
+
+        Raises:
+            NotFound: no such topic.
+            UsageError: a value that cannot be, or nothing given.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        settings = _settings(
+            partitions, max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry
+        )
+        request = m.AlterTopic(name, **settings)
+        watch = self.context.calling("set_topic", name)
+        reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
+        return self.context.known(reply.topic)
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
+        """Delete a topic with its messages, groups and dead letters, for good.
+
+        Once this has returned, nothing is published to it or delivered from it; a client that still works on a
+        message of it gets `NotFound` when acking. A topic made later under the same name is another one.
+
+        Args:
+            name: name of the topic. Only the topic that has it now is deleted, however often this is repeated.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the deleted topic.
+
+        Raises:
+            NotFound: no such topic, or it was deleted already.
+            OutcomeUnknown: too few nodes answered: it may be deleted, or become so. Repeat it.
+        """
+        end = self.context.end(timeout)
+        topic = await self.context.topic(name, timeout=left_of(end))
+        request = m.DeleteTopic(name, topic.id)
+        watch = self.context.calling("delete_topic", name)
+        await self.context.ask(request, f"delete topic {name!r}", left_of(end), writes=True, watch=watch)
+        if self.context.history is not None:
+            self.context.history.learn(topic, deleted=True)
+        return topic
+
+    async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
+        """Return the topic of that name: its id, replicas and settings.
+
+        Args:
+            name: name of the topic.
+            create: make it, if the cluster lets publishing do that (``auto_create_topics``).
+            timeout: seconds; the client's if None.
+
+        Raises:
+            NotFound: every node that could be reached says that there is none.
+        """
+        return await self.context.topic(name, create=create, timeout=timeout)
+
+    async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
+        """Return nodes, limits, and the named topics with their groups (all topics if none is named).
+
+        Raises:
+            NotFound: no such topic.
+            TooFewReplicas: no node answered.
+        """
+        return await self.context.metadata(*topics, timeout=timeout)
+
+    async def status(self, node: str | None = None, *, timeout: float | None = None) -> dict[str, object]:
+        """Return a node's knowledge of itself and its peers (docs/operations.md).
+
+        Args:
+            node: its id or address; any node that answers if None.
+            timeout: seconds; the client's if None.
+
+        Raises:
+            NotFound: no such node is known.
+            TooFewReplicas: it does not answer; says why.
+        """
+        end = self.context.end(timeout)
+        only = () if node is None else (await self.context.address_of(node, left_of(end)),)
+        reply = await self.context.ask(
+            m.StatusRequest(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
+        )
+        facts: dict[str, object] = reply.facts
+        while reply.more is not None:
+            only = only or (await self.context.address_of(str(facts["node"]), left_of(end)),)
+            what = f"more of the status of {facts['node']}"
+            reply = await self.context.ask(
+                m.StatusRequest(reply.more), what, left_of(end), writes=False, only=only
+            )
+            facts = reply.joined_to(facts)
+        return facts
+
+
+def _settings(
+    partitions: int | None,
+    max_deliveries: int | None,
+    retention: Duration | None,
+    ttl: Duration | None,
+    backoff: Sequence[Duration] | Duration | None,
+    auto_create_groups: bool | None,
+    on_expiry: str | None,
+) -> dict[str, Any]:
+    """Return a topic's settings as CreateTopic and AlterTopic name them; None for those not given."""
+    steps = (backoff,) if isinstance(backoff, float | int | timedelta) else backoff or ()
+    return {
+        "partitions": partitions,
+        "max_deliveries": max_deliveries,
+        "retention_s": None if retention is None else number_of("retention", retention),
+        "ttl_s": None if ttl is None else number_of("ttl", ttl),
+        "backoff": None if backoff is None else tuple(number_of("backoff", step) for step in steps),
+        "auto_create_groups": auto_create_groups,
+        "on_expiry": on_expiry,
+    }

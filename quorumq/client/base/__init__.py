@@ -1,0 +1,1 @@
+"""Messages, options and the context that all calls of a client share."""

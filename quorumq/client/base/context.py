@@ -1,0 +1,202 @@
+"""Nodes, clocks, history and names, shared by a client's producers, consumers and calls.
+
+It has the nodes, the clocks, the history, and what was learned of topics and nodes by name. It knows nothing of its
+users: a producer or a consumer gets this, and not the client.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Final, Protocol, cast
+
+import trio
+
+from quorumq.client.base.background import Background
+from quorumq.client.base.history import Calling, History, Settled
+from quorumq.client.base.times import Duration, number_of
+from quorumq.client.transport.nodes import Nodes, Watch, left_of
+from quorumq.core import messages as m
+from quorumq.core.values.errors import NotFound, QuorumqError, UsageError
+from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S
+from quorumq.core.values.types import Topic
+
+RF_DEFAULT: Final = 3
+REFRESH_S: Final = 5.0
+"""Seconds between two looks of consumers and producers whether their topic has more partitions."""
+
+
+EACH_S: Final = 3.0
+"""Seconds to wait for a node that may be down, while the others have answered."""
+
+OPEN_MAX: Final = 1000
+"""Producers of one client that are not closed, at most: a program that makes one for every message gets an error."""
+
+
+class Flushed(Protocol):
+    """Object that has something to finish before the client is left."""
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(eq=False)
+class Context:
+    """The cluster, as one client sees it."""
+
+    nodes: Nodes  # addresses and connections of the cluster
+    tasks: Background  # run in the background as long as the client lives
+    _: KW_ONLY
+    timeout: float  # seconds for an operation that does not say otherwise, all its attempts included
+    history: History | None  # the client's history
+    topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of known topics
+    _open: dict[Flushed, None] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each is had once
+
+    def __post_init__(self) -> None:
+        self.clock = self.nodes.clock  # for every deadline, in seconds
+        self.wall_ms = self.nodes.wall_ms  # the time of day in milliseconds since 1970
+        self.rng = self.nodes.rng  # for jitter and choices
+        self.log = self.nodes.log  # for events that reach no caller
+        self.host = socket.gethostname()[:100]  # this machine, and a consumer without a name
+
+    async def start(self, task: Callable[..., Awaitable[None]]) -> None:
+        """Run a background task as long as the client lives; returns when it says it has started."""
+        self.nodes.check_open()
+        await self.tasks.start(task)
+
+    def open(self, flushed: Flushed) -> None:
+        """Close this before the client is left, unless it is `closed` before.
+
+        Raises:
+            UsageError: too many are open.
+        """
+        if len(self._open) >= OPEN_MAX:
+            raise UsageError(
+                f"{OPEN_MAX} producers of this client are open: keep one for a topic, or close them"
+            )
+        self._open[flushed] = None
+
+    def closed(self, flushed: Flushed) -> None:
+        """Remove a closed object from those to close."""
+        self._open.pop(flushed, None)
+
+    async def flush(self) -> None:
+        """Close what is open, in the order in which it was opened; raises the first error that comes of it."""
+        errors: list[QuorumqError] = []
+        for flushed in list(self._open):
+            try:
+                await flushed.aclose()
+            except QuorumqError as error:
+                errors.append(error)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    # -------------------------------------------------------------------- asking
+
+    def time(self, timeout: float | None) -> float:
+        """Return the seconds of an operation with this ``timeout``."""
+        return self.timeout if timeout is None else timeout
+
+    def end(self, timeout: float | None) -> float:
+        """Return the end of an operation that begins now, by trio's clock."""
+        return trio.current_time() + self.time(timeout)
+
+    async def ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
+        """Ask one node after the other until one does it: see `Nodes.ask`."""
+        self.nodes.check_open()
+        reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self.time(timeout), **more)
+        return reply
+
+    async def ask_each(
+        self, nodes: Iterable[str], request: m.ClientRequest, what: str, timeout: float | None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Ask these nodes at once; return the replies by node, and the errors of the others.
+
+        Each has ``timeout`` seconds: if None the client's, and at most `EACH_S`.
+        """
+        replies: dict[str, Any] = {}
+        errors: dict[str, str] = {}
+        each = min(EACH_S, self.timeout) if timeout is None else timeout
+
+        async def ask(node: str) -> None:
+            only = self.nodes.addresses_of((node,))
+            try:
+                replies[node] = await self.ask(request, f"{what} at {node}", each, writes=False, only=only)
+            except QuorumqError as error:
+                errors[node] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(ask, node)
+        return replies, errors
+
+    def watch(self, kind: str, **fields: object) -> Watch | None:
+        """Make an observer for the attempts of a request that names messages, if a history is written."""
+        return None if self.history is None else Settled(self.history, kind, self.topic_names, fields)
+
+    def calling(self, kind: str, topic: str, **fields: object) -> Calling | None:
+        """Make an observer for the attempts of a request that names a topic, if a history is written."""
+        return None if self.history is None else Calling(self.history, kind, topic, fields)
+
+    # --------------------------------------------------------------------- names
+
+    async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
+        """Ask for metadata, like `Client.metadata`."""
+        reply = await self.ask(m.Metadata(topics), "metadata", timeout, writes=False)
+        self.nodes.learn(reply)
+        return cast("m.MetadataReply", reply)
+
+    async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
+        """Return a topic, like `Client.topic`."""
+        end = self.end(timeout)
+        try:
+            reply = await self.metadata(name, timeout=left_of(end))
+            return self.known(reply.topics[0])
+        except NotFound:
+            if not create:
+                raise
+        # Only now that no node knows it: a creation that overtakes the news of an earlier one would write
+        # the default settings over chosen ones.
+        rf = await self.default_rf(left_of(end))
+        request = m.CreateTopic(name, rf, implicit=True)
+        watch = self.calling("set_topic", name)
+        made = await self.ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
+        return self.known(made.topic)
+
+    def known(self, topic: Topic) -> Topic:
+        """Remember a topic that a node named, and return it."""
+        self.topic_names[topic.id] = topic.name
+        if self.history is not None:
+            self.history.learn(topic)
+        return topic
+
+    async def default_rf(self, timeout: float | None) -> int:
+        """Return the default number of nodes that keep a topic: an odd number, as far as the nodes go."""
+        count = min(RF_DEFAULT, len((await self.metadata(timeout=timeout)).nodes))
+        return count if count % 2 else max(1, count - 1)
+
+    async def hold_time_of(self, given: Duration | None, timeout: float | None) -> float:
+        """Return the hold time to ask for: ``given``, or the default as far as the cluster allows it."""
+        if given is not None:
+            return number_of("hold_time", given)
+        if self.nodes.hold_time_max is None:
+            await self.metadata(timeout=timeout)
+        most = self.nodes.hold_time_max
+        return HOLD_TIME_DEFAULT_S if most is None else min(HOLD_TIME_DEFAULT_S, most)
+
+    async def address_of(self, node: str, timeout: float | None) -> str:
+        """Return the address of a node named by its id or its address; NotFound if no node knows it."""
+        if node not in self.nodes.ids and node not in self.nodes.addresses:
+            await self.metadata(timeout=timeout)
+        return self.nodes.address_of(node)
+
+
+class Calls:
+    """Calls of a client that need its context and nothing else of it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context

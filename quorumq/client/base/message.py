@@ -1,0 +1,458 @@
+"""Delivered messages in the hands of a consumer.
+
+A message is delivered as one of a *delivery*: consecutive messages won by one ballot, under one receipt. What
+they share is in one `Delivery`, made once; a `Message` adds its own few fields. This is the only part of quorumq
+that does work per message, so it is kept to slots and plain loops.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol
+
+from quorumq.client.base.times import Duration
+from quorumq.core.values.errors import BadReceipt, QuorumqError, Unanswered, UsageError
+from quorumq.core.values.limits import DEADLINE_SHARE
+from quorumq.core.values.types import Letter, PartitionId, ProducerId, Receipt, Span, Stamp, Topic
+from quorumq.wire import cbor
+from quorumq.wire.batch import HeaderValue
+from quorumq.wire.batch import Message as Parts
+from quorumq.wire.cbor import BadValue
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SignedNamed
+
+
+class Outcome(Enum):
+    """Verdict on an ack (docs/protocol.md, ACK), or result of a reject."""
+
+    ACKED = "acked"
+    """Final, and this delivery was the only one that could have been inside its hold."""
+
+    ACKED_AFTER_EXPIRY = "acked_after_expiry"
+    """Final, but the hold had run out, and a majority granted the message again: it may be processed twice."""
+
+    ACKED_UNPROVEN = "acked_unproven"
+    """Final, but too few replicas could tell whether this delivery was alone."""
+
+    REWOUND = "rewound"
+    """Void: the group was rewound since the delivery. Nothing was written, unless by an attempt whose answer was lost.
+    The message comes again if the group now begins before it (docs/protocol.md, "group, generation")."""
+
+    REQUEUED = "requeued"
+    DEAD_LETTERED = "dead_lettered"
+
+
+class MessageId(NamedTuple):
+    """The name of a message, for ever: its numbering producer, and its number."""
+
+    partition: PartitionId
+    producer_id: ProducerId
+    seq: int
+
+    def __str__(self) -> str:
+        topic, number = self.partition
+        node, n, nonce, k = self.producer_id
+        return f"{topic.hex()}/{number}/{node}.{n}.{nonce:016x}.{k}/{self.seq}"
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        """Return the id that ``str`` gave; ValueError with the text if it is none."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not a message id: {text!r}; it looks like TOPIC/PARTITION/NODE.N.NONCE.K/SEQ")
+        topic, number, node, n, nonce, k, seq = found.groups()
+        return cls(
+            PartitionId(bytes.fromhex(topic), int(number)),
+            ProducerId(node, int(n), int(nonce, 16), int(k)),
+            int(seq),
+        )
+
+
+_ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.(\d+)/(\d+)")
+
+
+def id_of(message: MessageId | str | Any) -> MessageId:
+    """Return the id that is meant by an id, its text, or a message.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if isinstance(message, MessageId):
+        return message
+    name = getattr(message, "id", message)
+    if isinstance(name, MessageId):
+        return name
+    if not isinstance(name, str):
+        raise UsageError(f"{message!r} is no id of a message: give a MessageId, its text, or the message")
+    try:
+        return MessageId.parse(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def ids_of(messages: Any) -> set[MessageId]:
+    """Return the ids meant by several arguments of `id_of`, or by one alone."""
+    alone = isinstance(messages, MessageId | str) or isinstance(getattr(messages, "id", None), MessageId)
+    return {id_of(one) for one in ([messages] if alone else messages)}
+
+
+def settleables_of(messages: Any) -> list[Settleable]:
+    """Return the messages to be settled, from several or one alone.
+
+    Raises:
+        UsageError: one is no message that was delivered.
+    """
+    found: list[Settleable] = []
+    alone = isinstance(messages, Settleable | str | MessageId) or not isinstance(messages, Iterable)
+    for one in [messages] if alone else messages:
+        if not isinstance(one, Settleable):
+            raise UsageError(
+                f"{one!r} is not a message that was delivered: settle what a consumer or `fetch` gave, or "
+                "`ticket(receipt)`; an id names a message, and no delivery"
+            )
+        found.append(one)
+    return found
+
+
+def check_topic(name: MessageId, topic: Topic) -> None:
+    """Raise UsageError if the message is of another topic."""
+    if name.partition.topic != topic.id:
+        raise UsageError(f"{name} is of another topic than {topic.name!r}, which has the id {topic.id.hex()}")
+
+
+class Source(Protocol):
+    """A message that others may be derived from: one that was delivered, to whichever front of the client."""
+
+    @property
+    def id(self) -> MessageId: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def group(self) -> str: ...
+
+
+class Settler(Protocol):
+    """Calls that settle a message. `Client` does with many messages what a message has done with itself."""
+
+    clock: Callable[[], float]
+
+    async def ack(self, messages: Iterable[Settleable], *, timeout: float | None) -> list[Outcome]: ...
+
+    async def reject(
+        self,
+        messages: Iterable[Settleable],
+        *,
+        delay: Duration | None,
+        interrupted: bool,
+        timeout: float | None,
+    ) -> None: ...
+
+    async def dead_letter(
+        self,
+        messages: Iterable[Settleable],
+        error: BaseException | None,
+        *,
+        reason: str,
+        timeout: float | None,
+    ) -> None: ...
+
+    async def extend(
+        self, messages: Iterable[Settleable], hold_time: Duration | None, *, timeout: float | None
+    ) -> None: ...
+
+
+class Holder(Protocol):
+    """Consumer that works on the messages of a delivery, as dead letters name it."""
+
+    name: str
+    version: str
+
+    def settled(self, messages: Sequence[Settleable]) -> None:
+        """Take messages of it that have their verdicts."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Delivery:
+    """Fields shared by the messages of one delivery."""
+
+    topic: str  # its name
+    signed: bytes  # the receipt, as the node gave it
+    receipt: Receipt  # the same, decoded
+    attempt: int  # 1 for the first delivery
+    published_ms: int  # the batch's, by the producer's time of day
+    delivered_ms: int  # the client's time of day when the delivery came
+    hold_time: float  # seconds
+    settler: Settler
+    holder: Holder | None  # the consumer that got it; None if `Client.fetch` did
+    crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, if a history is written
+    via: str = ""  # the node that it came from
+    asked: float = 0.0  # when its FETCH was sent, by the client's clock
+    letter: Letter | None = None  # why the messages died, if they are dead letters
+    interruptions: int = 0  # deliveries before it that were given back as interrupted
+
+
+class Settleable:
+    """Some messages of one delivery, to be settled: a `Message`, or those that a receipt from elsewhere names.
+
+    Attributes:
+        outcome: result of settling it; None before.
+        failure: reason why the last attempt to settle it failed; None otherwise.
+    """
+
+    __slots__ = ("delivery", "failure", "outcome", "seq")
+
+    delivery: Delivery
+    seq: int
+    outcome: Outcome | None
+    failure: QuorumqError | None
+
+    size = 1
+    """Number of messages."""
+
+
+class Named(Settleable):
+    """A receipt that came from outside (`receipt_from_text`), with the messages of it that are meant."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, delivery: Delivery, span: Span) -> None:
+        self.delivery = delivery
+        self.seq = span.start
+        self.size = span.size
+        self.outcome = None
+        self.failure = None
+
+
+class Message(Settleable):
+    """One delivered message.
+
+    Attributes:
+        payload: the bytes that were published.
+        key: the key it was published with, or None.
+        headers: its headers; do not change them.
+        deadline: end of its certain hold, by the client's clock (`Client.clock`): beyond it another delivery
+            may have begun. Moves when the hold is extended.
+    """
+
+    __slots__ = ("deadline", "headers", "key", "payload")
+
+    payload: bytes
+    key: bytes | None
+    headers: Mapping[str, HeaderValue]
+    deadline: float
+
+    # ------------------------------------------------------------------- identity
+
+    @property
+    def id(self) -> MessageId:
+        """Its name, the same in every delivery."""
+        receipt = self.delivery.receipt
+        return MessageId(receipt.partition, receipt.span.producer_id, self.seq)
+
+    @property
+    def topic(self) -> str:
+        """The name of its topic."""
+        return self.delivery.topic
+
+    @property
+    def group(self) -> str:
+        """The group that it was delivered to."""
+        return self.delivery.receipt.group
+
+    @property
+    def partition(self) -> int:
+        """The number of its partition."""
+        return self.delivery.receipt.partition.number
+
+    @property
+    def attempt(self) -> int:
+        """Number of this delivery, 1 for the first. An estimate: each crash may lose one (docs/protocol.md).
+
+        Those in `interruptions` are not counted.
+        """
+        return self.delivery.attempt
+
+    @property
+    def interruptions(self) -> int:
+        """Number of earlier deliveries that were given back as interrupted (`reject`)."""
+        return self.delivery.interruptions
+
+    @property
+    def fencing_token(self) -> Stamp:
+        """Rises strictly with each delivery of this message to this group: compare as a pair, keep the highest."""
+        return self.delivery.receipt.owner.ballot
+
+    @property
+    def published_ms(self) -> int:
+        """When it was published, by the producer's time of day, in milliseconds since 1970."""
+        return self.delivery.published_ms
+
+    @property
+    def letter(self) -> Letter | None:
+        """Reason of its death, if it was read from a group of dead letters; None otherwise."""
+        return self.delivery.letter
+
+    @property
+    def receipt(self) -> SignedNamed:
+        """The receipt, for settling it elsewhere: see `receipt_to_text`."""
+        return SignedNamed(
+            self.delivery.signed, (Span(self.delivery.receipt.span.producer_id, self.seq, self.seq + 1),)
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Return True if its hold is certain at this moment."""
+        return self.delivery.settler.clock() < self.deadline
+
+    def json(self) -> Any:
+        """Return the payload, read as JSON (UTF-8).
+
+        Raises:
+            ValueError: it is none; names the message.
+        """
+        try:
+            return json.loads(self.payload)
+        except ValueError as error:
+            raise ValueError(f"the payload of message {self.id} is not JSON: {error}") from error
+
+    def __repr__(self) -> str:
+        shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."
+        return f"<Message {self.topic}/{self.partition} {self.delivery.receipt.span.producer_id}[{self.seq}] {shown!r}>"
+
+    # ----------------------------------------------------------------- settling it
+
+    async def ack(self, *, timeout: float | None = None) -> Outcome:
+        """Ack it as processed: never deliver it to this group again. A dead letter is purged.
+
+        Many acks at once go as one request. Cancelled while waiting, the ack may still happen.
+
+        Args:
+            timeout: seconds to go on trying; the client's if None.
+
+        Returns:
+            how certain it is that this delivery was alone, or that the group was rewound: see `Outcome`.
+
+        Raises:
+            OutcomeUnknown, NotStored: not confirmed within ``timeout``; call it again, with the same message.
+            AlreadySettled: it was read as a dead letter, and is none any more: it was redriven or purged meanwhile.
+        """
+        await self.delivery.settler.ack((self,), timeout=timeout)
+        assert self.outcome is not None
+        return self.outcome
+
+    async def reject(
+        self,
+        delay: Duration | None = None,
+        *,
+        interrupted: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Reject it for now: make it available again after a while. Counts as an attempt.
+
+        Args:
+            delay: seconds or a timedelta; 0 is at once. None takes the step of the topic's ``backoff`` for this
+                attempt; at once if the topic has none.
+            interrupted: your program has to stop, and no longer works on the message. It is available at once, and
+                no attempt is counted: up to 10 times, and from then on as without this.
+            timeout: seconds to go on trying; the client's if None.
+
+        A dead letter stays one. If the group was rewound since, nothing is done: ``outcome`` is REWOUND.
+
+        Raises:
+            UsageError: the delay is negative, or above 366 days, or given with ``interrupted``.
+            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
+                a replica that still had the hold, or an earlier attempt whose answer was lost. Where the message was
+                settled through this object before, the text says how.
+            OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
+        """
+        await self.delivery.settler.reject((self,), delay=delay, interrupted=interrupted, timeout=timeout)
+
+    async def dead_letter(
+        self, error: BaseException | None = None, *, reason: str = "", timeout: float | None = None
+    ) -> None:
+        """Give it up for this group: keep it as a dead letter, with the reason.
+
+        Args:
+            error: exception of the handler; its class, text, stack and fingerprint are kept.
+            reason: in words, if there is more to say, or no error.
+            timeout: seconds to go on trying; the client's if None.
+
+        Raises:
+            UsageError: it is a dead letter already; nothing was sent.
+            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
+                a replica that still had the hold, or an earlier attempt whose answer was lost.
+            OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
+        """
+        await self.delivery.settler.dead_letter((self,), error=error, reason=reason, timeout=timeout)
+
+    async def extend(self, hold_time: Duration | None = None, *, timeout: float | None = None) -> None:
+        """Keep the hold for ``hold_time``, seconds or a timedelta, from now (that of the FETCH if None).
+
+        Raises:
+            HoldLost: it is over; nothing revives it.
+        """
+        await self.delivery.settler.extend((self,), hold_time, timeout=timeout)
+
+
+def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: float) -> list[Message]:
+    """Return the messages of a delivery, made without a call for each; ``parts`` has None for an unreadable one."""
+    made: list[Message] = []
+    new: Callable[[type[Message]], Message] = object.__new__
+    for seq, found in enumerate(parts, delivery.receipt.span.start):
+        if found is not None:
+            message = new(Message)
+            message.delivery = delivery
+            message.seq = seq
+            message.payload, message.key, message.headers = found
+            message.deadline = deadline
+            message.outcome = message.failure = None
+            made.append(message)
+    return made
+
+
+def receipt_to_text(receipt: SignedNamed) -> str:
+    """Return a receipt as text without spaces, for another process to settle the message by."""
+    parts = [(span.start, span.stop) for span in receipt.spans]
+    encoded = b"".join((
+        b"\x82", cbor.blob(receipt.signed), cbor.array_head(len(parts)),
+        *(b"\x82" + cbor.uint(start) + cbor.uint(stop) for start, stop in parts),
+    ))  # fmt: skip
+    return base64.urlsafe_b64encode(encoded).rstrip(b"=").decode()
+
+
+def receipt_from_text(text: str) -> SignedNamed:
+    """Return the receipt that `receipt_to_text` wrote.
+
+    Raises:
+        BadReceipt: it is not one, as far as can be seen without the cluster's secret.
+    """
+    try:
+        raw = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
+        value: Any = cbor.load(raw, "a receipt")
+        signed, parts = value
+        producer_id = read_receipt(signed).span.producer_id
+        return SignedNamed(signed, tuple(Span(producer_id, int(start), int(stop)) for start, stop in parts))
+    except (binascii.Error, BadValue, BadReceipt, TypeError, ValueError) as exc:
+        raise BadReceipt(
+            f"not a receipt: {text[:40]!r}; give back the text of the delivery unchanged"
+        ) from exc
+
+
+def deadline_of(sent_at: float, hold_time: float) -> float:
+    """Return the time until which a hold is certain for the client (docs/protocol.md, FETCH and EXTEND)."""
+    return sent_at + DEADLINE_SHARE * hold_time
+
+
+def again(error: QuorumqError) -> QuorumqError:
+    """Return a new exception like ``error``, so that each waiter raises its own."""
+    if isinstance(error, Unanswered):
+        return type(error)(error.detail, needed=error.needed, answered=error.answered)
+    return type(error)(*error.args)

@@ -1,0 +1,110 @@
+"""Options of a message that is published."""
+
+from __future__ import annotations
+
+import json as jsons
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final, TypedDict, Unpack
+
+from quorumq.client.base.message import Source
+from quorumq.client.base.times import Duration
+from quorumq.wire.batch import HeaderValue
+from quorumq.wire.batch import Message as Parts
+
+CONTENT_TYPE = "content-type"
+JSON_TYPE = "application/json"
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of everything that publishes, with the meaning that `Producer.send` gives them."""
+
+    json: Any
+    key: bytes | str | None
+    headers: Mapping[str, HeaderValue] | None
+    partition: int | None
+    derived_from: Source | None
+    index: int
+    delay: Duration | None
+    not_before: datetime | None
+    ttl: Duration | None
+    timeout: float | None
+
+
+MEANT: Final = {
+    "body": "payload", "data": "payload", "message": "payload", "value": "payload",
+    "countdown": "delay", "delay_seconds": "delay", "DelaySeconds": "delay",
+    "eta": "not_before", "at": "not_before", "deliver_at": "not_before",
+    "expires": "ttl", "expiration": "ttl", "expire": "ttl",
+    "routing_key": "key", "group_id": "key", "MessageGroupId": "key", "properties": "headers", "attributes": "headers",
+    "visibility_timeout": "hold_time", "ack_wait": "hold_time", "lease": "hold_time",
+    "prefetch_count": "max_unsettled", "workers": "concurrency", "threads": "concurrency",
+    "autoretry_for": "retry", "retries": "retry", "deadline": "timeout",
+}  # fmt: skip
+"""Options of other queues, with their counterparts here."""
+
+PRIORITY: Final = "there are no priorities: use a topic for each, and a pool for each"
+
+
+def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Refuse options that there are not.
+
+    Args:
+        call: its public name.
+        given: the options, by name.
+        known: the names that there are.
+
+    Raises:
+        TypeError: names the first one, and an option that may have been meant.
+    """
+    names = list(known)
+    for name in given:
+        if name in names:
+            continue
+        near = [MEANT[name]] if MEANT.get(name) in names else get_close_matches(name, names, 1)
+        hint = (
+            PRIORITY if name == "priority" else f"here it is {near[0]}=" if near else "there is nothing near"
+        )
+        raise TypeError(f"{call}() has no option {name!r}: {hint}. It has {', '.join(names)}")
+
+
+class NewMessage:
+    """A message for `Producer.publish_many` that has options of its own.
+
+    Args:
+        payload: the message; None if ``json`` is given.
+        options: as `Producer.send` takes them. They go before those of the call.
+    """
+
+    __slots__ = ("options", "payload")
+
+    def __init__(self, payload: bytes | None = None, **options: Unpack[Options]) -> None:
+        refuse("NewMessage", options, Options.__annotations__)
+        self.payload = payload
+        self.options = options
+
+
+Outgoing = bytes | NewMessage
+"""Items that `Producer.publish_many` takes, in any number."""
+
+
+def parts_of(
+    payload: bytes | None, json: Any, key: bytes | str | None, headers: Mapping[str, HeaderValue] | None
+) -> Parts:
+    """Return the parts of a message that is published with these; ``json`` is Ellipsis if it is not given.
+
+    Raises:
+        TypeError: there is neither a payload nor JSON, or both; or ``json`` cannot be written as JSON.
+        ValueError: ``json`` has a number that JSON does not have.
+    """
+    if isinstance(key, str):
+        key = key.encode()
+    if json is ...:
+        if payload is None:
+            raise TypeError("a message has a payload or json=, and neither was given")
+        return Parts(payload, key, headers or {})
+    if payload is not None:
+        raise TypeError("a message has a payload or json=, and both were given")
+    text = jsons.dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Parts(text.encode(), key, {CONTENT_TYPE: JSON_TYPE, **(headers or {})})

@@ -1,0 +1,1 @@
+"""Consuming: fetching ahead, settling and worker pools."""

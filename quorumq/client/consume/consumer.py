@@ -1,0 +1,462 @@
+"""A stream of messages, each handed over only while its hold is certain.
+
+Messages fetched ahead wait in prefetch.py until the application asks. Once handed over, a message is the
+application's: its hold is extended at half time until it is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import repeat
+from typing import Final, Literal, TypedDict
+
+import trio
+
+from quorumq.client.base.message import Message, Outcome, Settleable, again, deadline_of
+from quorumq.client.base.names import is_dead, names_of
+from quorumq.client.base.times import Duration, number_of
+from quorumq.client.consume.fetching import LEAVE_TIMEOUT_S, Reader, replica_sets_of, unpack
+from quorumq.client.consume.prefetch import Prefetch, Prefetched
+from quorumq.client.consume.settle import Failures
+from quorumq.client.consume.settling import SettleCalls
+from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.values.errors import HoldLost, UsageError
+from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S, MIB
+
+PREFETCH: Final = 1000
+PREFETCH_BYTES: Final = 4 * MIB
+MAX_EXTEND_S: Final = 3600.0
+EXTEND_SHARE: Final = 0.5
+"""Share of its hold time after which the hold of a message handed over is extended."""
+
+MAX_UNSETTLED: Final = 100
+"""Unsettled messages that `async for` hands over, at most, by default."""
+
+STUCK_S: Final = 10.0
+"""Seconds without a place for another one after which it is logged."""
+
+STALL_S: Final = 0.5
+"""A shorter stop of the event loop is not named as the cause of a hold that ran out."""
+
+YIELD_EVERY: Final = 64
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Keyword arguments of `Client.consumer`, with the meaning that it gives them."""
+
+    start: Literal["earliest", "latest"]
+    hold_time: Duration | None
+    prefetch: int
+    prefetch_bytes: int
+    max_unsettled: int | None
+    auto_extend: bool
+    max_extend: float
+    node: str | None
+    name: str | None
+    version: str
+    timeout: float | None
+
+
+class Consumer:
+    """A stream of messages of one group. Made by `Client.consumer`; several tasks may share one.
+
+    Use it as an async context manager, and iterate: ``async for message in consumer`` or, for speed,
+    ``async for messages in consumer.batches()``. Settle every message (`Message.ack`, `reject`, `dead_letter`): one
+    that is forgotten is kept from everyone until ``max_extend`` is over.
+
+    Leaving it gives back messages not handed over; those handed over and not settled run out.
+
+    Attributes:
+        expects_topics: set before it is entered, topics that are not there, or are deleted, are waited for.
+    """
+
+    def __init__(
+        self,
+        client: SettleCalls,
+        topic: str | Sequence[str],
+        group: str,
+        *,
+        start: Literal["earliest", "latest"] = "earliest",
+        hold_time: Duration | None = None,
+        prefetch: int = PREFETCH,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        max_unsettled: int | None = None,
+        auto_extend: bool = True,
+        max_extend: float = MAX_EXTEND_S,
+        node: str | None = None,
+        name: str | None = None,
+        version: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        if prefetch < 1 or prefetch_bytes < 1:
+            raise UsageError(
+                f"prefetch is {prefetch}, prefetch_bytes {prefetch_bytes}: both must be at least 1"
+            )
+        if max_unsettled is not None and max_unsettled < 1:
+            raise UsageError(f"max_unsettled is {max_unsettled}: it must be at least 1")
+        if not topic:
+            raise UsageError("no topic is named")
+        self.topics, self.group = names_of((topic,) if isinstance(topic, str) else topic, group)
+        context = client.context
+        self.start = start
+        self.hold_time = HOLD_TIME_DEFAULT_S if hold_time is None else number_of("hold_time", hold_time)
+        self.name = name if name is not None else context.host
+        self.version = version
+        self.timeout = context.time(timeout)
+        self.prefetch = prefetch
+        self.max_unsettled = max_unsettled
+        self.auto_extend = auto_extend
+        self.max_extend = max_extend
+        self.expects_topics = False
+        self._context = context
+        self.settler = client
+        self._default_hold = hold_time is None
+        self._prefetch_bytes = prefetch_bytes
+        self._node = node
+        # FETCHes have connections of their own: a node lets go of what it has parked when its connection ends, and
+        # would else hold for no consumer what this one gives back when it is closed. Nor do acks wait behind bodies.
+        self._pool = f"consumer {next(context.numbers)}"
+        self._ahead = Prefetch(context, self._unpack, lambda: len(self._working))
+        self._working: dict[Message, float] = {}  # handed over and not settled -> when
+        self._fewer = trio.lowlevel.ParkingLot()  # tasks that wait until there are fewer of them
+        self._scope = trio.CancelScope()
+        self._fetching = trio.CancelScope()  # within it
+        self._entered = False
+        self._ended: trio.Event | None = None
+        self._turn = 0
+        self._full_since: float | None = None  # time since which a task waits for a place
+
+    @property
+    def unsettled(self) -> int:
+        """Messages handed over and not settled, whose holds are not over."""
+        return len(self._working)
+
+    @property
+    def given_back(self) -> int:
+        """Messages given back without having been handed over, so far."""
+        return self._ahead.given_back
+
+    @property
+    def expired(self) -> int:
+        """Messages not handed over because their deadline had passed or their connection was lost, so far."""
+        return self._ahead.expired
+
+    # ---------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Consumer:
+        if self._entered:
+            raise UsageError("this consumer was used before: make another one by `Client.consumer`")
+        self._entered = True
+        context, timeout = self._context, self.timeout
+        only: tuple[str, ...] = ()
+        if self._node is not None:
+            only = (await context.address_of(self._node, timeout),)
+        expected = tuple(name for name in self.topics if self.expects_topics and not is_pattern(name))
+        named = [name for name in self.topics if name not in expected]
+        sets = [where for name in named for where in await replica_sets_of(context, name, timeout)]
+        if self._default_hold:
+            self.hold_time = await context.hold_time_of(None, timeout)
+        reader = Reader(
+            group=self.group,
+            name=self.name,
+            version=self.version,
+            hold_time=self.hold_time,
+            start=self.start,
+            timeout=timeout,
+            only=only,
+            pool=self._pool,
+        )
+        self._ahead.open(
+            reader,
+            sets,
+            messages=self.prefetch,
+            size=self._prefetch_bytes,
+            expected=expected if self.expects_topics else None,
+            # A consumer that extends holds for ever is waited for as long, too. Others may collect messages.
+            patience=self.max_extend if self.max_extend == float("inf") else self.hold_time,
+        )
+        await context.start(self._run)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
+        self._scope.cancel()
+        await self.drain()
+        left = [message for message in self._working if message.outcome is None and message.is_live]
+        if left:
+            text = "a consumer of group %r is left with %d messages that are unsettled, as %r: they come again in %g s"
+            self._context.log.warning(
+                ("left", self.group), text, self.group, len(left), left[0], self.hold_time
+            )
+        self._working.clear()
+
+    async def drain(self) -> None:
+        """Fetch no more, give back at once messages not handed over, and end iterating.
+
+        Messages handed over keep their holds until they are settled or the consumer is left. Takes at most a second,
+        also if it is cancelled: else every message in the buffer would wait for its hold to run out.
+        """
+        self._ahead.closed = True
+        self._fetching.cancel()
+        self._ahead.arrival.unpark_all()
+        self._fewer.unpark_all()
+        with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+            scope.shield = True
+            if self._ended is not None:
+                await self._ended.wait()
+            await self._ahead.leave(await self._context.nodes.hang_up(self._pool))
+
+    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+        self._ended = trio.Event()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    task_status.started()
+                    nursery.start_soon(self._tend_holds)
+                    with self._fetching:
+                        try:
+                            async with trio.open_nursery() as fetching:
+                                await self._ahead.run(fetching)
+                        finally:
+                            self._end_fetching()
+        finally:
+            self._end_fetching()
+
+    def _end_fetching(self) -> None:
+        assert self._ended is not None
+        self._ended.set()
+        self._ahead.closed = True  # if the client is closed first, tasks that wait have to hear of it
+        self._ahead.arrival.unpark_all()
+        self._fewer.unpark_all()
+
+    # ----------------------------------------------------------------- hand-over
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message, waiting for one if need be. Cancelled, it has handed over nothing.
+
+        Raises:
+            TooFewReplicas: no node has answered for the consumer's timeout; the text says what was tried. Iterate again
+                to go on.
+            UsageError: the FETCH can never work, for example with a hold_time above the cluster's.
+        """
+        await self._checkpoint()
+        most = self.max_unsettled or MAX_UNSETTLED
+        if len(self._working) >= most:
+            await self._place(most)
+        self._ahead.pace.asked(self._context.clock())
+        while True:
+            found = self._take(1) if len(self._working) < most else await self._place(most)
+            if found:
+                self._ahead.handed(1)
+                return found[0]
+            await self._wait(1)
+
+    async def batches(
+        self, max_messages: int = 1000, *, timeout: float = float("inf")
+    ) -> AsyncIterator[list[Message]]:
+        """Yield the messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
+
+        Args:
+            max_messages: in a list, at most.
+            timeout: seconds without a message after which it ends.
+
+        Raises:
+            as iterating does.
+        """
+        while found := await self.take(max_messages, timeout=timeout):
+            yield found
+
+    async def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
+        """Return the messages that are there, waiting for the first if need be.
+
+        Args:
+            max_messages: number of messages, at most.
+            timeout: seconds to wait; 0 takes messages that have been fetched already.
+
+        Returns:
+            1 to ``max_messages`` messages; none if none came in time, or the consumer is closed.
+
+        Raises:
+            as iterating does.
+        """
+        await self._checkpoint()
+        most = self.max_unsettled
+        until = trio.current_time() + timeout
+        with trio.move_on_at(until):
+            if most is not None:
+                await self._place(most)
+            self._ahead.pace.asked(self._context.clock())
+            while True:
+                count = max_messages if most is None else min(max_messages, most - len(self._working))
+                found: list[Message] = []
+                while len(found) < count and (more := self._take(count - len(found))):
+                    found += more
+                if found:
+                    self._ahead.handed(len(found))
+                    return found
+                try:
+                    await (
+                        self._place(most or 1) if count < 1 and not self._ahead.closed else self._wait(count)
+                    )
+                except StopAsyncIteration:
+                    return []
+        self._ahead.missed(max_messages)
+        return []
+
+    async def _checkpoint(self) -> None:
+        self._turn += 1
+        if self._turn >= YIELD_EVERY:
+            self._turn = 0
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _place(self, most: int) -> list[Message]:
+        """Wait until fewer than ``most`` messages are handed over and not settled, and return an empty list."""
+        now = self._context.clock()
+        if self._full_since is None:
+            self._full_since = now
+        while len(self._working) >= most and not self._ahead.closed:
+            # A task that asks again and again, each time for a moment, waits as long as one that asks once.
+            with trio.move_on_after(max(0.0, self._full_since + STUCK_S - now)):
+                await self._fewer.park()
+            now = self._context.clock()
+            if len(self._working) >= most and now >= self._full_since + STUCK_S:
+                oldest = now - min(self._working.values())
+                text = (
+                    "%d messages of group %r are not settled, the oldest for %.0f s, and nothing more is handed over: "
+                    "ack, reject or dead_letter each, also where its handler fails, or raise max_unsettled"
+                )
+                self._context.log.warning(("full", self.group), text, len(self._working), self.group, oldest)
+                self._full_since = now
+        return []
+
+    async def _wait(self, wanted: int) -> None:
+        """Wait until something came, or raise the error of fetching."""
+        if not self._entered:
+            raise UsageError("nothing is fetched yet: use the consumer by `with`")
+        ahead = self._ahead
+        if ahead.fatal is not None:
+            raise again(ahead.fatal)
+        if ahead.closed:
+            raise StopAsyncIteration
+        if ahead.error is not None:
+            error, ahead.error = ahead.error, None
+            raise again(error)
+        ahead.waiting += 1
+        ahead.wanted += wanted
+        try:
+            ahead.want()
+            await ahead.arrival.park()
+        finally:
+            ahead.waiting -= 1
+            ahead.wanted -= wanted
+
+    def _take(self, most: int) -> list[Message]:
+        """Return the messages of `Prefetch.take`; from now on their holds are extended."""
+        found = self._ahead.take(most)
+        if found:
+            self._working.update(zip(found, repeat(self._context.clock())))
+            history = self._context.history
+            if history is not None:
+                history.delivered(found)
+        return found
+
+    def _unpack(self, buffer: Prefetched) -> list[Message]:
+        return unpack(
+            self._context,
+            buffer.part,
+            via=buffer.connection.node,
+            sent_at=buffer.sent_at,
+            hold_time=buffer.hold_time,
+            settler=self.settler,
+            holder=self,
+        )
+
+    # ----------------------------------------------------------------- extension
+
+    async def _tend_holds(self) -> None:
+        """Extend the holds that the application works on, from half of the hold time on, until they are settled."""
+        turn = min(1.0, max(0.01, self.hold_time / 20))
+        while True:
+            slept_at = self._context.clock()
+            await trio.sleep(turn)
+            now = self._context.clock()
+            self._tell_stall(now - slept_at - turn, now)
+            left = deadline_of(0.0, self.hold_time) - EXTEND_SHARE * self.hold_time
+            due: list[Message] = []
+            before = len(self._working)
+            for message, since in list(self._working.items()):
+                if message.outcome is not None or now >= message.deadline or now - since > self.max_extend:
+                    del self._working[message]
+                elif self.auto_extend and message.deadline - now <= left:
+                    due.append(message)
+            if len(self._working) < before:
+                self._has_place()
+                if not self._working:
+                    self._ahead.emptied()
+            if due:
+                timeout = max(0.05, min(message.deadline for message in due) - now)
+                failures: Failures = {}
+                await self.settler.extend_quietly(due, self.hold_time, failures, timeout=timeout)
+                lost = [message for message in due if message in failures and message.outcome is None]
+                if lost:
+                    text = "%d messages of group %r that are worked on were not extended, as one of %r: %s"
+                    one = lost[0]
+                    self._context.log.warning(
+                        ("extend", one.group), text, len(lost), one.group, one.topic, failures[one]
+                    )
+                # Lost: nothing revives it. Anything else: tried again at the next turn, while there is time.
+                for message in due:
+                    if isinstance(failures.get(message), HoldLost):
+                        self._working.pop(message, None)
+
+    def _tell_stall(self, seconds: float, now: float) -> None:
+        """Log that nothing ran for ``seconds``, if holds are over because of that, or nearly were."""
+        over = sum(message.outcome is None and now >= message.deadline for message in self._working)
+        if seconds >= EXTEND_SHARE * self.hold_time or (over and seconds >= STALL_S):
+            text = (
+                "the event loop stood for %.1f s, and with it the extension of holds of %g s: those of %d messages of "
+                "group %r ran out, and others may do the same work; have a thread do what blocks, as a pool does with "
+                "a handler that is a plain function"
+            )
+            self._context.log.warning(("stall", self.group), text, seconds, self.hold_time, over, self.group)
+
+    def let_go(self, message: Message) -> None:
+        """Extend the hold of a message no more: it runs out unless the message is settled before."""
+        self._working.pop(message, None)
+        self._has_place()
+
+    def _has_place(self) -> None:
+        self._full_since = None
+        if self._fewer:
+            self._fewer.unpark_all()
+
+    # ------------------------------------------------------------------ settling
+
+    def settled(self, messages: Sequence[Settleable]) -> None:
+        """Let go of this consumer's messages that have their verdicts."""
+        let_go = self._working.pop
+        for message in messages:
+            let_go(message, None)  # type: ignore[call-overload]
+            # Dead letters that the new generation does not cover stand: nothing is void as a whole.
+            if message.outcome is Outcome.REWOUND and not is_dead(self.group):
+                receipt = message.delivery.receipt
+                self._ahead.rewound(receipt.partition.topic, receipt.generation)
+        self._full_since = None
+        if self._fewer:
+            self._fewer.unpark_all()
+        if not self._working:
+            self._ahead.emptied()
+
+    async def ack(
+        self, messages: Iterable[Settleable] | Settleable, *, timeout: float | None = None
+    ) -> list[Outcome]:
+        """Ack many at once: see `Client.ack`."""
+        return await self.settler.ack(messages, timeout=timeout)

@@ -1,0 +1,546 @@
+"""Messages of a consumer that were fetched ahead: they come, wait, and are given back.
+
+Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of what they brought. Between the buffer
+and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
+stamped the FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over
+goes back by LEAVE: at close, when its connection is lost, and when it is not used up as soon as expected, so that a
+slow handler neither keeps work from other consumers nor uses up deliveries of messages that no handler saw.
+
+What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
+takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in the buffer.
+
+A lot of suspects (docs/protocol.md, FETCH) is handed over with nothing beside it. A node tells a consumer that has
+something in hand when some wait: then nothing is fetched until nothing is in hand. After a lot the consumer has
+first-timers, and hears of no suspects, for as long as the lot took.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import trio
+from trio.lowlevel import ParkingLot
+
+from quorumq.client.base.context import REFRESH_S, Context
+from quorumq.client.base.message import Message, deadline_of
+from quorumq.client.consume.fetching import (
+    Reader,
+    ReplicaSet,
+    brought,
+    fetch_from,
+    give_back,
+    leave_items,
+    replica_sets,
+)
+from quorumq.client.consume.pace import AHEAD_S, Pace
+from quorumq.client.consume.settle import chunks, items_of
+from quorumq.client.transport.connection import Connection
+from quorumq.core import messages as m
+from quorumq.core.values.errors import Busy, NotFound, PeerError, QuorumqError, TooFewReplicas, Unauthorized
+from quorumq.core.values.limits import LONG_POLL_MAX_S
+from quorumq.core.values.types import Span
+from quorumq.wire.receipts import read_receipt
+from quorumq.wire.values import SignedNamed, WireSlice
+
+GIVE_BACK_SHARE: Final = 0.5
+"""Share of a message's remaining hold time when it came, after which it is given back if not handed over."""
+
+LIE_S: Final = 2 * AHEAD_S
+"""Seconds after which a message is given back, unless it is there for a task that may come back."""
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks for a topic that is not there, and at a reason to fetch nothing, which may be over."""
+
+FRESH_S: Final = 5.0
+UNAUTHORIZED_S: Final = 60.0
+"""Seconds that a pool asks on after a refusal, as the clients file may be in change. A refusal at its start ends it."""
+
+FIRST_S: Final = 1.0
+"""Seconds, with nothing in hand, before other replica sets are asked while the one with suspects has not answered."""
+
+REST: Final = 4
+"""Multiple of the time with nothing in hand in vain, for which a consumer gets no hint of suspects again."""
+
+ACK_TURNS: Final = 2
+"""Turns of the loop that the next FETCH leaves to tasks that were handed messages, if no task waits for more. Acks made
+at once go first, and the node serves the FETCH while its peers have the ACK, and not the other way about."""
+
+TEND_S: Final = 0.1
+"""Seconds between two looks for messages to give back."""
+
+log = logging.getLogger("quorumq.client")
+
+
+@dataclass(eq=False)
+class Fetcher:
+    """The partitions that share one replica set, and how much of them is in the buffer."""
+
+    where: ReplicaSet
+    first: str = ""  # address of the node that answered last
+    over: bool = False  # its topic is gone
+    buffered: int = 0  # messages in the buffer
+    buffered_bytes: int = 0
+    wake: trio.Event = field(default_factory=trio.Event)
+
+
+class Prefetched:
+    """A slice of a FETCH's reply, in the buffer."""
+
+    def __init__(
+        self, part: WireSlice, fetched: m.FetchReply, connection: Connection, fetcher: Fetcher, now: float
+    ) -> None:
+        self.part = part
+        self.connection = connection
+        self.fetcher = fetcher
+        self.hold_time = fetched.hold_time
+        self.sent_at = fetched.sent_at
+        self.deadline = deadline_of(fetched.sent_at, fetched.hold_time)
+        self.came = now
+        self.give_back_at = now + GIVE_BACK_SHARE * (self.deadline - now)
+        self.left = part.header.size  # messages not handed over
+        self.messages: list[Message] | None = None  # decoded, once it is its turn
+        self.at = 0  # the next of these
+
+    def is_stale(self, now: float, soon: int, *, wished: bool) -> bool:
+        """Return True if it is to go back. ``soon`` messages will be used soon; ``wished``: a task may come back."""
+        if self.connection.lost or now >= self.give_back_at:
+            return True
+        return not wished and (now >= self.came + LIE_S or (not soon and now > self.came))
+
+
+@dataclass(eq=False)
+class Prefetch:
+    """Buffer of one consumer: fetches ahead, and hands over."""
+
+    context: Context
+    unpack: Callable[[Prefetched], list[Message]]  # the messages of a slice in the buffer
+    in_hand: Callable[[], int]  # how many messages are handed over and not settled
+    waiting: int = 0  # tasks that wait for messages
+    wanted: int = 0  # messages that they asked for
+    wish: int = 0  # messages that a task asked for that left before they came, and may come back
+    pace: Pace = field(default_factory=Pace)  # how fast messages are used up
+    arrival: ParkingLot = field(default_factory=ParkingLot)  # until something came or is the matter
+    error: QuorumqError | None = None
+    """No node has answered for the whole timeout, or a reply was not understood; tasks that wait raise it."""
+    fatal: QuorumqError | None = None  # why fetching has ended for good
+    given_back: int = 0  # messages given back without having been handed over, so far
+    expired: int = 0
+    """Messages not handed over because their deadline had passed or their connection was lost, so far."""
+    closed: bool = False  # nothing more is handed over
+    _lot: list[Prefetched] = field(default_factory=list)
+    """Suspects: until all of them are settled nothing else is fetched."""
+    _lot_since: float = 0.0  # when room was made for it
+    _lot_begun: bool = False  # some of it were handed over, and nothing else is in hand
+    _had_lot: bool = False  # nothing came since
+    _told: Fetcher | None = None  # has suspects, which wait for nothing to be in hand
+    _heard: Fetcher | None = None  # the same, from a hint at a time when nothing makes room
+    _told_at: float = 0.0  # since when
+    _left: int = 0  # messages then in hand or in the buffer
+    _left_at: float = 0.0  # when that changed
+    _fresh_until: float = 0.0  # a refusal before is the first word of the cluster
+    _refused_at: float | None = None  # since when nothing is allowed that was before
+    _deaf_until: float = 0.0  # it was in vain, or a lot has had its share of the time
+    _fetchers: list[Fetcher] = field(default_factory=list)
+    _buffer: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
+    _filled: trio.Event = field(default_factory=trio.Event)  # there is some
+    _void: dict[bytes, int] = field(default_factory=dict)  # by topic: the last generation that was ended
+
+    # ------------------------------------------------------------------ fetching
+
+    def open(
+        self,
+        reader: Reader,
+        sets: list[ReplicaSet],
+        *,
+        messages: int,
+        size: int,
+        patience: float,
+        expected: tuple[str, ...] | None = None,
+    ) -> None:
+        """Have `run` fetch from these, up to ``messages`` messages and ``size`` bytes in all.
+
+        For the sake of suspects nothing is fetched while something in hand is settled every ``patience`` seconds. Where
+        ``expected`` topics are given, even none, fetching waits for these, and for any that is deleted meanwhile.
+        """
+        self._reader = reader
+        self._patience = patience
+        self._most, self._most_bytes = messages, size
+        self._expected = expected
+        self._fresh_until = self.context.clock() + FRESH_S
+        self._fetchers = [Fetcher(where) for where in sets]
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Fetch, for ever; also from partitions made meanwhile. A fetcher that names none fetches from all."""
+        nursery.start_soon(self._tend_buffer)
+        for fetcher in self._fetchers:
+            nursery.start_soon(self._run_fetcher, fetcher, nursery)
+        for name in self._expected or ():
+            nursery.start_soon(self._expect, name, nursery, 0.0)
+        while True:
+            await trio.sleep(REFRESH_S)
+            for name in dict.fromkeys(
+                fetcher.where.topic for fetcher in self._fetchers if fetcher.where.partitions
+            ):
+                try:
+                    topic = await self.context.topic(name, timeout=self._reader.timeout)
+                except QuorumqError:
+                    continue  # the fetchers themselves report the error
+                homes = {
+                    fetcher.where.nodes: fetcher for fetcher in self._fetchers if fetcher.where.topic == name
+                }
+                for where in replica_sets(topic):
+                    if where.nodes in homes:
+                        homes[where.nodes].where = where
+                        continue
+                    self._begin(where, nursery)
+
+    def _begin(self, where: ReplicaSet, nursery: trio.Nursery) -> None:
+        fetcher = Fetcher(where)
+        self._fetchers.append(fetcher)
+        nursery.start_soon(self._run_fetcher, fetcher, nursery)
+
+    async def _expect(self, name: str, nursery: trio.Nursery, wait: float) -> None:
+        """Fetch from a topic as soon as it is there."""
+        is_told = False
+        while True:
+            await trio.sleep(wait)
+            wait = LOOK_S
+            try:
+                topic = await self.context.topic(name, timeout=self._reader.timeout)
+            except NotFound:
+                if not is_told:
+                    log.warning("no topic %r is there: group %r waits for it", name, self._reader.group)
+                is_told = True
+            except (TooFewReplicas, Busy) as exc:
+                await trio.lowlevel.checkpoint()  # as in `_fetch`
+                self._trouble(exc)
+            except QuorumqError as exc:
+                if not self._is_passing(exc):
+                    self._fail(exc)
+                    return
+            else:
+                if is_told:
+                    log.info("topic %r is there: group %r reads it", name, self._reader.group)
+                for where in replica_sets(topic):
+                    self._begin(where, nursery)
+                return
+
+    async def _run_fetcher(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
+        try:
+            while not fetcher.over:
+                await self._fetch(fetcher)
+        except QuorumqError as exc:  # can never work
+            # A consumer that never got an answer lacks the group, and nothing makes it.
+            if isinstance(exc, NotFound) and fetcher.first and self._expected is not None:
+                self._forget(fetcher, nursery)
+            else:
+                self._fail(exc)
+
+    def _forget(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
+        """Drop a fetcher whose topic or group is gone: look for the topic that has the name now."""
+        name = fetcher.where.topic
+        if not fetcher.over:
+            nursery.start_soon(self._expect, name, nursery, LOOK_S)
+        for one in self._fetchers:
+            if one.where.topic == name:
+                one.over = True
+                one.wake.set()
+                if self._told is one:
+                    self._told = None
+                if self._heard is one:
+                    self._heard = None
+        self._fetchers = [one for one in self._fetchers if not one.over]
+
+    def _fail(self, error: QuorumqError) -> None:
+        self.fatal = error
+        self.arrival.unpark_all()
+
+    async def _fetch(self, fetcher: Fetcher) -> None:
+        fetcher.wake = trio.Event()
+        room_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.buffered_bytes
+        room = self._room(fetcher)
+        if room <= 0 or room_bytes <= 0:
+            if self.wanted:
+                with trio.move_on_after(LOOK_S):
+                    await fetcher.wake.wait()
+            else:
+                await fetcher.wake.wait()
+            for _ in range(ACK_TURNS):
+                if not self.wanted:
+                    await trio.lowlevel.checkpoint()
+            return
+        idle = self._is_idle()
+        told = idle and self._told is fetcher
+        try:
+            fetched, connection = await fetch_from(
+                self.context,
+                fetcher.where,
+                self._reader,
+                max_messages=room,
+                max_bytes=room_bytes,
+                max_wait=0.0 if told and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
+                first=fetcher.first,
+                idle=idle,
+                had_lot=self._had_lot,
+            )
+        except (TooFewReplicas, Busy) as exc:
+            if told:
+                self._told = None
+            await trio.lowlevel.checkpoint()  # if the client was closed, this ends here, and is no trouble
+            self._trouble(exc)
+            return
+        except Unauthorized as exc:
+            if not self._is_passing(exc):
+                raise
+            fetcher.first = ""  # other nodes may have the right file
+            if told:
+                self._told = None
+            await trio.sleep(LOOK_S)
+            return
+        fetcher.first = connection.address
+        self.error = self._refused_at = None
+        self._fresh_until = 0.0
+        now = self.context.clock()
+        if told:
+            self._untold(now)
+            self.want()
+        if fetched.suspects and self._told is None:
+            self._heard = fetcher
+        if fetched.slices:
+            parts = cast("tuple[WireSlice, ...]", fetched.slices)
+            came = [Prefetched(part, fetched, connection, fetcher, now) for part in parts]
+            for buffer in came:
+                fetcher.buffered += buffer.left
+                fetcher.buffered_bytes += len(buffer.part.body)
+                self._buffer.append(buffer)
+            self._had_lot = (
+                bool(parts[0].deliveries) and parts[0].deliveries[0].suspect
+            )  # all are, or none is
+            if self._had_lot:
+                if self._is_alone():  # and a lot from elsewhere
+                    self._leave_later([item for buffer in came for item in self._take_out(buffer)])
+                else:
+                    self._heard = None
+                    self._lot, self._lot_begun = came, False
+                    self._lot_since = self._told_at if told else now
+            self._filled.set()
+            self.arrival.unpark_all()
+
+    def _is_passing(self, error: QuorumqError) -> bool:
+        """Return True if a pool is to ask again after this refusal, and log it."""
+        now = self.context.clock()
+        if self._expected is None or not isinstance(error, Unauthorized) or now < self._fresh_until:
+            return False
+        if self._refused_at is None:
+            self._refused_at = now
+        text = "group %r is refused what it was allowed, and asks on for %g s in all: %s"
+        self.context.log.warning(
+            ("refused", self._reader.group), text, self._reader.group, UNAUTHORIZED_S, error
+        )
+        return now < self._refused_at + UNAUTHORIZED_S
+
+    def _room(self, fetcher: Fetcher) -> int:
+        """Return the number of messages the next FETCH may bring; 0 while that is not worth one."""
+        if self._is_alone():
+            return 0
+        now = self.context.clock()
+        if self._heard is not None and now >= self._deaf_until:
+            self._told, self._told_at, self._heard = self._heard, now, None
+        if self._told is not None and self._is_kept(fetcher):
+            return 0
+        ahead = self.pace.ahead(now, self.waiting)
+        count = len(self._fetchers)
+        window = min(max(1, self._most // count), self.wanted + self.wish - (-ahead // count))  # rounded up
+        room = window - fetcher.buffered
+        return room if room * 4 >= window and room > 0 else 0
+
+    def _is_idle(self) -> bool:
+        """Return True if nothing is in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
+        return not self.in_hand() and not any(fetcher.buffered for fetcher in self._fetchers)
+
+    def _is_alone(self) -> bool:
+        """Return True while a lot is in the buffer or in hand: nothing is fetched, and nothing handed over beside it.
+
+        For one hold time, as it came: a task that collects messages and settles none of them is not stuck.
+        """
+        lot = self._lot
+        if not lot:
+            return False
+        now = self.context.clock()
+        if (self.in_hand() or any(buffer.left for buffer in lot)) and now < lot[0].deadline:
+            return True
+        self._lot = []
+        self._deaf_until = now + (now - self._lot_since)
+        return False
+
+    def _is_kept(self, fetcher: Fetcher) -> bool:
+        """Return True while this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
+        now = self.context.clock()
+        left = self.in_hand() + sum(one.buffered for one in self._fetchers)
+        if left != self._left or self._left_at < self._told_at:
+            self._left, self._left_at = left, now
+        waited = now - self._left_at
+        if not left:
+            return fetcher is not self._told and waited < FIRST_S
+        if waited < self._patience:
+            return True
+        self._untold(now)
+        return False
+
+    def _untold(self, now: float) -> None:
+        """End a time with nothing in hand, or its attempt: unless it brings suspects, it is not done again soon."""
+        self._told = None
+        self._deaf_until = now + REST * (now - self._told_at)
+
+    def _trouble(self, error: QuorumqError) -> None:
+        self.error = error
+        self.arrival.unpark_all()
+
+    def want(self) -> None:
+        """Wake fetchers that may fetch for a task that waits, or was handed something."""
+        for fetcher in self._fetchers:
+            self._wake(fetcher)
+
+    def _wake(self, fetcher: Fetcher) -> None:
+        """Have it fetch if that may be worth it; while suspects are about, it is to look again, and again."""
+        if fetcher.over:  # its topic's buffer outlives it
+            return
+        if self._told is not None or self._lot or self._room(fetcher):
+            fetcher.wake.set()
+
+    def handed(self, count: int) -> None:
+        """Note that a task got ``count`` messages."""
+        self.wish = 0
+        self.pace.handed(self.context.clock(), count)
+        self.want()
+
+    def missed(self, count: int) -> None:
+        """Note that a task asked for ``count`` messages and left before one came: have some if it comes back."""
+        self.wish = count
+        self.want()
+
+    # ----------------------------------------------------------------- hand-over
+
+    def take(self, most: int) -> list[Message]:
+        """Return up to ``most`` messages of one slice, handed over now: deadlines are ahead, the connection is up."""
+        lot = self._lot if self._is_alone() else []
+        if lot and not self._is_next(lot):
+            return []
+        while self._buffer and not self.closed:
+            buffer = self._buffer[0]
+            if lot and buffer not in lot:
+                return []
+            if buffer.connection.lost or self.context.clock() >= buffer.deadline:
+                self.expired += buffer.left
+                items = self._take_out(buffer)
+                if buffer.connection.lost:
+                    self._leave_later(items)
+                continue
+            if self._void and self._is_void(buffer):
+                self._leave_later(self._take_out(buffer))
+                continue
+            messages = self._open(buffer) if buffer.messages is None else buffer.messages
+            found = messages[buffer.at : buffer.at + most]
+            if found:
+                buffer.at += len(found)
+                self._unstock(buffer, len(found))
+                self._lot_begun = bool(lot)
+                return found
+            self._take_out(buffer)  # damaged messages in it were not handed over, and are no longer here
+        return []
+
+    def _is_next(self, lot: list[Prefetched]) -> bool:
+        """Return True if messages of the lot may be handed over, and put them first."""
+        if self._lot_begun:
+            return True
+        if self.in_hand():
+            return False
+        self._buffer = deque([*lot, *(one for one in self._buffer if one not in lot)])
+        return True
+
+    def emptied(self) -> None:
+        """Let fetchers and tasks go on that waited until nothing is in hand."""
+        if self.waiting:
+            self.want()
+            if self._buffer:
+                self.arrival.unpark_all()
+
+    def _open(self, buffer: Prefetched) -> list[Message]:
+        try:
+            buffer.messages = self.unpack(buffer)
+        except PeerError as exc:
+            buffer.messages = []
+            self._trouble(exc)
+        return buffer.messages
+
+    def _unstock(self, buffer: Prefetched, count: int) -> None:
+        buffer.left -= count
+        buffer.fetcher.buffered -= count
+
+    def rewound(self, topic: bytes, generation: int) -> None:
+        """Void a generation that a rewind ended: buffer of it, or of earlier ones, could not be acked.
+
+        Redriven messages may stand if the rewind leaves them out.
+        """
+        self._void[topic] = max(generation, self._void.get(topic, 0))
+
+    def _is_void(self, buffer: Prefetched) -> bool:
+        receipts = [delivery.receipt for delivery in buffer.part.deliveries]
+        return any(not it.n and it.generation <= self._void.get(it.partition.topic, -1) for it in receipts)
+
+    # --------------------------------------------------------------- giving back
+
+    def _take_out(self, buffer: Prefetched) -> list[SignedNamed]:
+        """Take a slice out of buffer; return the items by which its messages not handed over are given back."""
+        self._buffer.remove(buffer)
+        self._unstock(buffer, buffer.left)
+        buffer.fetcher.buffered_bytes -= len(buffer.part.body)
+        self._wake(buffer.fetcher)
+        if buffer.messages is None:
+            return leave_items((buffer.part,))
+        rest = buffer.messages[buffer.at :]
+        if not rest:  # mostly
+            return []
+        return [SignedNamed(item.signed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
+
+    def _leave_later(self, items: list[SignedNamed]) -> None:
+        if items:
+            self.context.nodes.spawn(self._give_back, items)
+
+    async def _give_back(self, items: list[SignedNamed]) -> None:
+        count = sum(span.size for item in items for span in spans_named(item))
+        self.given_back += count
+        if count:
+            text = "%d messages for group %r were fetched ahead and are given back"
+            self.context.log.info(("leave", self._reader.group), text, count, self._reader.group)
+        await give_back(self.context, items)
+
+    async def leave(self, late: Iterable[m.ClientReply]) -> None:
+        """Give back everything that was not handed over, and the messages of replies that no task waited for."""
+        items = [item for buffer in list(self._buffer) for item in self._take_out(buffer)]
+        await self._give_back([*items, *(item for reply in late for item in brought(reply))])
+
+    async def _tend_buffer(self) -> None:
+        """Give back messages not used up in time, or whose connection is lost; then begin anew with little."""
+        while True:
+            if not self._buffer:
+                self._filled = trio.Event()
+                await self._filled.wait()
+            await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
+            now = self.context.clock()
+            soon = self.wanted + self.pace.ahead(now, self.waiting)
+            wished = self.wish > 0
+            stale = [buffer for buffer in self._buffer if buffer.is_stale(now, soon, wished=wished)]
+            if not all(buffer.connection.lost for buffer in stale):
+                self.pace.slowed()
+                self.wish = 0
+            self._leave_later([item for buffer in stale for item in self._take_out(buffer)])
+
+
+def spans_named(item: SignedNamed) -> tuple[Span, ...]:
+    """Return the spans an item names; of a whole receipt, its own."""
+    return item.spans or (read_receipt(item.signed).span,)

@@ -1,0 +1,295 @@
+"""ACK, REJECT and EXTEND of many messages, through any node, until each has its verdict.
+
+Receipts make this idempotent: the same receipts may be sent again, anywhere. A reply brings a verdict per span;
+what is final is kept, and only what is unknown is asked again, at the next node. What a retry says of an ack is
+the same as the first answer or weaker (docs/protocol.md, ACK), so the last word is the one to pass on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
+from operator import attrgetter
+from typing import Final, cast
+
+import trio
+
+from quorumq.client.base.message import Settleable, again
+from quorumq.client.transport.nodes import Nodes, Watch, left_of
+from quorumq.core import messages as m
+from quorumq.core.values.errors import (
+    Code,
+    NotFound,
+    OutcomeUnknown,
+    QuorumqError,
+    StorageFull,
+    Unanswered,
+    error_from,
+)
+from quorumq.core.values.limits import SPANS_SETTLED_MAX
+from quorumq.core.values.printable import plural
+from quorumq.core.values.types import Span
+from quorumq.wire.codec import signed_items
+from quorumq.wire.values import SignedNamed
+
+SPANS_MAX: Final = SPANS_SETTLED_MAX
+"""Spans in one request."""
+
+LATER: Final = frozenset({
+    Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, Code.NOT_STORED, Code.WRONG_EPOCH, Code.UNKNOWN_TOPIC,
+    Code.NOT_FOUND, Code.STORAGE_FULL,
+})  # fmt: skip
+"""Outcomes after which another node, or the same one later, may do better."""
+
+Failures = dict[Settleable, QuorumqError]
+"""Errors of tickets in one operation: others may be under way for the same tickets."""
+Final_ = Callable[[Sequence[Settleable], m.Verdict, m.SettleReply], Failures]
+"""Called with each final verdict, its tickets and the reply it came in: returns the errors of those that failed."""
+
+_delivery: Final = attrgetter("delivery")
+_seq: Final = attrgetter("seq")
+_size: Final = attrgetter("size")
+_topic: Final = attrgetter("delivery.topic")
+
+
+class Item:
+    """One receipt of a request, with the tickets of it that are meant, by number."""
+
+    __slots__ = ("signed", "spans", "tickets")
+
+    def __init__(self, signed: bytes, tickets: list[Settleable]) -> None:
+        self.signed = signed
+        self.tickets = tickets
+        self.spans = spans_of(tickets)
+
+
+def items_of(tickets: Iterable[Settleable]) -> list[Item]:
+    """Return the tickets by receipt, in order."""
+    by_receipt: dict[bytes, list[Settleable]] = {}
+    for delivery, some in groupby(tickets, key=_delivery):
+        by_receipt.setdefault(delivery.signed, []).extend(some)
+    for found in by_receipt.values():
+        found.sort(key=_seq)
+    return [Item(signed, found) for signed, found in by_receipt.items()]
+
+
+def are_single(tickets: Sequence[Settleable]) -> bool:
+    """Return True if each ticket is one message."""
+    return set(map(_size, tickets)) <= {1}
+
+
+def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
+    """Return the spans that sorted tickets of one receipt cover; a message named twice is named once."""
+    producer_id = tickets[0].delivery.receipt.span.producer_id
+    spans: list[Span] = []
+    start = stop = tickets[0].seq
+    if are_single(tickets) and list(map(_seq, tickets)) == list(range(start, start + len(tickets))):
+        return (Span(producer_id, start, start + len(tickets)),)
+    for ticket in tickets:
+        if ticket.seq > stop:
+            spans.append(Span(producer_id, start, stop))
+            start = ticket.seq
+        stop = max(stop, ticket.seq + ticket.size)
+    spans.append(Span(producer_id, start, stop))
+    return tuple(spans)
+
+
+def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
+    """Return the items in requests of at most ``most`` spans, or else of `SPANS_MAX`."""
+    most = min(most or SPANS_MAX, SPANS_MAX)
+    found: list[list[Item]] = []
+    room = 0
+    for item in items:
+        parts = [item]
+        if len(item.spans) > most:  # every span holds at least one ticket
+            parts = [
+                Item(item.signed, item.tickets[at : at + most]) for at in range(0, len(item.tickets), most)
+            ]
+        for part in parts:
+            if len(part.spans) > room:
+                found.append([])
+                room = most
+            found[-1].append(part)
+            room -= len(part.spans)
+    return found
+
+
+def named(items: Iterable[Item]) -> tuple[m.ReceiptPart, ...]:
+    """Return the items as a request has them."""
+    return signed_items(SignedNamed(item.signed, item.spans) for item in items)
+
+
+@dataclass(eq=False)
+class Settling:
+    """One request's tickets on their way to a verdict each."""
+
+    items: list[Item]
+    on_final: Final_
+    failures: Failures
+
+    def take(self, reply: m.ClientReply) -> QuorumqError | None:
+        """Pass on final verdicts; return an error if tickets are left to ask again, else None."""
+        verdicts = cast("m.SettleReply", reply)
+        parts: dict[int, list[m.Verdict]] = {}
+        for verdict in verdicts.verdicts:
+            parts.setdefault(verdict.item, []).append(verdict)
+        left: list[Settleable] = []
+        error: QuorumqError | None = None
+        for index, item in enumerate(self.items):
+            found = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
+            judge = self._judge_runs if are_single(item.tickets) else self._judge_each
+            for tickets, judged in judge(item.tickets, found):
+                if judged is not None and judged.outcome not in LATER:
+                    self.failures.update(self.on_final(tickets, judged, verdicts))
+                else:
+                    left += tickets
+                    error = later(judged, error)
+        self.items = items_of(left)
+        return error
+
+    @staticmethod
+    def _judge_runs(
+        tickets: list[Settleable], found: list[m.Verdict]
+    ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
+        """Yield the verdicts on tickets of one message each, by runs that share one."""
+        seqs = list(map(_seq, tickets))
+        ends = [verdict.span.start for verdict in found[1:]]
+        at = 0
+        for verdict, end in zip_longest(found, ends):
+            _, start, stop = verdict.span
+            first = bisect_left(seqs, start, at)
+            behind = bisect_left(seqs, stop if end is None else min(stop, end), first)
+            if at < first:
+                yield tickets[at:first], None
+            if first < behind:
+                yield tickets[first:behind], verdict
+            at = behind
+        if at < len(tickets):
+            yield tickets[at:], None
+
+    def _judge_each(
+        self, tickets: list[Settleable], found: list[m.Verdict]
+    ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
+        """Yield the verdicts on tickets of any size, one by one."""
+        starts = [verdict.span.start for verdict in found]
+        for ticket in tickets:
+            first = max(bisect_right(starts, ticket.seq) - 1, 0)
+            mine = found[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
+            yield [ticket], self._verdict(ticket, mine)
+
+    @staticmethod
+    def _verdict(ticket: Settleable, parts: list[m.Verdict]) -> m.Verdict | None:
+        """Return the verdict on a ticket: of several parts, the one to ask again if any, else the weakest."""
+        at = ticket.seq
+        worst: m.Verdict | None = None
+        for verdict in parts:
+            if verdict.span.start > at or verdict.span.stop <= at:
+                return None
+            if worst is None or severity(verdict.outcome) > severity(worst.outcome):
+                worst = verdict
+            at = verdict.span.stop
+            if at >= ticket.seq + ticket.size:
+                return worst
+        return None
+
+    def fail(self, error: QuorumqError) -> None:
+        """Set the error of every ticket that is left: the time is over, or it was refused for good."""
+        for item in self.items:
+            for ticket in item.tickets:
+                self.failures[ticket] = error
+
+
+def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqError:
+    """Return the error that has the next node asked; an attempt that may have happened outweighs a NotFound."""
+    if verdict is None:
+        return before or OutcomeUnknown("the node gave no verdict on some of it")
+    if verdict.outcome == NotFound.code:
+        return before or NotFound(verdict.detail)
+    error = error_from(verdict.outcome, verdict.detail)
+    return error if isinstance(error, Unanswered | StorageFull) else OutcomeUnknown(str(error))
+
+
+_WEAKNESS: Final = {"acked": 0, "ok": 0, "acked_unproven": 1, "acked_after_expiry": 2}
+
+
+def severity(outcome: str) -> int:
+    """Rank an outcome by how little it promises: a part with an unknown outcome outweighs one that failed."""
+    return 4 if outcome in LATER else _WEAKNESS.get(outcome, 3)
+
+
+async def settle(
+    nodes: Nodes,
+    tickets: Iterable[Settleable],
+    make: Callable[[tuple[m.ReceiptPart, ...]], m.ClientRequest],
+    on_final: Final_,
+    failures: Failures,
+    *,
+    what: str,
+    timeout: float,
+    watch: Watch | None = None,
+    most: int = 0,
+) -> None:
+    """Have each ticket settled, in as few requests as the limits allow.
+
+    Errors are not raised but put into ``failures``: each waiter raises its own.
+
+    Args:
+        make: the request for some items; called anew for each attempt.
+        on_final: called with each verdict and its tickets; sets their ``outcome``, or returns why there is none.
+        failures: errors by ticket, filled in for those that failed.
+        timeout: seconds for all requests together, all attempts included.
+        most: spans in one request, if they are to be fewer than others have.
+    """
+    end = trio.current_time() + timeout
+    for chunk in chunks(items_of(tickets), most):
+        settling = Settling(chunk, on_final, failures)
+
+        def request(this: Settling = settling) -> m.ClientRequest:
+            return make(named(this.items))
+
+        try:
+            await nodes.ask(
+                request, what=what, timeout=left_of(end), writes=True, judge=settling.take, watch=watch
+            )
+        except QuorumqError as exc:
+            settling.fail(exc)
+
+
+def note_failures(tickets: Iterable[Settleable], failures: Failures) -> None:
+    """Note an awaited operation's failures on its tickets, until the next operation."""
+    for ticket in tickets:
+        ticket.failure = failures.get(ticket)
+
+
+@contextmanager
+def failures_of(tickets: Sequence[Settleable]) -> Iterator[Failures]:
+    """Collect an awaited operation's failures: noted on its tickets, and at the end of the ``with`` the
+    `most_retryable` is raised."""
+    failures: Failures = {}
+    note_failures(tickets, failures)
+    try:
+        yield failures
+    finally:
+        note_failures(tickets, failures)
+    found = most_retryable(failures[ticket] for ticket in tickets if ticket in failures)
+    if found is not None:
+        raise again(found)
+
+
+def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
+    """Return the failure to raise among several: one that a repetition may mend before one that never will succeed.
+
+    Else a caller that treats one as the end of the matter, as HoldLost often is, would not hear of the others.
+    """
+    found = list(failures)
+    return next((one for one in found if isinstance(one, Unanswered)), found[0] if found else None)
+
+
+def count_of(tickets: Sequence[Settleable]) -> str:
+    """ "3 messages of jobs", for errors."""
+    count = sum(map(_size, tickets))
+    topics = ", ".join(filter(None, dict.fromkeys(map(_topic, tickets))))
+    return plural(count, "message") + (f" of {topics}" if topics else "")

@@ -1,0 +1,1 @@
+"""Publishing: sessions, batches, partitions and outcomes."""

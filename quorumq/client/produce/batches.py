@@ -1,0 +1,292 @@
+"""A batch of a producer, from its first message until it is confirmed or given up.
+
+A batch is encoded once, numbered once, and repeated byte for byte through any node until it is confirmed or its
+time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
+confirmed leaves a gap, and nothing waits for it. Messages that are derived from others bring their names along
+(derived.py); they go in batches of their own, of many sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import trio
+from crc32c import crc32c
+
+from quorumq.client.base.history import Output
+from quorumq.client.base.message import MessageId, Source, again
+from quorumq.client.base.times import Duration, check_order, delay_ms, number_of, ttl_ms
+from quorumq.client.produce.derived import runs_of
+from quorumq.core.values.errors import Conflict, QuorumqError, UsageError
+from quorumq.core.values.limits import BATCH_MESSAGES_MAX
+from quorumq.core.values.types import Batch, PartitionId, ProducerId, Span, Topic
+from quorumq.history import topic_label
+from quorumq.wire.batch import SECTIONS_MAX, pack_sections
+
+_new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = tuple.__new__
+
+
+class Times(NamedTuple):
+    """Times shared by all messages of a batch, in milliseconds; 0 for none."""
+
+    delay_ms: int
+    ttl_ms: int
+
+
+NO_TIMES: Final = Times(0, 0)
+
+
+def times_of(
+    delay: Duration | None,
+    not_before: datetime | None,
+    ttl: Duration | None,
+    wall_ms: int,
+    topic: Topic | None = None,
+) -> Times:
+    """Convert a message's time options, checked against a topic if that is known; raise UsageError out of bounds."""
+    times = Times(delay_ms(delay, not_before, wall_ms), ttl_ms(ttl))
+    check_order(*times, 0.0 if topic is None else topic.ttl_s)
+    return times
+
+
+def check_timeout(timeout: Duration) -> None:
+    """Raise UsageError if a message could not be sent in that time."""
+    if not number_of("timeout", timeout) > 0:
+        raise UsageError(f"timeout is {timeout!r}: give seconds above 0, or None for the client's")
+
+
+class Run(NamedTuple):
+    """Consecutive messages of one batch: ``count`` messages from index ``first`` on."""
+
+    record_batch: RecordBatch
+    first: int
+    size: int
+
+
+class Pending:
+    """A message that was taken, and may not be stored yet.
+
+    If the caller drops one without waiting and its message is given up, the producer's next call raises that.
+    """
+
+    __slots__ = ("_index", "_record_batch")
+
+    def __init__(self, record_batch: RecordBatch, index: int) -> None:
+        self._record_batch = record_batch
+        self._index = index
+
+    def __del__(self) -> None:
+        self._record_batch.forget(self._index)
+
+    @property
+    def done(self) -> bool:
+        """Return True if `wait` would return or raise at once."""
+        return self._record_batch.done
+
+    async def wait(self) -> MessageId:
+        """Wait until the message is durable on a majority.
+
+        Returns:
+            its id.
+
+        Raises:
+            NotStored: given up, and certainly never sent: publishing it again makes no second message.
+            OutcomeUnknown: given up after it was sent: it may be stored, or become so.
+            QuorumqError: refused for good: see `Client.producer`.
+        """
+        if not self._record_batch.done:
+            await self._record_batch.event.wait()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return self._outcome()
+
+    def _outcome(self) -> MessageId:
+        """Return or raise the result of `wait`, once it is `done`."""
+        error = self._record_batch.failure(self._index)
+        if error is not None:
+            raise again(error)
+        return self._record_batch.id_of(self._index)
+
+    def _abandon(self) -> None:
+        """Note that its caller does not want its outcome any more."""
+        self._record_batch.heard.add(self._index)
+
+    def _watch(self, then: Callable[[], None]) -> None:
+        """Have ``then`` called once it is `done`, which it must not be yet: for a front that has no task to wait."""
+        self._record_batch.watchers.append(then)
+
+
+@dataclass(eq=False)
+class RecordBatch:
+    """One batch, from its first message until it is confirmed or given up."""
+
+    partition: PartitionId
+    opened: float  # when its first message came
+    times: Times
+    silent: dict[RecordBatch, None]  # batches with failures that no caller has received, nor can
+    timeout: float | None = None  # seconds that its messages have; the producer's if None
+    made: float = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0  # bytes
+    count: int = 0
+    batch: Batch | None = None  # once it is numbered and encoded
+    producer_id: ProducerId | None = None
+    signature: bytes = b""  # the signature of the producer id's session
+    first: int = 0
+    sent: bool = False
+    done: bool = False
+    heard: set[int] = field(default_factory=set)  # indexes of messages whose failure reached a caller
+    forgotten: set[int] = field(
+        default_factory=set
+    )  # indexes of messages that no caller can wait for any more
+    logged: int = 0  # number of failed messages that were logged
+    error: QuorumqError | None = None
+    refused: dict[int, QuorumqError] = field(default_factory=dict)  # messages that were refused alone
+    event: trio.Event = field(default_factory=trio.Event)
+    watchers: list[Callable[[], None]] = field(default_factory=list)  # called when it is done
+
+    @property
+    def until(self) -> float:
+        """When its messages have had their own timeout, by trio's clock; it is not sent after that."""
+        return float("inf") if self.timeout is None else self.opened + self.timeout
+
+    @property
+    def full(self) -> bool:
+        """Return True if no message may be added, however small."""
+        return self.count >= BATCH_MESSAGES_MAX
+
+    def add(self, records: Sequence[bytes], size: int) -> int:
+        """Append records, of ``size`` bytes together; the index of the first."""
+        self.records += records
+        self.size += size
+        index = self.count
+        self.count += len(records)
+        return index
+
+    def number(self, producer_id: ProducerId, signature: bytes, first: int, wall_ms: int) -> None:
+        """Name the messages of this complete batch, and encode it once and for all."""
+        self.producer_id, self.signature, self.first = producer_id, signature, first
+        sections = (Span(producer_id, first, first + self.count),)
+        self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
+        self.records = []
+
+    def id_of(self, index: int) -> MessageId:
+        """Return the id of one of its messages."""
+        assert self.producer_id is not None
+        return MessageId(self.partition, self.producer_id, self.first + index)
+
+    def ids(self, index: int, count: int) -> list[MessageId]:
+        """Return the ids of ``count`` of its messages, from ``index`` on."""
+        assert self.producer_id is not None
+        first = self.first + index
+        names = zip(repeat(self.partition), repeat(self.producer_id), range(first, first + count))
+        return list(map(_new_tuple, repeat(MessageId), names))
+
+    def finish(self, error: QuorumqError | None) -> None:
+        """Finish it: it is confirmed, or given up with ``error``."""
+        self.error = error
+        self.done = True
+        self.batch = None
+        self.records = []
+        self.event.set()
+        if self.forgotten and (error is not None or self.refused):
+            self.silent[self] = None
+        watchers, self.watchers = self.watchers, []
+        for then in watchers:
+            then()
+
+    def forget(self, index: int) -> None:
+        """Note that no caller can wait for one of its messages any more. May be called in any thread."""
+        if not self.done:
+            self.forgotten.add(index)
+        elif (self.error is not None or index in self.refused) and index not in self.heard:
+            self.forgotten.add(index)
+            self.silent[self] = None
+
+    def failure(self, index: int) -> QuorumqError | None:
+        """Return the error of a message that was given up, or None; the caller passes it to the application."""
+        error = self.error or self.refused.get(index)
+        if error is not None:
+            self.heard.add(index)
+        return error
+
+    def failures(self) -> Iterable[int]:
+        """Return the indexes of its messages that were given up."""
+        return range(self.count) if self.error is not None else self.refused
+
+    def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
+        """Return the errors of given-up messages that no caller has received, or can if ``forgotten``; each once."""
+        found = [index for index in self.failures() if index not in self.heard]
+        if forgotten:
+            found = [index for index in found if index in self.forgotten]
+        self.heard.update(found)
+        return [self.error or self.refused[index] for index in found]
+
+
+@dataclass(eq=False)
+class DerivedParcel(RecordBatch):
+    """A batch of messages that came with their names: sections in place of one run of numbers."""
+
+    names: list[tuple[ProducerId, int]] = field(default_factory=list)
+    inputs: list[tuple[Source, int]] = field(default_factory=list)  # and which output: for the history
+    places: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
+    runs: int = 0  # sections that it takes, or fewer
+
+    @property
+    def full(self) -> bool:
+        """Return True if no message may be added, however small."""
+        return super().full or self.runs >= SECTIONS_MAX
+
+    def place(self, name: tuple[ProducerId, int], record: bytes) -> int:
+        """Append a record under its name; its index, which it has already if it was added before.
+
+        Raises:
+            Conflict: another record was added under this name.
+        """
+        index = self.places.get(name)
+        if index is None:
+            index = self.places[name] = self.add((record,), len(record))
+            self.names.append(name)
+            self.runs += (name[0], name[1] - 1) not in self.places
+        elif self.records[index] != record:
+            raise Conflict(
+                f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
+                "alone, and each of several outputs needs an index of its own"
+            )
+        return index
+
+    def in_order(self) -> list[int]:
+        """Return the indexes of its messages as `packed` wants them."""
+        return sorted(range(self.count), key=self.names.__getitem__)
+
+    def packed(self, indexes: Sequence[int], wall_ms: int) -> Batch:
+        """Return a batch of some of its messages."""
+        sections = runs_of([self.names[index] for index in indexes])
+        records = [self.records[index] for index in indexes]
+        return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
+
+    def outputs(self, topic: str) -> Iterator[Output]:
+        """Yield each output with its input, for the history; ``topic`` is the one that they are published to."""
+        for (source, index), (name, seq), record in zip(self.inputs, self.names, self.records, strict=True):
+            of = source.id
+            label = topic_label(of.partition.topic, source.topic)
+            yield Output(
+                label, of.partition.number, source.group, of.producer_id, index,
+                topic, self.partition.number, name, seq, crc32c(record),
+            )  # fmt: skip
+
+    def id_of(self, index: int) -> MessageId:
+        """Return the id of one of its messages."""
+        return MessageId(self.partition, *self.names[index])
+
+    def ids(self, index: int, count: int) -> list[MessageId]:
+        """Return the ids of ``count`` of its messages, from ``index`` on."""
+        return [MessageId(self.partition, *name) for name in self.names[index : index + count]]
+
+    def refuse(self, index: int, error: QuorumqError) -> None:
+        """Refuse one of its messages for good, and not the others."""
+        self.refused[index] = error

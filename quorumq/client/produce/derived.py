@@ -1,0 +1,53 @@
+"""The name of an output, made from the name of its input.
+
+A worker that takes a message, publishes its output, and acks, may die between any two of these. The message
+is then delivered again, and published again: were the second output numbered anew, it would be another message. So
+an output is named after its input, by everyone in the same way, and the second publish is a retry of the first
+(docs/protocol.md, section 3, PUBLISH, and promise G6): an output that is there already is not stored again.
+
+The name is (partition, producer id, number). The number is the input's. The producer id is a hash over what tells
+outputs of equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change:
+neither how many partitions the topic has today, nor a turn that a producer keeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from quorumq.client.base.message import MessageId
+from quorumq.client.produce.partitioner import Partitioner
+from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.types import DERIVED, ProducerId, Span, Topic
+
+
+def derived_producer_id(source: MessageId, group: str, output: bytes, index: int) -> ProducerId:
+    """Return the producer id of what ``group`` derives from ``source``. Part of the API: it never changes.
+
+    Args:
+        source: the id of the input.
+        group: that the input was delivered to: two groups that read one topic derive apart from each other.
+        output: the id of the topic that is published to.
+        index: number of this output among several of one input; 0 or more.
+    """
+    (topic, number), (node, n, nonce, k), _ = source
+    parts = ("quorumq derived", topic.hex(), number, node, n, nonce, k, output.hex(), index, group)
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).digest()
+    n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
+    return ProducerId(DERIVED, n, nonce, k)
+
+
+def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partitioner: Partitioner) -> int:
+    """Return the partition of an output, among those that its topic was created with.
+
+    By its key; without one, the outputs of one input partition stay together. If the topic has as many partitions
+    as the input's, numbers are then as dense as the inputs', and nodes keep runs of them (docs/protocol.md, section 1,
+    "span").
+    """
+    born = topic.born or 1  # created before registers said so: the only count that it certainly had
+    return partitioner(key, born) if key is not None else source.partition.number % born
+
+
+def runs_of(names: Iterable[tuple[ProducerId, int]]) -> tuple[Span, ...]:
+    """Return names as the sections of a batch: one for each run of numbers."""
+    return merge_spans(Span(producer_id, seq, seq + 1) for producer_id, seq in names)

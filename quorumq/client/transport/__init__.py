@@ -1,0 +1,1 @@
+"""Connections to nodes, failover, and threads that run a client."""

@@ -1,0 +1,455 @@
+"""The nodes a client knows, and a request that goes on until one of them answers.
+
+Any node coordinates any request, so failing over is: ask the next one. That is safe by the protocol's idempotence
+(docs/protocol.md, promise G6 and ACK): the same batch, the same receipts. It is bounded by the deadline, which every
+request has. It is helpful because the error at the end names the nodes that were asked and the answer of each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from quorumq.client.transport.connection import Connection, Dial, Lost, Orphan, open_connection
+from quorumq.client.transport.log import Log
+from quorumq.core import messages as m
+from quorumq.core.values.errors import (
+    Busy,
+    NotFound,
+    NotStored,
+    OutcomeUnknown,
+    QuorumqError,
+    SessionClosed,
+    StorageFull,
+    TooFewReplicas,
+    Unanswered,
+    Unauthorized,
+    UsageError,
+)
+from quorumq.core.values.limits import REQUEST_TIMEOUT_S
+from quorumq.wire.codec import error_of
+
+ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
+"""Seconds that one node may take to answer a request that it does not park."""
+
+DOUBT_S: Final = 3.0
+"""Seconds for which a node that could not be asked, or gave no sign of life, is asked after all others."""
+
+HANG_UP_S: Final = 0.25
+"""Seconds that a node has to finish its replies on a connection that is no longer needed."""
+
+BACKOFF_MIN_S: Final = 0.02
+BACKOFF_MAX_S: Final = 1.0
+CAUSES_SHOWN: Final = 8
+
+Make = Callable[[], m.ClientRequest]
+Judge = Callable[[m.ClientReply], QuorumqError | None]
+
+
+def left_of(end: float) -> float:
+    """Return seconds until ``end``, by trio's clock, for the next request of an operation; 0 when it is over."""
+    return max(0.0, end - trio.current_time())
+
+
+def after_some(error: Unanswered, done: str) -> OutcomeUnknown:
+    """Return the error of an operation that failed after it had ``done`` part, such as "purged 3 messages".
+
+    That nothing was sent is true of its last request alone.
+    """
+    return OutcomeUnknown(
+        f"{error.detail}. Before that it {done}",
+        needed=error.needed,
+        answered=error.answered,
+        causes=error.causes,
+    )
+
+
+class Watch(Protocol):
+    """Observer of each attempt of one request, for the history."""
+
+    def asked(self, via: str, request: m.ClientRequest) -> None:
+        """Note that ``request`` is about to be sent to node ``via``."""
+
+    def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
+        """Note that its reply has come; None if none will, and ``sent`` says whether the node may have it."""
+
+
+CLOSED: Final = "the client is closed: use it inside of its `with`"
+
+
+class Closed(UsageError):
+    """The client is closed: a call came after its ``with``, or while another thread left it."""
+
+    code = "closed"
+
+
+class Answered(NamedTuple):
+    """A reply that is not `Failed`, and the connection that it came over."""
+
+    reply: m.ClientReply
+    connection: Connection
+
+
+class Attempts:
+    """Attempts of one request, for the error at its end."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.sent = False  # whether any node may have carried it out
+        self.needed = 0
+        self.answered = 0
+        self.causes: dict[tuple[str, str], int] = {}
+        self.refused: QuorumqError | None = None  # the last refusal that is the nodes' own, not the network's
+        self.other = False  # there was another cause than refusals of that kind
+
+    def note(self, where: str, cause: str, *, sent: bool = False) -> None:
+        """Note that ``where`` did not do it, for this reason."""
+        self.sent = self.sent or sent
+        self.causes[(where, cause)] = self.causes.get((where, cause), 0) + 1
+        self.other = True
+
+    def refuse(self, where: str, error: QuorumqError) -> None:
+        """Note that ``where`` answered that it could not do it now."""
+        other = self.other or (self.refused is not None and type(error) is not type(self.refused))
+        self.note(where, str(error), sent=isinstance(error, OutcomeUnknown))
+        self.other = other
+        if isinstance(error, Unanswered):
+            self.needed, self.answered = error.needed or self.needed, error.answered
+            self.other = True
+        else:
+            self.refused = error
+
+    def error(self, seconds: float, *, writes: bool) -> QuorumqError:
+        """Return the error to raise now that the time is over."""
+        causes = [
+            f"{where}: {cause}" + (f" ({count} times)" if count > 1 else "")
+            for (where, cause), count in self.causes.items()
+        ]
+        more = f"; and {len(causes) - CAUSES_SHOWN} more" if len(causes) > CAUSES_SHOWN else ""
+        tried = "; ".join(causes[-CAUSES_SHOWN:]) + more or "no node could be tried in that time"
+        text = f"{self.what} did not succeed within {seconds:.3g} s. Tried {tried}"
+        if self.refused is not None and not self.sent:
+            if not self.other:  # all nodes say the same: once is enough
+                text = f"{self.what} did not succeed within {seconds:.3g} s: {self.refused}"
+            return type(self.refused)(text)
+        if not writes:
+            reasons = [cause for _, cause in self.causes]
+            return TooFewReplicas(text, needed=self.needed, answered=self.answered, causes=reasons)
+        if self.sent:
+            return OutcomeUnknown(
+                f"{text}. It may have happened: repeat it through any node",
+                needed=self.needed,
+                answered=self.answered,
+            )
+        return NotStored(f"{text}. Nothing was sent", needed=self.needed, answered=self.answered)
+
+
+@dataclass(eq=False, kw_only=True)
+class Nodes:
+    """Addresses and connections of the cluster."""
+
+    addresses: list[str]  # "host:port" of some nodes; others are learned from METADATA
+    cluster_id: str  # must be the nodes'; "" takes any
+    dial: Dial  # opens a stream to an address
+    spawn: Callable[..., None]  # runs an async function in the background, as long as the client lives
+    clock: Callable[[], float]  # monotonic, in seconds: stamps FETCH and EXTEND, and every deadline of a hold
+    wall_ms: Callable[[], int]  # the time of day in milliseconds since 1970
+    rng: random.Random  # for jitter, and for the node to begin with
+    connect_timeout: float  # seconds to dial a node and have HELLO answered
+    attempt_timeout: float = ATTEMPT_TIMEOUT_S  # seconds that a node may take, before the next is asked
+    token: str = ""  # shows nodes the client's identity
+    ids: dict[str, str] = field(default_factory=dict)
+    """Address of each node id, as far as known: the reached one, else the one that METADATA named first."""
+    hold_time_max: float | None = None
+    """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
+    _said: dict[str, str] = field(default_factory=dict)  # by node, from the last METADATA
+    _connections: dict[tuple[str, str], Connection] = field(default_factory=dict)  # by pool and address
+    _dialling: dict[tuple[str, str], trio.Lock] = field(default_factory=dict)
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict)  # when dialling failed last, and why
+    _doubted: dict[str, float] = field(default_factory=dict)  # until when
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            raise UsageError("no address of a node is given: name at least one, as host:port")
+        self.addresses = list(dict.fromkeys(self.addresses))
+        self._first = self.rng.choice(self.addresses)  # asked first, for as long as it answers
+        self._run = trio.lowlevel.current_trio_token()
+        self._time = trio.lowlevel.current_clock().current_time
+        self.log = Log(self._time)
+
+    # ------------------------------------------------------------------ known nodes
+
+    def learn(self, reply: m.MetadataReply) -> None:
+        """Take note of the nodes in METADATA, for when those given cannot be reached, and of the longest hold."""
+        self.hold_time_max = reply.hold_time_max
+        for info in reply.nodes:
+            if info.address and self._said.get(info.node) != info.address:
+                self._said[info.node] = info.address
+                self.ids.setdefault(info.node, info.address)
+                if info.address not in self.addresses:
+                    self.addresses.append(info.address)
+
+    def address_of(self, node: str) -> str:
+        """Return the address of a node named by its id or its address.
+
+        Raises:
+            NotFound: no such node is known.
+        """
+        if node in self.ids:
+            known = self.ids[node]
+            return self._said.get(node, known) if known in self._failed else known
+        if node in self.addresses:
+            return node
+        raise NotFound(
+            f"no node {node!r} is known; known are {', '.join(sorted(self.ids)) or 'none yet'} at "
+            f"{', '.join(self.addresses)}"
+        )
+
+    def addresses_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Return the known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
+        found = [at.get(node) for node in nodes for at in (self.ids, self._said)]
+        return tuple(filter(None, dict.fromkeys(found)))
+
+    async def connection(self, address: str, *, timeout: float, pool: str = "") -> Connection:
+        """Return the connection to ``address``, dialled if there is none; those of a pool are apart from all others.
+
+        Raises:
+            Lost: it cannot be reached, or not within ``timeout`` seconds.
+            UsageError: it refused HELLO.
+        """
+        known = self._connections.get((pool, address))
+        if known is not None and not known.lost:
+            return known
+        with trio.move_on_after(timeout):
+            return await self._connect(address, pool)
+        raise Lost(f"no connection within {timeout:.3g} s", sent=False)
+
+    async def _connect(self, address: str, pool: str) -> Connection:
+        began = trio.current_time()
+        async with self._dialling.setdefault((pool, address), trio.Lock()):
+            known = self._connections.get((pool, address))
+            if known is not None and not known.lost:
+                return known
+            failed_at, cause = self._failed.get(address, (-1.0, ""))
+            if failed_at > began:  # while this waited for its turn: one dial is enough for all waiters
+                raise Lost(cause, sent=False)
+            if self._closed:
+                raise Lost("the client is closed", sent=False)
+            try:
+                made = await open_connection(
+                    address,
+                    dial=self.dial,
+                    cluster_id=self.cluster_id,
+                    wall_ms=self.wall_ms(),
+                    timeout=self.connect_timeout,
+                    token=self.token,
+                )
+            except Lost as exc:
+                self._failed[address] = (trio.current_time(), exc.cause)
+                raise
+            if not self.cluster_id:
+                # The first one decides; no wandering between clusters.
+                self.cluster_id = made.welcome.cluster_id
+            self._failed.pop(address, None)
+            self.ids[made.node] = address
+            self._connections[(pool, address)] = made
+            self.spawn(made.run)
+            return made
+
+    async def hang_up(self, pool: str) -> list[m.ClientReply]:
+        """End the connections of a pool, and with them the requests that nodes have parked. Takes `HANG_UP_S` at most.
+
+        Returns:
+            Replies that nodes had begun by then: their messages are still held.
+        """
+        ending = [self._connections.pop(key) for key in [*self._connections] if key[0] == pool]
+        for key in [key for key in self._dialling if key[0] == pool]:
+            del self._dialling[key]
+        with trio.move_on_after(HANG_UP_S):
+            async with trio.open_nursery() as nursery:
+                for connection in ending:
+                    nursery.start_soon(connection.finish)
+        for connection in ending:
+            connection.close()
+            await connection.ended.wait()
+        return [reply for connection in ending for reply in connection.late]
+
+    def check_open(self) -> None:
+        """Raise Closed once the client is closed, and UsageError in another trio run: it would wait for ever."""
+        if self._closed:
+            raise Closed(CLOSED)
+        if trio.lowlevel.current_trio_token() is not self._run:
+            raise UsageError(
+                "this client belongs to another trio.run: make one here too, or share one of quorumq.client.blocking"
+            )
+
+    def close(self) -> None:
+        """Hang up everywhere. Waiters hear that the connection was closed."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+
+    async def reach(self, timeout: float) -> Connection:
+        """Return a connection to any node.
+
+        Raises:
+            TooFewReplicas: none could be reached within ``timeout`` seconds.
+            UsageError: one refused HELLO.
+        """
+        until = trio.current_time() + timeout
+        attempts = Attempts("connecting")
+        backoff = BACKOFF_MIN_S
+        while True:
+            for address in self._order((), ""):
+                left = until - trio.current_time()
+                if left <= 0:
+                    break
+                try:
+                    return await self.connection(address, timeout=left)
+                except Lost as exc:
+                    attempts.note(address, exc.cause)
+            left = until - trio.current_time()
+            if left <= 0:
+                raise attempts.error(timeout, writes=False)
+            await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
+            backoff = min(BACKOFF_MAX_S, 2 * backoff)
+
+    # ------------------------------------------------------------------------ asking
+
+    async def ask(
+        self,
+        make: Make,
+        *,
+        what: str,
+        timeout: float,
+        writes: bool,
+        only: Sequence[str] = (),
+        first: str = "",
+        pool: str = "",
+        attempt_timeout: float | None = None,
+        judge: Judge | None = None,
+        orphan: Orphan | None = None,
+        watch: Watch | None = None,
+    ) -> Answered:
+        """Send a request to one node after the other until one does it.
+
+        Args:
+            make: gives the request, anew for each attempt.
+            what: name of the request, for the error: "publish of 3 messages to jobs/0".
+            timeout: seconds for all attempts together.
+            writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
+            only: addresses to ask; all known when empty.
+            first: the address to ask first.
+            pool: over which connections: see `connection`.
+            attempt_timeout: seconds for one attempt.
+            judge: looks at a reply; an error that it returns has the next node asked.
+            orphan: see `Connection.ask`.
+            watch: observer of each attempt.
+
+        Raises:
+            UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
+                a node that was away may not have heard of a new topic yet. `SessionClosed` only if no earlier attempt
+                may have been carried out; else OutcomeUnknown, from that.
+            NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
+                lets it go on; the text says what was tried.
+        """
+        clock = self._time
+        began = clock()
+        until = began + timeout
+        attempts = Attempts(what)
+        backoff = BACKOFF_MIN_S
+        while True:
+            missing: NotFound | None = None
+            refused = False
+            pause = 0.0
+            for address in self._order(only, first):
+                left = until - clock()
+                if left <= 0:
+                    break
+                where = address
+                asked = False
+                try:
+                    connection = await self.connection(address, timeout=left, pool=pool)
+                    where = f"{connection.welcome.node} ({address})"
+                    wait = min(attempt_timeout or self.attempt_timeout, max(until - clock(), 0.001))
+                    request = make()
+                    if watch is not None:
+                        watch.asked(connection.node, request)
+                        asked = True
+                    reply = await connection.ask(request, timeout=wait, orphan=orphan)
+                except Lost as exc:
+                    if watch is not None and asked:
+                        watch.answered(None, sent=exc.sent)
+                    self._doubted[address] = clock() + DOUBT_S
+                    attempts.note(where, exc.cause, sent=exc.sent)
+                    if not self._closed:
+                        self.log.info(
+                            ("lost", address), "%s: %s: %s; another node is asked", what, where, exc.cause
+                        )
+                    continue
+                except (
+                    Unauthorized
+                ):  # its file of clients may not be that of the others yet: they are asked first
+                    self._doubted[address] = clock() + DOUBT_S
+                    raise
+                self._doubted.pop(address, None)
+                if watch is not None:
+                    watch.answered(reply, sent=True)
+                error = error_of(reply) if isinstance(reply, m.Failed) else judge and judge(reply)
+                if error is None:
+                    if not only:
+                        self._first = address
+                    return Answered(reply, connection)
+                if isinstance(error, NotFound):
+                    attempts.note(where, str(error))
+                    missing = error
+                    continue
+                refused = True
+                if isinstance(error, SessionClosed) and attempts.sent:
+                    # An earlier attempt may have stored it at replicas that this one did not ask.
+                    attempts.note(where, str(error))
+                    raise attempts.error(clock() - began, writes=writes) from error
+                if not isinstance(error, Unanswered | StorageFull | Busy):
+                    raise error
+                attempts.refuse(where, error)
+                self.log.info(("refused", address), "%s: %s: %s; it is tried again", what, where, error)
+                if isinstance(error, Busy):  # so will others be, or it would be no quota
+                    pause = error.delay
+                    break
+            if missing is not None and not refused and not attempts.sent:
+                raise missing
+            left = until - clock()
+            if left <= pause:
+                raise attempts.error(timeout, writes=writes)
+            if pause:
+                await trio.sleep(pause)
+                continue
+            await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
+            backoff = min(BACKOFF_MAX_S, 2 * backoff)
+
+    def _order(self, only: Sequence[str], first: str) -> Iterator[str]:
+        """Yield nodes in the order to ask: the one that answered last, those connected, the others, the uncertain."""
+        known = only or self.addresses
+        head = first or self._first
+        asked = head in known and not self._is_uncertain(head)
+        if asked:  # mostly no other node is needed
+            yield head
+        known = list(known)  # as it is now
+        start = known.index(head) if head in known else self.rng.randrange(len(known))
+        ring = known[start + asked :] + known[:start]
+        there = [at for (pool, at), found in self._connections.items() if not pool and not found.lost]
+        # Stable: the ring's order within each.
+        ring.sort(key=lambda at: (self._is_uncertain(at), at != head, at not in there))
+        yield from ring
+
+    def _is_uncertain(self, address: str) -> bool:
+        """Return True if the node could not be asked just now, or gives no sign of life on any connection."""
+        if self._doubted.get(address, 0.0) > self._time():
+            return True
+        silent = [at for (_, at), found in self._connections.items() if found.silent and not found.lost]
+        return address in silent

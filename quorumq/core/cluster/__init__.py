@@ -1,0 +1,1 @@
+"""Peers, topics, groups and their registers as one node knows them, and the answers that count."""

@@ -1,0 +1,326 @@
+"""Registers of topics and groups that this node knows, and the merging of registers from other nodes.
+
+The table decides which register stands. It carries out no consequences: those, such as the end of a topic's replicas,
+are in core/requests/context.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict
+
+from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
+from quorumq.core.messages import AlterTopic, CreateTopic, Failed
+from quorumq.core.values import limits
+from quorumq.core.values.errors import Code
+from quorumq.core.values.printable import plural
+from quorumq.core.values.types import (
+    Decision,
+    Group,
+    Instance,
+    NodeId,
+    PartitionId,
+    Topic,
+    instance_of,
+    merge_groups,
+)
+
+
+def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
+    return Failed(Code.TOO_LARGE, f"this cluster has {found} {what}: at most {most} are allowed; {advice}")
+
+
+class NamesUsed(NamedTuple):
+    """Counts of names taken, those of deleted topics and groups among them, and their limits."""
+
+    topics: int
+    topics_deleted: int
+    topics_max: int
+    groups: int
+    groups_deleted: int
+    groups_max: int
+
+    @property
+    def are_half_gone(self) -> bool:
+        """Return True if half of the names of topics or of groups is taken."""
+        return 2 * self.topics >= self.topics_max or 2 * self.groups >= self.groups_max
+
+
+class Catalogue:
+    """Topics and groups that one node knows.
+
+    Attributes:
+        topics: registers by topic id, deleted ones included.
+        names: id of the newest topic of each name, deleted or not.
+        decisions: decisions without a known outcome, by instance.
+        groups: registers by (topic id, name), deleted ones included.
+        settled_groups: groups known to be at a majority of a partition's replicas.
+    """
+
+    __slots__ = ("_used", "decisions", "groups", "me", "names", "settled_groups", "topics")
+
+    def __init__(self, me: NodeId) -> None:
+        self.me = me
+        self.topics: dict[bytes, Topic] = {}
+        self.names: dict[str, bytes] = {}
+        self.decisions: SortedDict[Instance, Decision] = SortedDict()
+        self.groups: dict[tuple[bytes, str], Group] = {}
+        self.settled_groups: dict[tuple[PartitionId, str], None] = {}
+        self._used: NamesUsed | None = None  # as counted since the last change
+
+    # ------------------------------------------------------------------ looking up
+
+    def register_named(self, name: str) -> Topic | None:
+        """Return the newest register of that name, deleted or not; None without one."""
+        found = self.names.get(name)
+        return self.topics[found] if found is not None else None
+
+    def topic_named(self, name: str) -> Topic | None:
+        """Return the topic of that name, if there is one that is not deleted."""
+        topic = self.register_named(name)
+        return None if topic is None or topic.deleted else topic
+
+    def partitions_of(self, name: str) -> int:
+        """Return the number of partitions of the newest topic of that name, deleted or not; 0 without one."""
+        found = self.names.get(name)
+        return self.topics[found].partitions if found is not None else 0
+
+    def topics_matching(self, name: str) -> list[Topic]:
+        """Return the topic of that name, or all topics that the pattern matches, without deleted ones."""
+        names = matching(name, self.names) if is_pattern(name) else [name]
+        return [topic for topic in map(self.topic_named, names) if topic is not None]
+
+    def live(self) -> list[Topic]:
+        """Return all topics that are not deleted."""
+        return [topic for topic in map(self.topics.__getitem__, self.names.values()) if not topic.deleted]
+
+    def registers(self) -> list[Topic]:
+        """Return the newest register of each name. It says that all older ones are deleted."""
+        return [self.topics[self.names[name]] for name in sorted(self.names)]
+
+    def names_used(self) -> NamesUsed:
+        """Return how many names are taken. They are counted again only after a register has changed."""
+        if self._used is None:
+            topics, groups = len(self.names), self.groups.values()
+            self._used = NamesUsed(
+                topics,
+                topics - len(self.live()),
+                limits.TOPIC_NAMES_MAX,
+                len(groups) + len(self.decisions),
+                sum(group.deleted for group in groups),
+                limits.GROUP_NAMES_MAX,
+            )
+        return self._used
+
+    def is_deleted(self, topic: bytes) -> bool:
+        """Return True if the topic of that id is known to be deleted."""
+        return topic in self.topics and self.topics[topic].deleted
+
+    def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """Return the replica set of a partition; empty if it is not known here."""
+        topic = self.topics.get(partition.topic)
+        sets = topic.replicas if topic is not None else ()
+        return sets[partition.number] if partition.number < len(sets) else ()
+
+    def all_groups(self) -> list[Group]:
+        """Return the registers of all groups by topic and name, deleted ones included."""
+        return [self.groups[key] for key in sorted(self.groups)]
+
+    def group_registers(self, topic: bytes) -> list[Group]:
+        """Return the registers of a topic's groups by name, deleted ones included."""
+        return [self.groups[key] for key in sorted(key for key in self.groups if key[0] == topic)]
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        """Return True if the group is known and not deleted."""
+        register = self.groups.get((topic, group))
+        return register is not None and not register.deleted
+
+    def is_group_deleted(self, topic: bytes, group: str) -> bool:
+        """Return True if the group is known to be deleted."""
+        register = self.groups.get((topic, group))
+        return register is not None and register.deleted
+
+    def makes_group(self, topic: Topic, group: str) -> bool:
+        """Return True if a FETCH for a group that is not known here may make it."""
+        return topic.auto_create_groups and not self.is_group_deleted(topic.id, group)
+
+    # ----------------------------------------------------- errors for unknown names and full tables
+
+    def partition_named(self, name: str, number: int) -> PartitionId | Failed:
+        """Return a partition of a topic by name, or the error to answer if there is none."""
+        topic = self.topic_named(name)
+        if topic is None:
+            return self.not_found(name)
+        if number >= topic.partitions:
+            return Failed(
+                Code.NOT_FOUND,
+                f"topic {name!r} has {plural(topic.partitions, 'partition')}: there is no {number}",
+            )
+        return PartitionId(topic.id, number)
+
+    def not_found(self, name: str) -> Failed:
+        """Return `not-found`: deleted, or not there. The shell adds a hint: it knows which names a client may see."""
+        if name in self.names:
+            return Failed(
+                Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
+            )
+        return Failed(Code.NOT_FOUND, f"there is no topic {name!r}", topic=name)
+
+    def no_group(self, topic: str, group: str) -> Failed:
+        """Return `not-found`: deleted, or not there. The shell adds a hint."""
+        if self.is_group_deleted(self.names.get(topic, b""), group):
+            return Failed(
+                Code.NOT_FOUND,
+                f"group {group!r} of topic {topic!r} was deleted: `quorumq groups create` makes a new one of that name",
+            )
+        return Failed(Code.NOT_FOUND, f"no group {group!r} reads topic {topic!r}", topic=topic, group=group)
+
+    def why_no_capacity(self, request: CreateTopic | AlterTopic) -> Failed | None:
+        """Return `too-large` if a request would exceed the limits of a cluster."""
+        topic, live = self.topic_named(request.name), self.live()
+        more = (request.partitions or 0) - (topic.partitions if topic is not None else 0)
+        found = sum(other.partitions for other in live)
+        if topic is None and len(live) >= limits.TOPICS_MAX:
+            return _too_many("topics", len(live), limits.TOPICS_MAX, "delete one")
+        if request.name not in self.names and len(self.names) >= limits.TOPIC_NAMES_MAX:
+            known = "names of topics, deleted ones included, which are kept for good"
+            return _too_many(known, len(self.names), limits.TOPIC_NAMES_MAX, "take the name of a deleted one")
+        if more > 0 and found + more > limits.PARTITIONS_IN_ALL_MAX:
+            most = limits.PARTITIONS_IN_ALL_MAX
+            return _too_many(f"partitions, and {more} more asked for", found, most, "delete a topic")
+        if more > 0 and topic is not None:
+            counts = self._groups_by_topic()
+            return self._why_no_views(counts, counts[topic.id] * more)
+        return None
+
+    def _groups_by_topic(self) -> Counter[bytes]:
+        return Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
+
+    def _why_no_views(self, counts: Counter[bytes], more: int) -> Failed | None:
+        """Return `too-large` if ``more`` groups, each counted once per partition that it reads, exceed the limit."""
+        found = sum(count * self.topics[topic].partitions for topic, count in counts.items())
+        if found + more <= limits.GROUP_PARTITIONS_MAX:
+            return None
+        what = f"groups, each counted once for each partition of its topic, and {more} more asked for"
+        return _too_many(what, found, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more")
+
+    def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
+        """Return `too-large` if making a group of these topics, which have none of that name, exceeds a limit."""
+        registers = sum(key not in self.groups for key in ((topic.id, group) for topic in topics))
+        found = len(self.groups) + len(self.decisions)
+        if found + registers > limits.GROUP_NAMES_MAX:
+            known = "groups, and names of deleted ones, which are kept as long as their topic"
+            return _too_many(known, found, limits.GROUP_NAMES_MAX, "take the name of a deleted one")
+        counts = self._groups_by_topic()
+        for topic in topics:
+            if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
+                what = f"groups of topic {topic.name!r}"
+                return _too_many(what, counts[topic.id], limits.GROUPS_PER_TOPIC_MAX, "delete one")
+        return self._why_no_views(counts, sum(topic.partitions for topic in topics))
+
+    def why_not_here(self, partition: PartitionId) -> str:
+        """Return why a request for a partition without a replica set fails."""
+        topic = self.topics.get(partition.topic)
+        if topic is not None and topic.deleted:
+            return f"topic {topic.name!r} was deleted"
+        return f"no partition {partition} is known to node {self.me}: was its topic deleted long ago?"
+
+    # -------------------------------------------------------------------- merging
+
+    def take_topic(self, topic: Topic) -> Topic | None:
+        """Merge a register, and return the merged one if it changed anything, else None.
+
+        A topic whose name had been deleted more often replaces the others. They are deleted, even if no node has said
+        so. If two follow equally many deletions, one was chosen and then lost with the directories of a majority
+        (RECOVERY). The later one stays.
+        """
+        ours = self.topics.get(topic.id)
+        newest = self.register_named(topic.name)
+        if ours == topic and newest is ours:
+            return None  # as nearly always: each node tells each other all of them, again and again
+        merged = merge_topics(ours, topic) if ours is not None else topic
+        if newest is not None and newest.id != topic.id:
+            if rank(newest) >= rank(topic):
+                merged = closed(merged)
+            else:
+                self.topics[newest.id] = closed(newest)
+        if merged == ours:
+            return None
+        self.topics[topic.id] = merged
+        self._used = None
+        self._forget_decided(topic)
+        if newest is None or rank(newest) < rank(topic):
+            self.names[topic.name] = topic.id
+        return merged
+
+    def register_of(self, instance: Instance) -> Topic | Group | None:
+        """Return the newest register that an instance decides about. If it is no older, the outcome is known."""
+        if instance.topic:
+            return self.groups.get((instance.topic, instance.name))
+        return self.register_named(instance.name)
+
+    def outcome_of(self, instance: Instance) -> Topic | Group | None:
+        """Return the register that was chosen in an instance, or a later one; None if none is known."""
+        known = self.register_of(instance)
+        return known if known is not None and instance_of(known).number >= instance.number else None
+
+    def take_decision(self, decision: Decision) -> bool:
+        """Merge promises and acceptances of an undecided instance, and return True if that changed anything."""
+        instance = decision.instance
+        ours = self.decisions.get(instance)
+        merged = merge_decisions(ours, decision) if ours is not None else decision
+        if merged == ours or self.outcome_of(instance) is not None:
+            return False
+        if instance.topic and (instance.topic not in self.topics or self.is_deleted(instance.topic)):
+            return False
+        self.decisions[instance] = merged
+        self._used = None
+        return True
+
+    def _forget_decided(self, register: Topic | Group) -> None:
+        """Drop the decisions up to the register's instance, because their outcome is known."""
+        last = instance_of(register)
+        for instance in list(self.decisions.irange(last._replace(number=0), last)):
+            del self.decisions[instance]
+
+    def take_group(self, group: Group) -> Group | None:
+        """Merge a group's register, and return the merged one if it changed anything, else None.
+
+        One of an unknown topic is left out: the topic may be deleted. It comes again with its topic, the topic first.
+        """
+        ours = self.groups.get((group.topic, group.name))
+        if ours == group:
+            return None
+        merged = merge_groups(ours, group) if ours is not None else group
+        if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
+            return None
+        self.groups[(group.topic, group.name)] = merged
+        self._used = None
+        self._forget_decided(merged)
+        if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
+            for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
+                del self.settled_groups[key]
+        return merged
+
+    def forget_groups(self, topic: bytes) -> None:
+        """Drop all groups of a deleted topic, because no client reads it any more."""
+        self._used = None
+        for key in [key for key in self.groups if key[0] == topic]:
+            del self.groups[key]
+        for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
+            del self.settled_groups[settled]
+        for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
+            del self.decisions[instance]
+
+    def check(self) -> None:
+        """Assert the invariants between any two steps."""
+        for topic, group in self.groups:
+            assert topic in self.topics, f"group {group!r} is of an unknown topic"
+            assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"
+        for instance, decision in self.decisions.items():
+            assert self.outcome_of(instance) is None, f"{instance} is decided"
+            assert decision.promised >= decision.ballot, f"{instance}: accepted below what was promised"
+            assert not instance.topic or instance.topic in self.topics, f"{instance} is of an unknown topic"

@@ -1,0 +1,209 @@
+"""One node's view of the others: HELLO, the starts and directories that it has seen, their heartbeats."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from quorumq.core.cluster.positions import Positions
+from quorumq.core.cluster.state import NodeState
+from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, Welcome
+from quorumq.core.messages.effects import Effect, Persist, Reply, Send
+from quorumq.core.messages.records import JournalRecord, PeerPosition, PeerSeen
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, Machines, NodeId, Now, PartitionId
+
+SOFTWARE = "quorumq"
+
+TWICE_S = 3.0
+"""Seconds. If a start was heard from within them, it is running: another one of the same node runs beside it."""
+
+STARTS_TOLD = 16
+"""Last starts of a node that are kept, and sent to it. One would do, were no WELCOME ever lost."""
+
+Seen = dict[NodeId, tuple[PeerSeen, ...]]
+"""Last starts seen of each node, with their directories, the newest last."""
+
+
+class Peers:
+    """The other nodes, seen from one.
+
+    Args:
+        seen: last starts of each node, from the journal.
+        told: positions that the peers reported, from the journal.
+
+    Attributes:
+        heard_at: time of each peer's last message (monotonic seconds).
+        facts: each peer's statements about itself, for status pages and messages.
+    """
+
+    __slots__ = ("facts", "heard_at", "positions", "seen", "state")
+
+    def __init__(self, state: NodeState, seen: Seen, told: dict[NodeId, tuple[int, int]]) -> None:
+        self.state = state
+        self.seen = seen
+        self.positions = Positions(told)
+        self.heard_at: dict[NodeId, float] = {}
+        self.facts: dict[NodeId, dict[str, object]] = {}
+
+    # ---------------------------------------------------------------------- HELLO
+
+    def hello(self, now: Now) -> Hello:
+        """Return the first message to a peer that this node dials."""
+        state = self.state
+        return Hello(
+            versions=VERSIONS,
+            cluster_id=state.config.cluster_id,
+            nodes=node_list_digest(state.config.nodes, state.config.machines),
+            hold_time_max=state.config.hold_time_max,
+            node=state.me,
+            incarnation=state.incarnation,
+            directory=state.directory,
+            wall_ms=now.wall_ms,
+            stamp=state.clock.value,
+            software=SOFTWARE,
+        )
+
+    def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
+        """Welcome a node or client that was not refused. All that we have seen of a node becomes durable first."""
+        seen = self.seen.get(hello.node, ())
+        same = bool(seen) and seen[-1].directory == hello.directory
+        position, position_by = self.positions.told.get(hello.node, (0, 0)) if same else (0, 0)
+        state = self.state
+        welcome = Reply(
+            key,
+            Welcome(
+                version=min(hello.versions[1], VERSIONS[1]),
+                cluster_id=state.config.cluster_id,
+                node=state.me,
+                incarnation=state.incarnation,
+                directory=state.directory,
+                wall_ms=now.wall_ms,
+                stamp=state.clock.value,
+                seen=tuple(start.incarnation for start in seen),
+                software=SOFTWARE,
+                position=position,
+                position_by=position_by,
+            ),
+        )
+        if not hello.node:
+            return [welcome]
+        state.clock.merge(hello.stamp)
+        ahead_s = (hello.wall_ms - now.wall_ms) / 1000
+        self.facts.setdefault(hello.node, {})["clock_difference_s"] = ahead_s
+        start = PeerSeen(hello.node, hello.incarnation, hello.directory)
+        if seen[-1:] == (start,):
+            return [Persist((), (welcome,))]
+        if not same:
+            self.positions.forget(hello.node)
+        self.seen[hello.node] = seen_last(seen, start)
+        state.learn(hello.node, hello.incarnation)
+        return [Persist((start,), (welcome,))]
+
+    def refusal(self, hello: Hello, now: Now) -> Failed | None:
+        """Return why a node or client is not welcome; None if it is."""
+        config = self.state.config
+        lowest, highest = VERSIONS
+        if hello.versions[0] > highest or hello.versions[1] < lowest:
+            return Failed(
+                Code.CLUSTER_MISMATCH,
+                f"protocol versions {hello.versions[0]} to {hello.versions[1]} are offered, node "
+                f"{config.node!r} speaks {lowest} to {highest}: upgrade the older side",
+            )
+        if hello.cluster_id != config.cluster_id and (hello.node or hello.cluster_id):
+            return Failed(
+                Code.CLUSTER_MISMATCH,
+                f"the cluster here is {config.cluster_id!r}, the caller's is {hello.cluster_id!r}: "
+                "check cluster_id in its configuration, or the address it was given",
+            )
+        if not hello.node:
+            return None
+        if hello.node not in config.nodes or hello.nodes != node_list_digest(config.nodes, config.machines):
+            on = dict(config.machines)
+            nodes = ", ".join(f"{node} on {on[node]}" if node in on else node for node in config.nodes)
+            return Failed(
+                Code.CLUSTER_MISMATCH,
+                f"node {hello.node!r} has another node list than node {config.node!r}, whose list is "
+                f"{nodes}: make `nodes` and `machines` the same everywhere",
+            )
+        if hello.hold_time_max != config.hold_time_max:
+            return Failed(
+                Code.CLUSTER_MISMATCH,
+                f"node {hello.node!r} has hold_time_max = {hello.hold_time_max} s, node {config.node!r} has "
+                f"{config.hold_time_max} s: make it the same everywhere",
+            )
+        return self._refuse_start(hello, now)
+
+    def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
+        """Return why this start of a node that belongs here is not welcome."""
+        if hello.node == self.state.me and hello.incarnation != self.state.incarnation:
+            return Failed(
+                Code.SUPERSEDED, f"node id {hello.node!r} is this very node's: give each node its own id"
+            )
+        live = self.state.links.get(hello.node)
+        heard_s_ago = now.mono - self.heard_at.get(hello.node, -1e18)
+        if live is not None and live != hello.incarnation and heard_s_ago < TWICE_S:
+            return Failed(
+                Code.NOT_STORED,
+                f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "
+                "twice? If it was just restarted, this passes by itself",
+            )
+        known = self.seen.get(hello.node, ())
+        seen = known[-1].incarnation if known else Incarnation(0, 0)
+        is_known = any(start.directory == hello.directory for start in known)
+        what = "is an old copy, or runs twice" if is_known else "was emptied, or is an old copy"
+        if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
+            return Failed(
+                Code.SUPERSEDED,
+                f"node {self.state.me!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
+                f"{hello.incarnation.n}: the data directory {what}",
+                seen.n,
+            )
+        return None
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def heartbeats(self, waiting: Iterable[tuple[PartitionId, str]], quarantine_s: float) -> list[Effect]:
+        """Return a heartbeat for every peer that there is a link to."""
+        beat = Heartbeat(
+            tuple(waiting), quarantine_s, position=self.positions.durable, trusted=self.state.trusted
+        )
+        return [Send(peer, beat) for peer in self.state.links]
+
+    def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
+        """Keep a peer's statement about itself."""
+        facts = self.facts.setdefault(sender, {})
+        facts["quarantine_s"], facts["trusted"] = message.quarantine_s, message.trusted
+
+    def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
+        """Note how many records of its directory a peer's start reports as durable."""
+        seen = self.seen.get(sender)
+        if position and seen and seen[-1].incarnation == incarnation:
+            positions, start = self.positions, incarnation.n
+            before, told_by = positions.told.get(sender, (0, 0))
+            if told_by != start or position > before:
+                positions.told[sender] = (position, start)
+                positions.fresh[sender] = None
+
+    # --------------------------------------------------------------------- journal
+
+    def snapshot(self) -> list[JournalRecord]:
+        """Return the durable records about peers."""
+        records: list[JournalRecord] = []
+        for node in sorted(self.seen):
+            seen = self.seen[node]
+            records += seen
+            if node in self.positions.told:  # the directory's record stands before it
+                records.append(PeerPosition(node, seen[-1].directory, *self.positions.told[node]))
+        return records
+
+
+def seen_last(seen: tuple[PeerSeen, ...], start: PeerSeen) -> tuple[PeerSeen, ...]:
+    """Return the last starts seen of a node, with one more; a record that is replayed twice changes nothing."""
+    return (*(known for known in seen if known != start), start)[-STARTS_TOLD:]
+
+
+def node_list_digest(nodes: tuple[NodeId, ...], machines: Machines = ()) -> bytes:
+    """Return the digest of the node list and its machines for HELLO; it does not depend on the order of either."""
+    text = "\0".join([*sorted(nodes), *(f"{node}\0\0{machine}" for node, machine in sorted(machines))])
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,117 @@
+"""Counting answers.
+
+Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
+incarnation of its sender is known to any node in the round: that start may have lost its promises. Because such
+news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
+that are valid at that moment (docs/protocol.md, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumq.core.cluster.state import NodeState
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Incarnation, NodeId, Span
+
+
+def majority_of(members: int) -> int:
+    """Return how many of ``members`` replicas make a majority."""
+    return members // 2 + 1
+
+
+class Round:
+    """One quorum round.
+
+    Args:
+        number: unique within this start of the coordinating node.
+        members: the replica set that votes.
+    """
+
+    __slots__ = ("heard", "majority", "members", "number", "unreachable")
+
+    def __init__(self, number: int, members: tuple[NodeId, ...]) -> None:
+        self.number = number
+        self.members = members
+        self.majority = majority_of(len(members))
+        self.heard: dict[NodeId, Incarnation] = {}
+        self.unreachable = 0  # bits of those that there was no link to: they will not answer
+
+    def awaits(self, sender: NodeId) -> bool:
+        """Return True if an answer of ``sender`` is awaited: it is a member, and has not answered yet."""
+        return sender in self.members and sender not in self.heard
+
+    def hear(self, sender: NodeId, incarnation: Incarnation) -> int:
+        """Return the sender's bit if this reply is its first and it is a member; 0 if it does not count.
+
+        Superseded incarnations are left out when votes are counted, not here.
+        """
+        if sender not in self.members or sender in self.heard:
+            return 0
+        self.heard[sender] = incarnation
+        bit = 1 << self.members.index(sender)
+        self.unreachable &= ~bit
+        return bit
+
+    def bits_of(self, nodes: Iterable[NodeId]) -> int:
+        """Return the bits of these members, each once."""
+        return sum(1 << self.members.index(node) for node in nodes)
+
+    def valid(self, state: NodeState) -> int:
+        """Return the bits of members whose replies count now."""
+        bits, known = 0, state.known
+        for sender, incarnation in self.heard.items():
+            # Nearly always it is the start that is known.
+            if known.get(sender) == incarnation or not self.is_superseded(state, sender, incarnation):
+                bits |= 1 << self.members.index(sender)
+        return bits
+
+    def is_superseded(self, state: NodeState, sender: NodeId, incarnation: Incarnation) -> bool:
+        """Return True if a newer start of ``sender`` is known than the one that answered."""
+        return state.superseded(sender, incarnation)
+
+    @property
+    def everyone(self) -> bool:
+        """Return True if all members that were asked have answered."""
+        return len(self.heard) + self.unreachable.bit_count() >= len(self.members)
+
+    def is_majority(self, bits: int) -> bool:
+        """Return True if these bits are a majority of the members."""
+        return bits.bit_count() >= self.majority
+
+    def is_read(self, bits: int) -> bool:
+        """Return True if one of these members is in every majority."""
+        return bits.bit_count() > len(self.members) - self.majority
+
+    def is_majority_of_each(self, bits: int, sets: Iterable[tuple[NodeId, ...]]) -> bool:
+        """Return True if these bits are a majority of each of ``sets`` of members, such as partitions' replica sets."""
+        heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]
+        return all(sum(node in heard for node in nodes) >= majority_of(len(nodes)) for nodes in sets)
+
+    def is_out_of_reach(self, against: int) -> bool:
+        """Return True if no majority can come any more, with ``against`` not voting for it."""
+        return len(self.members) - (against | self.unreachable).bit_count() < self.majority
+
+    def is_refused(self, bits: int) -> bool:
+        """Return True if these refusals alone leave no majority. A replica that is out of touch has not refused."""
+        return len(self.members) - bits.bit_count() < self.majority
+
+
+class Votes(SpanMap[int]):
+    """Bits of voters by span of messages."""
+
+    __slots__ = ()
+
+    def add(self, spans: Iterable[Span], bit: int) -> None:
+        """Add the vote of ``bit`` for ``spans``."""
+        for span in spans:
+            producer_id, start, stop = span
+            runs = self.runs.get(producer_id)
+            if runs is None:
+                self.put(span, bit)
+            elif (
+                len(runs) == 1 and type(runs) is tuple and runs[0][:2] == (start, stop)
+            ):  # as the first voter for the span
+                self.runs[producer_id] = ((start, stop, runs[0][2] | bit),)
+            else:
+                self.update(span, lambda old: (old or 0) | bit)

@@ -1,0 +1,352 @@
+"""One start of a node: its own state, and its knowledge of its peers.
+
+Replicas and coordinators of one node share this object. It answers a question that every vote depends on: does a
+reply come from an incarnation that is known to be superseded? The other one, may this replica vote at all, is the
+replica's (quarantine) and this node's (trust).
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.messages import Released
+from quorumq.core.messages.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
+from quorumq.core.messages.records import BatchStored, DelaysSet
+from quorumq.core.values import limits
+from quorumq.core.values.clock import HybridClock
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.fairqueue import Caller
+from quorumq.core.values.types import (
+    Incarnation,
+    Machines,
+    NodeId,
+    Now,
+    Owner,
+    PartitionId,
+    ProducerId,
+    Record,
+    Span,
+)
+
+NEVER = Incarnation(0, 0)
+NO_END = float("inf")
+
+Timer = (
+    tuple[Literal["round"], int]  # the round with this number has waited long enough
+    | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
+    | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
+    | tuple[Literal["free"], Caller, tuple[Released, ...]]  # the rest of the holds to give back
+    | tuple[Literal["close"], Caller, ProducerId, tuple[PartitionId, ...]]  # the rest of a session
+    # A hold of the group with this name, by that owner.
+    | tuple[Literal["expire"], PartitionId, str, Span, Owner]
+    | tuple[Literal["refresh"], PartitionId, str, Span]  # look at the messages available to that group
+    | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
+    | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
+    | tuple[Literal["look"]]  # groups that begin look at more
+    | tuple[Literal["compare"]]  # anti-entropy goes on
+    | tuple[Literal["sweep"]]  # RECLAIM goes on
+    | tuple[Literal["serve"]]  # costly work has its turn
+    | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
+    | tuple[Literal["sync"], NodeId]
+    | tuple[Literal["bury", "heartbeat", "reclaim", "resync"]]
+)
+"""A node's next action at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
+
+Granted = tuple[float, str, Span, Owner]
+"""A hold: the time it lasts until, its group, its messages, and its owner."""
+
+
+BURY_S: Final = 0.05
+"""Seconds after something is out of deliveries until a node looks if it is the one to bury it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Settings of a node at its start; the same on all nodes but for ``node`` and the times marked so.
+
+    Args:
+        nodes: the ids of all nodes of the cluster, this one included.
+        cluster_id: name that the cluster was made with.
+        addresses: (node id, "host:port" for clients) pairs, for METADATA.
+        machines: the machine of each node, if several nodes share one: no machine has two replicas of a partition.
+        hold_time_max: longest hold that may be granted, in seconds; the same everywhere.
+        request_timeout: longest quorum round, in seconds (may differ).
+        auto_create_topics: True if a publish to an unknown topic creates it (may differ).
+        heartbeat: seconds between heartbeats (may differ).
+        sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
+        sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
+        steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
+        session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may
+            differ).
+        packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
+    """
+
+    node: NodeId
+    nodes: tuple[NodeId, ...]
+    cluster_id: str = "cluster"
+    addresses: tuple[tuple[NodeId, str], ...] = ()
+    machines: Machines = ()
+    hold_time_max: float = limits.HOLD_TIME_MAX_DEFAULT_S
+    request_timeout: float = limits.REQUEST_TIMEOUT_S
+    auto_create_topics: bool = False
+    heartbeat: float = 0.5
+    sync_interval: float = 2.0
+    sync_grace: float = 2.0
+    steal_after: float = 0.05
+    session_idle: float = limits.SESSION_IDLE_S
+    packed_above: int = limits.PACKED_ABOVE
+
+    def __post_init__(self) -> None:
+        if self.node not in self.nodes:
+            raise UsageError(f"node {self.node!r} is not in the node list {', '.join(self.nodes)}")
+        if self.hold_time_max < limits.HOLD_TIME_MIN_S:
+            raise UsageError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
+
+    def check_same(self, nodes: tuple[NodeId, ...], hold_time_max: float, machines: Machines) -> None:
+        """See that the cluster was made with the same nodes and machines, in any order, and ``hold_time_max``.
+
+        Raises:
+            UsageError: naming both values, and what to do.
+        """
+        if sorted(nodes) != sorted(self.nodes):
+            raise UsageError(
+                f"the cluster was made with nodes {', '.join(sorted(nodes))}, and node {self.node!r} is configured "
+                f"with nodes {', '.join(sorted(self.nodes))}: which nodes have a message depends on the list, so "
+                "it cannot change. Put the old list back; another list is another cluster, with empty data directories"
+            )
+        if sorted(machines) != sorted(self.machines):
+            raise UsageError(
+                f"the cluster was made with {_placed(machines)}, and node {self.node!r} is configured with "
+                f"{_placed(self.machines)}: which nodes have a message depends on it, so it cannot change. Put the old "
+                "machines back; others are another cluster, with empty data directories"
+            )
+        if hold_time_max != self.hold_time_max:
+            raise UsageError(
+                f"the cluster was made with hold_time_max = {hold_time_max} s, and node {self.node!r} is configured "
+                f"with {self.hold_time_max} s: a node that starts waits for so long until every hold has run out, "
+                "so it cannot change. Put the old value back; another value is another cluster, with empty "
+                "data directories"
+            )
+
+
+def _placed(machines: Machines) -> str:
+    if not machines:
+        return "no machines (each node has its own)"
+    return "machines " + ", ".join(f"{node} = {machine!r}" for node, machine in sorted(machines))
+
+
+@dataclass(slots=True)
+class NodeState:
+    """Identity, clock, incarnations, timers and hints of one start of a node.
+
+    ``quarantine_until`` (monotonic seconds) is when every hold granted before this start must have run out; a replica
+    may be out of its quarantine earlier (core/partition/hold_recovery.py).
+    """
+
+    config: NodeConfig
+    catalogue: Catalogue
+    incarnation: Incarnation
+    directory: int
+    clock: HybridClock
+    trusted: bool
+    quarantine_until: float
+    uncertain_until: float = float("-inf")  # until then it may not know how old messages are
+    same_boot: frozenset[int] = (
+        frozenset()
+    )  # the starts that the machine has made since it was booted, this one aside
+    moved_s: float = (
+        0.0  # seconds that this start found the time of day moved against the monotonic clock, since the last
+    )
+    buries: bool = False  # a timer is set for dying messages
+    known: dict[NodeId, Incarnation] = field(default_factory=dict)
+    vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
+        default_factory=dict
+    )  # made of `known`
+    links: dict[NodeId, Incarnation] = field(default_factory=dict)
+    parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
+    active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
+    unconfirmed: dict[NodeId, dict[Released, float]] = field(default_factory=dict)
+    timers: list[tuple[float, int, Timer]] = field(default_factory=list)
+    over: list[tuple[float, int, Timer]] = field(default_factory=list)  # timers of holds that have ended
+    timer_count: int = 0
+    round_count: int = 0
+    next_batch: int = 1
+    producer_ids: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
+    unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
+    capacity: Capacity = Capacity.PLENTY  # on the disk
+    memory_full: str = ""  # reason why nothing new is taken in; "" if it is
+    # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
+    looks_left: float = NO_END
+    backfill: dict[PartitionId, None] = field(default_factory=dict)
+    # Digests, and parts of trees, that anti-entropy may still look at in this step, and partitions with more.
+    compares_left: float = NO_END
+    comparing: dict[PartitionId, None] = field(default_factory=dict)
+    # Runs of messages that RECLAIM may still look at, each once for each group, and partitions with more.
+    reclaims_left: float = NO_END
+    reclaiming: dict[PartitionId, None] = field(default_factory=dict)
+    # Groups of partitions with something newly available since the parked FETCHes last looked.
+    newly_ready: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    me: NodeId = field(init=False)  # this node's id
+
+    def __post_init__(self) -> None:
+        self.me = self.config.node
+
+    def next_round(self) -> int:
+        """Return a number for a request to others, used for nothing else in this start."""
+        self.round_count += 1
+        return self.round_count
+
+    # ------------------------------------------------------------ incarnations
+
+    def learn(self, node: NodeId, incarnation: Incarnation) -> None:
+        """Take note of an incarnation of ``node``; the highest start count stays."""
+        if incarnation.n > self.known.get(node, NEVER).n:
+            self.known[node] = incarnation
+            self.vectors.clear()
+
+    def superseded(self, node: NodeId, incarnation: Incarnation) -> bool:
+        """Return True if a newer start of ``node`` is known than ``incarnation``."""
+        return incarnation.n < self.known.get(node, NEVER).n
+
+    def vector(self, nodes: tuple[NodeId, ...]) -> tuple[Incarnation, ...]:
+        """Return the known incarnations of ``nodes``, in their order: sent with every reply."""
+        found = self.vectors.get(nodes)
+        if found is None:
+            found = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
+        return found
+
+    def learn_vector(self, nodes: tuple[NodeId, ...], known: tuple[Incarnation, ...]) -> None:
+        """Take note of a peer's vector. One of another length is from another epoch and says nothing."""
+        if known != self.vectors.get(nodes) and len(nodes) == len(known):
+            for node, incarnation in zip(nodes, known, strict=True):
+                self.learn(node, incarnation)
+
+    # ------------------------------------------------------------------ timers
+
+    def at(self, time: float, timer: Timer) -> None:
+        """Have the node core act on ``timer`` at ``time`` (monotonic seconds)."""
+        self.timer_count += 1
+        heapq.heappush(self.timers, (time, self.timer_count, timer))
+
+    def grants(self, now: Now) -> dict[PartitionId, list[Granted]]:
+        """Return the holds whose time is not over, by partition: those that have ended, too."""
+        found: dict[PartitionId, list[Granted]] = {}
+        for time, _, timer in (*self.timers, *self.over):
+            if timer[0] == "expire" and time > now.mono:
+                found.setdefault(timer[1], []).append((time, *timer[2:]))
+        return found
+
+    def put_off(self, partition: PartitionId) -> None:
+        """Have the next step go on with groups of ``partition``: they have more to do than this one has time for."""
+        if not self.backfill:
+            self.at(0.0, ("look",))
+        self.backfill[partition] = None
+
+    def compare_later(self, partition: PartitionId) -> None:
+        """Have the next step go on with anti-entropy of ``partition``: it has more to do than this one has time for."""
+        if not self.comparing:
+            self.at(0.0, ("compare",))
+        self.comparing[partition] = None
+
+    def reclaim_later(self, partition: PartitionId) -> None:
+        """Have the next step go on with RECLAIM of ``partition``: it has more to do than this one has time for."""
+        if not self.reclaiming:
+            self.at(0.0, ("sweep",))
+        self.reclaiming[partition] = None
+
+    # ------------------------------------------------------- who else is fetching
+
+    def fetchers(
+        self, partition: PartitionId, group: str, members: tuple[NodeId, ...], now: Now
+    ) -> tuple[list[NodeId], list[NodeId]]:
+        """Return the nodes to rank messages among: (those with a FETCH parked now, those that fetched in the last 2 s).
+
+        This node is in both. What becomes available while a FETCH is parked here goes by the first, so that it
+        never waits for a coordinator without a client to give it to; a backlog goes by the second.
+        """
+        since = now.mono - 2.0
+        parked: list[NodeId] = []
+        active: list[NodeId] = []
+        for node in members:
+            key = (partition, group, node)
+            waits = node == self.config.node or self.parked.get(key, -1e18) >= since
+            if waits:
+                parked.append(node)
+            if waits or self.active.get(key, -1e18) >= since:
+                active.append(node)
+        return parked, active
+
+    # ---------------------------------------------------------------- releases
+
+    def owe_release(self, peer: NodeId, released: Released, now: Now) -> None:
+        """Remember to repeat ``released`` in front of the next HOLD to ``peer``; bounded, as it is a courtesy."""
+        owed = self.unconfirmed.setdefault(peer, {})
+        if len(owed) < 1000:
+            owed[released] = now.mono + self.config.hold_time_max
+
+    def releases_owed(self, peer: NodeId, now: Now, most: int = 50) -> tuple[Released, ...]:
+        """Return up to ``most`` RELEASEs that ``peer`` has not confirmed and whose holds may still live."""
+        owed = self.unconfirmed.get(peer)
+        if not owed:
+            return ()
+        for released in [released for released, until in owed.items() if until <= now.mono]:
+            del owed[released]
+        return tuple(list(owed)[:most])
+
+    def release_confirmed(self, peer: NodeId, released: tuple[Released, ...]) -> None:
+        """Drop these RELEASEs: ``peer`` has taken them in."""
+        owed = self.unconfirmed.get(peer)
+        if owed:
+            for item in released:
+                owed.pop(item, None)
+
+    def bury_soon(self, now: Now) -> None:
+        """Look for messages that are out of deliveries here in a moment, when the other nodes know as well."""
+        if not self.buries:
+            self.buries = True
+            self.at(now.mono + BURY_S, ("bury",))
+
+    def passed_s(self, record: BatchStored | DelaysSet, wall_ms: int, now: Now) -> float:
+        """Return how many seconds ago this start's journal says that something was written; 0 at least.
+
+        Args:
+            record: journal record of the write.
+            wall_ms: time of day then, in milliseconds since 1970.
+
+        Why: within one boot the monotonic clock knows, even if the time of day is set. Over a boot only the time
+        of day does; if that was set back, nothing has aged.
+        """
+        passed_ms = 1000 * now.mono - record.mono_ms
+        if record.start in self.same_boot and passed_ms >= 0:
+            return passed_ms / 1000
+        return max(0, now.wall_ms - wall_ms) / 1000
+
+    def is_uncertain(self, now: Now) -> bool:
+        """Return True if this node may not know how old messages are, as its time of day moved over its start."""
+        return now.mono < self.uncertain_until
+
+    # -------------------------------------------------------------------- room
+
+    @property
+    def disk_full(self) -> bool:
+        """Return True if the disk has no more than its reserve left."""
+        return self.capacity > Capacity.PLENTY
+
+    def no_capacity(self, kind: Written) -> str:
+        """Return why this is not written now, and what to do; "" if it is."""
+        if not is_written(kind, self.capacity):
+            return why_full(self.capacity, self.me)
+        return self.memory_full if WRITTEN[kind] == Capacity.PLENTY else ""
+
+    def fitted(self, record: Record) -> Record:
+        """Return the record as it is kept: if there is little room, with next to nothing of its letter."""
+        return bare(record) if record.letter is not None and (self.capacity or self.memory_full) else record
+
+    def check(self) -> None:
+        """Assert all that holds between any two events."""
+        self.clock.check()
+        assert self.config.node in self.config.nodes
+        assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.trusted

@@ -1,0 +1,246 @@
+"""Topic registers: their limits, their making, and the merge of two.
+
+A register is written to a majority of the node list and spread by anti-entropy (docs/protocol.md, "settings").
+Any two of one topic merge, in any order and any number of times, to the same one: that is all that keeps nodes of
+one mind.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from typing import Any
+
+from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.values import limits
+from quorumq.core.values.types import (
+    STAMP_ZERO,
+    Decision,
+    Machines,
+    NodeId,
+    Stamp,
+    Topic,
+    replica_set,
+    topic_id,
+)
+
+SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups", "on_expiry")
+"""Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
+
+
+ON_EXPIRY = ("dead-letter", "drop")
+
+
+def stamps_of(topic: Topic) -> tuple[Stamp, ...]:
+    """Return the stamp of each setting, in the order of SETTINGS."""
+    if not topic.stamps:
+        return (topic.stamp,) * len(SETTINGS)
+    return (*topic.stamps, *[topic.made] * (len(SETTINGS) - len(topic.stamps)))  # settings that came later
+
+
+def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
+    """Return ``topic`` with these stamps of its settings."""
+    highest = max(stamps)
+    return topic._replace(stamp=highest, stamps=() if min(stamps) == highest else stamps)
+
+
+def rank(topic: Topic) -> tuple[int, Stamp]:
+    """Return the rank of a topic: the highest among those of one name is the topic."""
+    return topic.deletions, topic.made
+
+
+def merge_topics(ours: Topic, theirs: Topic) -> Topic:
+    """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp."""
+    assert ours.id == theirs.id
+    proposed = max(ours.all_partitions, theirs.all_partitions)
+    if ours.deleted or theirs.deleted:
+        return closed(with_proposed(ours, proposed))
+    merged = ours if ours.partitions >= theirs.partitions else theirs
+    later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
+    merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
+    merged = merged._replace(digest_key=later.digest_key)
+    pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
+    newer = {
+        name: getattr(ours if mine >= other else theirs, name)
+        for name, (mine, other) in zip(SETTINGS, pairs, strict=True)
+    }
+    merged = stamped(merged._replace(**newer), tuple(max(pair) for pair in pairs))
+    return with_proposed(merged, proposed)
+
+
+def closed(topic: Topic) -> Topic:
+    """Return the register of the topic once it is deleted: only what tells it from others is kept, for good."""
+    gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
+    return gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
+
+
+def first_topic(
+    request: CreateTopic,
+    nodes: tuple[NodeId, ...],
+    deletions: int,
+    made: Stamp,
+    machines: Machines = (),
+    digest_key: bytes = b"",
+) -> Topic:
+    """Return the register that a creation proposes, under the ballot ``made``.
+
+    If a producer made it, no operator chose the settings: their stamp is below all others, and a later CREATE
+    sets its own.
+    """
+    topic = Topic(
+        topic_id(request.name, request.rf, deletions),
+        request.name,
+        request.rf,
+        1,
+        (),
+        request.max_deliveries,
+        STAMP_ZERO if request.implicit else made,
+        retention_s=request.retention_s,
+        ttl_s=request.ttl_s,
+        backoff=request.backoff,
+        born=request.partitions,
+        deletions=deletions,
+        made=made,
+        auto_create_groups=request.auto_create_groups,
+        on_expiry=request.on_expiry,
+        digest_key=digest_key,
+    )
+    return with_partitions(topic, request.partitions, nodes, machines)
+
+
+def merge_decisions(ours: Decision, theirs: Decision) -> Decision:
+    """Merge two nodes' promises and acceptances in one instance: each part by its higher ballot."""
+    assert ours.instance == theirs.instance
+    accepted = max(ours, theirs, key=lambda decision: (decision.ballot, decision.value is not None))
+    return accepted._replace(promised=max(ours.promised, theirs.promised))
+
+
+def difference(request: CreateTopic, topic: Topic) -> str:
+    """Return the differences of an existing topic from a creation, in words, or ""."""
+    for name in ("rf", "partitions", *SETTINGS):
+        wanted, there = getattr(request, name), getattr(topic, name)
+        if wanted != there and name not in request.unnamed:
+            return f"{name} = {there!r}, not {wanted!r}"
+    return ""
+
+
+def as_change(request: CreateTopic) -> AlterTopic:
+    """Return the change that gives a topic which is there everything that a creation names."""
+    names = [name for name in ("partitions", *SETTINGS) if name not in request.unnamed]
+    return AlterTopic(request.name, **{name: getattr(request, name) for name in names})
+
+
+def named(request: AlterTopic) -> dict[str, Any]:
+    """Return the settings that a change names."""
+    return {name: getattr(request, name) for name in SETTINGS if getattr(request, name) is not None}
+
+
+def alter(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
+    """Return ``topic`` with the settings that the request names, under ``stamp``, and partitions proposed."""
+    changed = named(request)
+    stamps = tuple(
+        stamp if name in changed else before for name, before in zip(SETTINGS, stamps_of(topic), strict=True)
+    )
+    return stamped(with_proposed(topic, request.partitions or 0)._replace(**changed), stamps)
+
+
+def is_overtaken(topic: Topic, request: AlterTopic, stamp: Stamp) -> bool:
+    """Return True if a setting that the request wrote under ``stamp`` was written under a higher one since."""
+    changed = named(request)
+    return any(
+        name in changed and there > stamp for name, there in zip(SETTINGS, stamps_of(topic), strict=True)
+    )
+
+
+def check_alteration(request: AlterTopic, topic: Topic) -> str:
+    """Return the error in a change of ``topic``, or ""."""
+    if all(value is None for value in request[1:]):
+        return "no setting is named: there is nothing to change"
+    partitions = topic.partitions if request.partitions is None else request.partitions
+    if not topic.partitions <= partitions <= limits.PARTITIONS_MAX:
+        return (
+            f"partitions is {partitions}: topic {topic.name!r} has {topic.partitions}, which can only become more, up "
+            f"to {limits.PARTITIONS_MAX}"
+        )
+    return check_settings(topic._replace(**named(request)))
+
+
+def with_proposed(topic: Topic, partitions: int) -> Topic:
+    """Return ``topic`` with at least ``partitions`` whose addition has begun."""
+    proposed = max(topic.all_partitions, partitions)
+    return topic._replace(proposed=proposed if proposed > topic.partitions else 0)
+
+
+def with_partitions(
+    topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> Topic:
+    """Return ``topic`` with at least ``partitions`` that are confirmed; those that are there stay."""
+    return with_replicas(topic, replica_sets(topic, partitions, nodes, machines))
+
+
+def with_replicas(topic: Topic, sets: tuple[tuple[NodeId, ...], ...]) -> Topic:
+    """Return ``topic`` with the partitions confirmed that ``sets`` has beyond its own."""
+    return with_proposed(topic._replace(replicas=topic.replicas + sets[topic.partitions :]), 0)
+
+
+def replica_sets(
+    topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> tuple[tuple[NodeId, ...], ...]:
+    """Return the sets of at least ``partitions``, confirmed or not: drawn from the node list, which does not change."""
+    more = range(topic.partitions, partitions)
+    return topic.replicas + tuple(replica_set(nodes, machines, topic.rf, topic.id, number) for number in more)
+
+
+def all_sets(
+    topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> tuple[tuple[NodeId, ...], ...]:
+    """Return the replica sets of all partitions that the topic has, or may yet have, or had, each once."""
+    return tuple(dict.fromkeys(replica_sets(topic, topic.all_partitions, nodes, machines)))
+
+
+def is_pattern(name: str) -> bool:
+    """Return True if a topic argument is a shell-style pattern: no topic's name has such a letter."""
+    return "*" in name or "?" in name or "[" in name
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return names that match a pattern, sorted: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
+    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
+
+
+def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
+    """Return the error in a topic's creation, or ""."""
+    name = request.name
+    allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
+    if not name or not allowed or len(name) > limits.NAME_BYTES_MAX or name.endswith(".deadletters"):
+        return (
+            f"topic name is {name[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' or "
+            "'-', and not end in '.deadletters'"
+        )
+    places = len({machine for _, machine in machines} or nodes)
+    if request.rf % 2 == 0 or not 1 <= request.rf <= places:
+        what = "machines, as no machine has two replicas of a partition" if machines else "nodes"
+        return (
+            f"rf is {request.rf}: it must be odd (an even one tolerates no more failures than the odd one below it) "
+            f"and at most {places}, the number of {what}"
+        )
+    if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
+        return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"
+    return check_settings(request)
+
+
+def check_settings(wanted: Topic | CreateTopic) -> str:
+    """Return the error in a topic's settings, or ""."""
+    if wanted.max_deliveries < 1:
+        return f"max_deliveries is {wanted.max_deliveries}: it must be at least 1"
+    for name, seconds in (("retention_s", wanted.retention_s), ("ttl_s", wanted.ttl_s)):
+        if not 0 <= seconds <= limits.TOPIC_TIME_MAX_S:
+            return f"{name} is {seconds} s: it must be from 0 to {limits.TOPIC_TIME_MAX_S:.0f} s"
+    if len(wanted.backoff) > limits.BACKOFF_STEPS_MAX:
+        return f"backoff has {len(wanted.backoff)} steps: it must have at most {limits.BACKOFF_STEPS_MAX}"
+    for seconds in wanted.backoff:
+        if not 0 <= seconds <= limits.BACKOFF_MAX_S:
+            return f"backoff has a step of {seconds} s: each must be from 0 to {limits.BACKOFF_MAX_S:.0f} s"
+    if wanted.on_expiry not in ON_EXPIRY:
+        return f"on_expiry is {wanted.on_expiry!r}: it must be one of {', '.join(ON_EXPIRY)}"
+    return ""

@@ -1,0 +1,1 @@
+"""One node of the protocol: the step, its routes, its timers and its status."""

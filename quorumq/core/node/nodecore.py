@@ -1,0 +1,577 @@
+"""One node's whole protocol, as one pure state machine.
+
+Four drivers run this same class: the trio shell on real sockets and disks, the event heap and the explorer of the
+simulator, and the trio shell in virtual time. A driver gives it the records of the journal, then events with one
+reading of the clocks each, and carries out the effects (core/messages/effects.py lists the driver's duties). Everything
+that the node has promised is in the journal; everything else may be lost at any moment.
+
+Here is the step: events and messages are routed, timers run, and effects come out in order. What a HOLD or an ACK
+means is in core/partition; how answers are counted, in core/cluster/rounds.py and the coordinators.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterable, Sequence
+
+from quorumq.core import messages as m
+from quorumq.core.cluster import peer_groups
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.peers import Peers
+from quorumq.core.cluster.state import NO_END, NodeConfig
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import (
+    Again,
+    CleanStop,
+    Damaged,
+    DiskFull,
+    Done,
+    Durable,
+    Effect,
+    Event,
+    Gone,
+    HelloRefused,
+    LinkDown,
+    LinkUp,
+    MemoryFull,
+    Ours,
+    Persist,
+    Received,
+    Request,
+    Restart,
+    Send,
+    Stop,
+    Unposted,
+    Unsent,
+)
+from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
+from quorumq.core.node.request_router import RequestRouter
+from quorumq.core.node.status import status
+from quorumq.core.node.timers import ABOUT, LASTING, Timers
+from quorumq.core.node.upkeep import Upkeep
+from quorumq.core.node.voter import Voter
+from quorumq.core.partition import hold_recovery as recovery
+from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery import resync, survivors
+from quorumq.core.recovery.replay import Replay, at_stop, cluster_made, snapshot
+from quorumq.core.recovery.trust import (
+    TOKEN_LOST,
+    TOKEN_POSITION,
+    TOKEN_RESERVE,
+    TOKEN_STARTED,
+    TOKEN_TRUSTED,
+    Trust,
+    reserve_token,
+)
+from quorumq.core.requests.context import Context, Costly, forget
+from quorumq.core.requests.finding import tell_registers
+from quorumq.core.requests.proposing import vote
+from quorumq.core.requests.publish import store_published
+from quorumq.core.requests.waking import wake, wake_newly_ready
+from quorumq.core.values import limits
+from quorumq.core.values.clock import HALF_STEP
+from quorumq.core.values.errors import Code
+from quorumq.core.values.fairqueue import NOBODY
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
+
+_REPLIES = frozenset(m.QUORUM_REPLIES)
+_REQUESTS = frozenset(m.QUORUM_REQUESTS)
+
+
+class NodeCore:
+    """One start of one node.
+
+    Args:
+        journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
+        nonce: 64 random bits for this incarnation.
+        directory: 64 random bits for the data directory, used if the journal names none.
+        now: clocks at this start.
+        rng: random numbers for pauses and jitter only.
+        place: location of the data directory at this start, as a number that a copy of the directory does not have; 0
+            if the driver cannot tell.
+        boot: 60 bits that stand for this boot of the machine; 0 if unknown.
+        newest: True if an operator says that this directory is the newest there is, wherever it lies.
+
+    Raises:
+        ValueError: the journal is another node's, or of a cluster that was made otherwise than ``config`` says.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        journal: Iterable[JournalRecord],
+        *,
+        nonce: int,
+        directory: int,
+        now: Now,
+        rng: random.Random,
+        place: int = 0,
+        boot: int = 0,
+        newest: bool = False,
+    ) -> None:
+        self.config, self.boot = config, boot
+        self.trust = Trust(config, place)
+        replay = Replay(config, self.trust, journal, directory)
+        self.state = replay.state(nonce, now, boot, newest=newest)
+        self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
+        replay.fill(self.context, now)
+        self.router = RequestRouter(self.context, self.trust)
+        self.voter = Voter(self.context)
+        self.upkeep = Upkeep(self.context)
+        self.timers = Timers(self.context, self.trust, self.upkeep, self.router)
+        self.is_new, self.is_noted = replay.is_new, replay.is_noted
+        self.void = replay.void  # batches on disk that are not needed
+        self.orphans = replay.orphans  # batches of deleted topics that the journal still had at this start
+        self.started = self.stopped = False
+        self.serving = False  # something costly had its turn in the last step
+        self._served_at = now.mono  # and when it had
+        self._rest_s = 0.0  # how long nothing costly has its turn after that step
+
+    @property
+    def replicas(self) -> dict[PartitionId, Replica]:
+        """Return the partitions that are kept here."""
+        return self.context.replicas
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Return the topics and groups that are known here."""
+        return self.state.catalogue
+
+    @property
+    def topics(self) -> dict[bytes, Topic]:
+        """Return the registers by topic id, deleted ones included."""
+        return self.catalogue.topics
+
+    def topic_named(self, name: str) -> Topic | None:
+        """Return the topic that clients of this node mean by ``name``; None if there is none."""
+        return self.catalogue.topic_named(name)
+
+    def is_deleted(self, topic: bytes) -> bool:
+        """Return True if the topic of that id is known to be deleted."""
+        return self.catalogue.is_deleted(topic)
+
+    # ---------------------------------------------------------------- start
+
+    def take_position(self, position: int) -> None:
+        """Note the count of records that this start found. Call it before `start`; for a driver that counts them."""
+        self.context.peers.positions.begin(position)
+
+    def load_damaged(self, records: Iterable[BatchStored], now: Now) -> None:
+        """Load batches of the journal that cannot be read, before `start`: their content is known, and absent."""
+        for record in records:
+            self.state.next_batch = max(self.state.next_batch, record.number + 1)
+            replica = self.replicas.get(record.batch.header.partition)
+            if replica is not None:
+                replica.batches.load_damaged(record, now)
+            else:
+                self.orphans.append(record.number)
+
+    def start(self, now: Now) -> list[Effect]:
+        """Return the first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
+        state, config = self.state, self.config
+        reserve = state.clock.first_reserve(now)
+        records: list[JournalRecord] = []
+        if self.is_new:
+            records.append(DirectoryMade(config.node, config.cluster_id, state.directory))
+        if not self.is_noted:
+            records.append(cluster_made(config))
+        started = Started(state.incarnation, self.context.peers.positions.found, self.boot)
+        self.trust.note_start(started)
+        records += [started, Reserved(reserve)]
+        if self.trust.resync is not None:
+            state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
+        records += self.trust.start(self.context)
+        for peer in (node for node in config.nodes if node != config.node):
+            state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
+        state.at(now.mono + config.heartbeat, ("heartbeat",))
+        state.at(now.mono + config.sync_interval, ("reclaim",))
+        done = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))
+        return self.context.peers.positions.count([Persist(tuple(records), done), *forget(self.void)])
+
+    # ----------------------------------------------------------------- step
+
+    def step(self, events: Sequence[Event], now: Now, rng: random.Random) -> list[Effect]:
+        """Take events in, in order, at one reading of the clocks; due timers run first.
+
+        Args:
+            now: clocks; ``mono`` never goes back.
+
+        Returns:
+            the effects, to be carried out in order (core/messages/effects.py).
+        """
+        state = self.state
+        self.context.rng = rng
+        self.serving = False
+        effects: list[Effect] = []
+        if self.trust.lost:
+            events = [event for event in events if isinstance(event, Durable)]
+        if self.stopped or (self.trust.lost and not events):
+            return effects
+        state.looks_left = limits.LOOKS_PER_STEP
+        state.compares_left, state.reclaims_left = limits.COMPARED_PER_STEP, limits.RECLAIMED_PER_STEP
+        self.context.woken = {}
+        waited = bool(self.context.costly.lines)
+        if state.timers and state.timers[0][0] <= now.mono:
+            self._absorb(self.timers.run(now), effects, now)
+        for event in events:
+            if self.stopped:
+                break
+            new = (
+                self._on_received(event.envelope, now)
+                if type(event) is Received
+                else self._on_event(event, now)
+            )
+            if new:
+                self._absorb(new, effects, now)
+        if self.context.publishing:
+            self._absorb(store_published(self.context, now), effects, now)
+        if state.newly_ready and not self.context.requests:
+            state.newly_ready = {}
+        elif state.newly_ready:
+            self._absorb(wake_newly_ready(self.context, now), effects, now)
+        if self.context.costly.lines:
+            few = 0 < self.context.costly.waiting(NOBODY) <= limits.BEHIND_MAX
+            self._serve_costly(effects, now, waited or few, bool(events))
+        clock, reserve = state.clock, None
+        if max(clock.value, clock.wanted, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
+            reserve = None if self.stopped else clock.next_reserve(now)
+        if reserve is not None:
+            effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
+        # Nearly every round is over long before its timer: waking for those cost more than serving the rest.
+        while state.timers and (head := state.timers[0][2])[0] not in LASTING:
+            table = ABOUT.get(head[0])
+            if table is None:
+                stale = self.timers.is_stale(head)
+            else:
+                stale = head[1] not in getattr(self.context, table)  # type: ignore[misc]
+            if not stale:
+                break
+            popped = heapq.heappop(state.timers)
+            if head[0] == "expire":  # until its time it shows the granted hold, and wakes no node
+                over = state.over
+                while over and over[0][0] <= now.mono:
+                    heapq.heappop(over)
+                heapq.heappush(over, popped)
+        state.looks_left = state.compares_left = state.reclaims_left = NO_END
+        return self.context.peers.positions.count(effects) if effects else effects
+
+    def next_deadline(self) -> float | None:
+        """Return the time of the latest next call of `step` (monotonic seconds), with events or without."""
+        idle = self.stopped or self.trust.lost or not self.state.timers
+        return None if idle else self.state.timers[0][0]
+
+    def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
+        """Append effects; messages to ourselves, and requests taken up again, are fed back in at once, in order."""
+        me = self.state.me
+        for effect in new:
+            kind = type(effect)
+            if (kind is Send and effect.to == me) or kind is Again:  # type: ignore[union-attr]
+                break
+        else:  # mostly
+            effects += new
+            return
+        queue, at = list(new), 0
+        while at < len(queue):
+            effect = queue[at]
+            at += 1
+            if isinstance(effect, Send) and effect.to == me:
+                queue[at:at] = self._on_message(me, self.state.incarnation, effect.message, now)
+            elif isinstance(effect, Again):
+                key, request, looked, caller = effect
+                queue[at:at] = self.router.on_request(key, request, now, looked=looked, caller=caller)
+            else:
+                effects.append(effect)
+            if len(queue) > 4096:
+                queue, at = queue[at:], 0
+
+    def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
+        """Do costly work for one caller after another, as far as one step has time for it.
+
+        Before the next share there is a pause for others, as long as the last share's rest. If the work ``waited``
+        already, the pause is `limits.COSTLY_PAUSE_S` at least. If other events came (``busy``), it is
+        `limits.COSTLY_WAIT_S` at least, unless a step without events comes first.
+        """
+        costly, spent = self.context.costly, 0
+        pause = (limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S) if waited else 0.0
+        if now.mono >= self._served_at + max(self._rest_s, pause):
+            self.serving, self._served_at = True, now.mono
+            while costly.lines and spent < limits.COSTLY_PER_STEP and not self.stopped:
+                cost, work = costly.take()
+                spent += cost
+                self._absorb(self._begin(work, now), effects, now)
+        if costly.lines:
+            again = self._served_at + max(self._rest_s, limits.COSTLY_PAUSE_S)
+            self.state.at(max(now.mono, again), ("serve",))
+
+    def rest(self, mono: float) -> None:
+        """Begin the pause of the last step, which was `serving`: all that it led to is carried out."""
+        self._rest_s = min(limits.COSTLY_REST * (mono - self._served_at), limits.COSTLY_REST_MAX_S)
+        self._served_at = mono
+
+    def _begin(self, work: Costly, now: Now) -> list[Effect]:
+        """Begin a costly chunk of work, which has its turn."""
+        match work:
+            case Again(key, request, looked, caller):
+                return self.router.on_request(key, request, now, looked=looked, caller=caller, waits=False)
+            case ("remote", sender, message):
+                return self.router.on_remote_fetch(sender, message, now, waits=False)
+            case ("wake", place, keys):
+                self.context.woken = {}
+                return wake(self.context, place, keys, now)
+        return self.timers.on_timer(work, now, waits=False)
+
+    # --------------------------------------------------------------- events
+
+    def _on_event(self, event: Event, now: Now) -> list[Effect]:
+        match event:
+            case Ours(message):
+                return self._on_message(self.state.me, self.state.incarnation, message, now)
+            case Request(key, request, caller):
+                return self.router.on_request(key, request, now, caller=caller)
+            case Durable(token, position):
+                self.context.peers.positions.on_durable(position)
+                return self._on_durable(token, now)
+            case Unsent(key):
+                return self.context.take_back(key, now)
+            case Unposted(message):
+                return self.context.free_slices(message.slices, now)
+            case Gone(key):
+                pending = self.context.requests.get(key)
+                effects = pending.on_gone(self.context, now) if pending is not None else []
+                if key not in self.context.requests:  # else it has begun, and goes on to its end
+                    self.context.costly.drop(key)
+                return effects
+            case LinkUp():
+                return self._on_link_up(event, now)
+            case HelloRefused(peer, Code.SUPERSEDED, detail, seen_n):
+                reason = f"{peer} refuses this node: {detail}"
+                if seen_n:
+                    return self.trust.lose(self.context, seen_n, reason)
+                self.stopped = True
+                return [Stop(reason)]
+            case LinkDown(peer):
+                self.state.links.pop(peer, None)
+            case DiskFull(capacity):
+                self.state.capacity = Capacity(capacity)
+            case MemoryFull(detail):
+                self.state.memory_full = detail
+            case Damaged(number):
+                for replica in self.replicas.values():
+                    if number in replica.batches.stored:
+                        replica.storing.on_damaged(number, now)
+            case CleanStop():
+                self.stopped = True  # nothing is sent or answered after it
+                return [Persist(records) for records in at_stop(self.context, now)]
+        return []
+
+    def _on_durable(self, token: int, now: Now) -> list[Effect]:
+        if token == TOKEN_POSITION:
+            return []
+        if token == TOKEN_STARTED:
+            self.started = True
+            self.context.peers.positions.quiet = self.context.peers.positions.durable
+            self.trust.on_started(self.context)
+            if self.trust.resync is not None:
+                return []  # the topic may have been forgotten, not deleted: a later start knows
+            orphans, self.orphans = self.orphans, []
+            return forget(orphans)
+        if token == TOKEN_LOST:
+            self.stopped = True
+            return [Restart(self.trust.resync.reason if self.trust.resync is not None else "")]
+        if token == TOKEN_TRUSTED:
+            if not self.trust.on_trusted(self.context, now):
+                return []
+            return [
+                effect
+                for peer in self.state.links
+                for effect in (
+                    *self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True),
+                    *self.upkeep.offer(peer, now),
+                )
+            ]
+        if token < 0:
+            self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
+            return self._on_reserve(now)
+        self.voter.on_durable(token, now)
+        return []
+
+    def _on_reserve(self, now: Now) -> list[Effect]:
+        """Go on with requests that wait for a stamp: there are stamps again."""
+        context = self.context
+        effects: list[Effect] = []
+        waiting, context.unstamped = context.unstamped, {}
+        for key in waiting:
+            if key in context.requests:
+                effects += context.requests[key].go_on(context, now)
+        return effects
+
+    # ---------------------------------------------------------------- links
+
+    def hello(self, now: Now) -> m.Hello:
+        """Return the first message to a peer that this node dials."""
+        return self.context.peers.hello(now)
+
+    def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
+        """Exchange registers, and offer our digests: HELLO was accepted."""
+        reason = self.trust.compare(self.context, event)
+        if reason:
+            return self.trust.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
+        peer = event.peer
+        self.state.links[peer] = event.incarnation
+        self.state.learn(peer, event.incarnation)
+        self.state.clock.merge(event.stamp)
+        self.context.peers.heard_at[peer] = now.mono
+        effects = self.trust.hear(self.context, peer)
+        if self.trust.resync is not None:
+            effects += self.trust.resync.ask(self.context, peer, now, afresh=True)
+        effects += self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        return effects + self.upkeep.greet(peer, now)
+
+    # ------------------------------------------------------- messages of peers
+
+    def accepts(self, envelope: m.Envelope) -> bool:
+        """Return True if a peer's message may be looked at: meant for this start, and not from a superseded one."""
+        if envelope.to_incarnation != self.state.incarnation:
+            return False
+        return not self.state.superseded(envelope.sender, envelope.incarnation)
+
+    def _on_received(self, envelope: m.Envelope, now: Now) -> list[Effect]:
+        sender, incarnation, _, to_incarnation, stamp, message = envelope
+        state, context = self.state, self.context
+        if (
+            incarnation != state.known.get(sender) or to_incarnation != state.incarnation
+        ):  # else it is as before
+            if not self.accepts(envelope):
+                return []
+            state.learn(sender, incarnation)
+        if stamp > state.clock.value:
+            state.clock.merge(stamp)
+        context.peers.heard_at[sender] = now.mono
+        if context.recovery.greeted:
+            effects = context.recovery.on_words(state, context.replicas, sender, now)
+            return effects + self._on_message(sender, incarnation, message, now)
+        return self._on_message(sender, incarnation, message, now)
+
+    def _on_message(
+        self, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        kind = type(message)
+        if kind in _REPLIES:
+            return self._on_reply(sender, incarnation, message, now)  # type: ignore[arg-type]
+        if kind in _REQUESTS:
+            return self.voter.on_request(sender, incarnation, message, now)  # type: ignore[arg-type]
+        context = self.context
+        match message:
+            case m.Release(released):
+                context.release(released, now)
+                return [Send(sender, m.ReleaseReply(released))]
+            case m.ReleaseReply(released):
+                self.state.release_confirmed(sender, released)
+            case m.Heartbeat():
+                self.upkeep.on_heartbeat(sender, incarnation, message, now)
+            case m.PutTopic() if self.state.trusted or not message.round:
+                return context.put_topic(sender, message, now)
+            case m.Prepare() | m.Accept() if self.state.trusted:
+                return vote(context, sender, message, now)
+            case m.Prepare() | m.Accept():
+                return [Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))]
+            case m.PutGroup():
+                return context.put_group(sender, message, now)
+            case m.PeekRequest() if message.partition not in self.replicas:
+                return [Send(sender, m.PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
+            case m.PeekRequest():
+                return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
+            case m.SyncTopics(topics, groups):
+                return context.take_in_registers(sender, topics, groups, now)
+            case m.SyncOffer() | m.SyncListed() if message.partition in self.replicas:
+                return self.upkeep.on_compared(sender, message, now)
+            case m.SyncState() if message.partition in self.replicas:
+                return self.replicas[message.partition].on_sync_state(sender, message, now)
+            case m.SyncPull() if message.partition in self.replicas:
+                replica = self.replicas[message.partition]
+                return replica.sync.on_pull(sender, message, replica.topic.epoch, now)
+            case m.GroupsRequest() if self.state.trusted:
+                return peer_groups.tell(self.catalogue, sender, message)
+            case m.RegistersRequest() if self.state.trusted:
+                return tell_registers(context, sender, message)
+            case m.GroupsReply() if context.peer_groups.awaits(message):
+                effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
+                return effects + context.peer_groups.on_told(sender, message)
+            case m.ResyncRequest():
+                return resync.tell(context, sender, message, now)
+            case m.ResyncReply() if self.trust.resync is not None and not self.state.trusted:
+                effects = self.trust.resync.on_told(context, sender, message, now)
+                return effects + self.trust.end_resync(context)
+            case m.SurvivorsRequest():
+                effects = survivors.tell(context, self.trust.resync, sender, message)
+                return effects + self.trust.end_resync(context)
+            case m.HoldsRequest():
+                return recovery.tell(self.replicas, sender, message, now)
+            case m.HoldsReply():
+                context.recovery.on_told(self.replicas, sender, message, now)
+            case m.RemoteFetch():
+                return self.router.on_remote_fetch(sender, message, now)
+            case m.RemoteGone(number):
+                context.costly.drop((sender, number))
+                pending = context.requests.get(context.sub_fetches.pop((sender, number), 0))
+                return pending.on_gone(context, now) if pending is not None else []
+        return []
+
+    def _on_reply(
+        self, sender: NodeId, incarnation: Incarnation, message: m.QuorumReply, now: Now
+    ) -> list[Effect]:
+        """Route a reply to its round; one whose round is over still teaches its content."""
+        context = self.context
+        effects: list[Effect] = []
+        kind = type(message)
+        if kind is m.StoreReply or kind is m.AckReply:
+            context.peers.note_position(sender, incarnation, message.position)  # type: ignore[union-attr]
+        elif kind is m.HoldReply:
+            if sender != self.state.me:
+                context.note_answered(message.round, now)
+        elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply):
+            self.state.learn_vector(self.config.nodes, message.known)
+            if (
+                isinstance(message, m.PutReply)
+                and message.topic is not None
+                and message.refused == Code.DELETED
+            ):
+                effects = context.take_in_topic(message.topic, now)  # ends requests for the topic
+        pending = context.rounds.get(message.round)
+        if pending is not None:
+            if isinstance(message, m.PutReply) and message.refused == Code.NOT_TRUSTED:
+                return pending.on_not_trusted(context, message.round, sender, now)
+            this = pending.rounds[message.round]
+            if this.awaits(sender):  # a second copy counts no more
+                effects += pending.on_reply(context, sender, incarnation, message, now)
+        elif isinstance(message, m.HoldReply):
+            replica = self.replicas.get(message.partition)
+            if replica is not None and message.settled:
+                return replica.learning.repair(message.group, message.settled, now)
+        elif isinstance(message, m.RemoteFetchReply) and message.round in context.called_off:
+            # Called off, but it came all the same. Any other answer to a round that is over is a second copy. A client
+            # may be working on its messages, and LEAVE is only for messages that certainly no client works on.
+            del context.called_off[message.round]
+            return context.free_slices(message.slices, now)
+        if kind is m.StoreReply and message.votes is not None:  # type: ignore[union-attr]
+            effects += self._on_reply(sender, incarnation, message.votes, now)  # type: ignore[union-attr]
+        return effects
+
+    # -------------------------------------------------------- journal and facts
+
+    def snapshot(self, now: Now) -> list[JournalRecord]:
+        """Return everything durable but the batches, for the head of a journal segment."""
+        return snapshot(self.context, self.trust, now)
+
+    def status(self, now: Now) -> dict[str, object]:
+        """Return this node's values for `quorumq status`, without partitions; all are plain (docs/operations.md)."""
+        return status(self.context, self.trust, now)
+
+    def check(self, now: Now) -> None:
+        """Assert every invariant that holds between any two steps."""
+        due = self.state.timers and self.state.timers[0][0] <= now.mono
+        if due or NOBODY in self.context.costly.lines:
+            self.context.check_requests()  # costly work that is due, and left to a later step, may be offered or not
+        else:
+            self.context.check(now)

@@ -1,0 +1,553 @@
+"""The request router: checks a client's request, and answers it at once or gives it to a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.topics import check_alteration, check_topic_request, is_pattern
+from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.node.status import page, status
+from quorumq.core.partition.listing import shown_of, slices_of
+from quorumq.core.partition.tally import part_of
+from quorumq.core.recovery.survivors import DeclareCoordinator
+from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests.context import Context, Costly
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.costs import COSTS
+from quorumq.core.requests.creation import CreateTopicCoordinator
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.finding import FindCoordinator, to_find
+from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
+from quorumq.core.requests.peek import PeekCoordinator
+from quorumq.core.requests.publish import PublishCoordinator
+from quorumq.core.requests.purge import PurgeCoordinator
+from quorumq.core.requests.registers import AlterTopicCoordinator, DeleteTopicCoordinator
+from quorumq.core.requests.remote import SplitCoordinator, SubFetchCoordinator
+from quorumq.core.requests.settle import (
+    AckCoordinator,
+    ExtendCoordinator,
+    RedriveCoordinator,
+    RejectCoordinator,
+)
+from quorumq.core.requests.survey import SurveyCoordinator
+from quorumq.core.values import limits
+from quorumq.core.values.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
+from quorumq.core.values.errors import Code
+from quorumq.core.values.fairqueue import Caller
+from quorumq.core.values.printable import plural
+from quorumq.core.values.spans import SpanSet
+from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic
+
+Admitted = Coordinator | m.ClientReply
+"""Coordinator that carries a request through, or the answer."""
+
+
+STAMPED = (m.Fetch, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.SetGroup, m.DeleteGroup)
+"""Requests that are nothing without a fresh stamp."""
+BUG_CHARS_MAX = 200
+"""Characters of an exception's text in the answer to the client."""
+USED_UP = (
+    f"the stamps of this cluster are used up: no stamp reaches {limits.STAMPS_END}, and a node said that it had one "
+    "just below. Nothing is lost: export what is there (`quorumq export`), and make another cluster, whose ports "
+    "only its nodes and clients reach"
+)
+
+
+@dataclass(slots=True, eq=False)
+class RequestRouter:
+    """Takes clients' requests, and FETCHes of other nodes."""
+
+    context: Context
+    trust: Trust  # decides whether it can serve any client
+    sessions: int = 0  # opened in this start
+
+    def on_request(
+        self,
+        key: int,
+        request: m.ClientRequest,
+        now: Now,
+        *,
+        looked: bool = False,
+        caller: Caller = 0,
+        waits: bool = True,
+    ) -> list[Effect]:
+        """Take in a client's request.
+
+        Args:
+            looked: True if the others were asked for names that are not known here.
+            caller: the client in whose turn it is served, if it is costly.
+            waits: True if it waits for that turn.
+        """
+        context = self.context
+        price = COSTS.get(type(request)) if waits else None
+        if price is not None and (cost := price(context.catalogue, request)) > limits.CHEAP:
+            context.costly.put(caller, cost, Again(key, request, looked, caller), key)
+            return []
+        if isinstance(request, m.Hello):
+            return self._on_hello(key, request, now)
+        try:
+            admitted = self._look(key, request, now, looked=looked)
+        except Exception as error:  # nothing has changed yet: it costs this request alone
+            detail = (
+                f"node {context.state.me} has a bug, and could not begin this request ({type(error).__name__}: "
+                f"{str(error)[:BUG_CHARS_MAX]}); nothing was done. Its log has more: report it"
+            )
+            return [Raised(type(request).__name__, error), Reply(key, m.Failed(Code.NOT_STORED, detail))]
+        if isinstance(admitted, Coordinator):
+            admitted.caller = caller
+            context.requests[key] = admitted
+            return admitted.start(context, now)
+        effects: list[Effect] = []
+        if isinstance(admitted, m.CloseSessionReply) and isinstance(request, m.CloseSession):
+            partitions = tuple(dict.fromkeys(request.partitions))
+            effects = self.close_session(caller, request.producer_id, partitions, now)
+        elif isinstance(admitted, m.LeaveReply) and isinstance(request, m.LeaveRequest):
+            effects = context.free_in_steps(
+                caller,
+                tuple(
+                    m.Released(receipt.partition, receipt.group, receipt.owner, (part,))
+                    for receipt, spans in request.items
+                    for span in spans
+                    for part, _ in context.cut(receipt.partition, receipt.group, span)
+                ),
+                now,
+            )
+        return [*effects, Reply(key, admitted)]
+
+    def _look(self, key: int, request: m.ClientRequest, now: Now, *, looked: bool) -> Admitted:
+        """Return the request's coordinator, or the answer. This and its callees only look: their errors are survived
+        (docs/decisions/0011-what-an-exception-ends.md)."""
+        context = self.context
+        if isinstance(request, m.StatusRequest):
+            return self.status(request, now)
+        wanted = None if looked else to_find(context, request)
+        if isinstance(request, m.Metadata) and wanted is None:
+            return self._metadata(request.topics)
+        if not context.state.trusted:
+            return self.trust.refusal(context)
+        if wanted is not None:
+            return FindCoordinator(key, request, wanted)
+        if isinstance(request, STAMPED) and context.state.clock.used_up:
+            return m.Failed(Code.NOT_STORED, USED_UP)
+        return ADMITTED[type(request)](self, key, request, now)
+
+    def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
+        """Return the state of this node and its partitions, or of the next of them."""
+        rows, more = page(self.context, now, request.begin)
+        facts = status(self.context, self.trust, now) if request.begin is None else {}
+        return m.StatusReply({**facts, "partitions": rows}, more)
+
+    def on_remote_fetch(
+        self, sender: NodeId, message: m.RemoteFetch, now: Now, *, waits: bool = True
+    ) -> list[Effect]:
+        """Serve a FETCH for a node that has no replica of these partitions; a costly one in its turn (``waits``)."""
+        context = self.context
+        if waits and len(message.partitions) > limits.CHEAP:
+            waiting: Costly = ("remote", sender, message)
+            context.costly.put(sender, len(message.partitions), waiting, (sender, message.round))
+            return []
+        if (sender, message.round) in context.sub_fetches:
+            return []  # a second copy: one sub-fetch is enough
+        here = tuple(partition for partition in message.partitions if partition in context.replicas)
+        problem = check_fetch(message.request, context.config.hold_time_max)
+        if not context.state.trusted or not here:
+            problem = problem or f"node {context.state.me} has no replica of what it was asked for"
+        if problem:
+            return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
+        key = context.sub_fetches[(sender, message.round)] = context.next_key()
+        made = SubFetchCoordinator(key, message, here, now, sender)
+        made.caller = sender
+        context.requests[made.key] = made
+        return made.start(context, now)
+
+    def _on_hello(self, key: int, hello: m.Hello, now: Now) -> list[Effect]:
+        refusal = self.context.peers.refusal(hello, now)
+        if refusal is not None:
+            return [Reply(key, refusal)]
+        if hello.node:
+            self.context.recovery.on_hello(hello.node)
+        return self.context.peers.on_hello(key, hello, now)
+
+    def _open_session(self) -> m.OpenSessionReply:
+        self.sessions += 1
+        me, incarnation = self.context.state.me, self.context.state.incarnation
+        return m.OpenSessionReply(ProducerId(me, incarnation.n, incarnation.nonce, self.sessions))
+
+    # -------------------------------------------------------------------------- topics
+
+    def _metadata(self, names: tuple[str, ...]) -> m.MetadataReply | m.Failed:
+        config, catalogue, links = self.context.config, self.context.catalogue, self.context.state.links
+        topics: dict[bytes, Topic] = {}
+        for name in names or ("*",):
+            found = catalogue.topics_matching(name)
+            if not found and not is_pattern(name):
+                return catalogue.not_found(name)
+            topics.update((topic.id, topic) for topic in found)
+        addresses = dict(config.addresses)
+        return m.MetadataReply(
+            cluster_id=config.cluster_id,
+            node=config.node,
+            nodes=tuple(
+                m.NodeInfo(node, addresses.get(node, ""), node == config.node or node in links)
+                for node in config.nodes
+            ),
+            topics=tuple(topics.values()),
+            groups=tuple(
+                register
+                for _, register in sorted(item for item in catalogue.groups.items() if item[0][0] in topics)
+                if not register.deleted
+            ),
+            message_bytes_max=limits.MESSAGE_BYTES_MAX,
+            batch_bytes_max=limits.BATCH_BYTES_MAX,
+            hold_time_max=config.hold_time_max,
+        )
+
+    def _create_topic(self, key: int, request: m.CreateTopic) -> Admitted:
+        problem = check_topic_request(request, self.context.config.nodes, self.context.config.machines)
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        known = self.context.catalogue.topic_named(request.name)
+        if known is not None and request.implicit:
+            return m.CreateTopicReply(known)
+        if request.implicit and not self.context.config.auto_create_topics:
+            return self.context.catalogue.not_found(request.name)
+        full = self.context.state.no_capacity(BatchStored) if known is None else ""
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
+        no_capacity = self.context.catalogue.why_no_capacity(request) if known is None else None
+        return no_capacity or CreateTopicCoordinator(key, request)
+
+    def _alter_topic(self, key: int, request: m.AlterTopic) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.name)
+        if topic is None:
+            return self.context.catalogue.not_found(request.name)
+        problem = check_alteration(request, topic)
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        full = self.context.state.no_capacity(Kind.OPEN)
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
+        no_capacity = (
+            self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
+        )
+        return no_capacity or AlterTopicCoordinator(key, request, topic)
+
+    def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
+        topic = self.context.catalogue.topics.get(request.id)
+        if topic is not None and topic.name == request.name:
+            return DeleteTopicCoordinator(key, request, topic)
+        if self.context.catalogue.topic_named(request.name) is None:
+            return self.context.catalogue.not_found(request.name)
+        detail = (
+            f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
+            "name, and is left alone: delete again to delete that"
+        )
+        return m.Failed(Code.NOT_FOUND, detail)
+
+    def close_session(
+        self, caller: Caller, producer_id: ProducerId, partitions: tuple[PartitionId, ...], now: Now
+    ) -> list[Effect]:
+        """Tell the replicas that may have something of the session. No client waits: closing takes its time anyway.
+
+        Partitions beyond one step's share follow in later steps, in the caller's turn.
+        """
+        effects: list[Effect] = []
+        for partition in partitions[: limits.RUNS_PER_STEP]:
+            topic = self.context.catalogue.topics.get(partition.topic)
+            ask = m.CloseRequest(0, partition, topic.epoch if topic is not None else 0, (producer_id,))
+            effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
+        rest = partitions[limits.RUNS_PER_STEP :]
+        if rest:
+            self.context.state.at(now.mono, ("close", caller, producer_id, rest))
+        return effects
+
+    # -------------------------------------------------------------------------- groups
+
+    def _set_group(self, key: int, request: m.SetGroup) -> Admitted:
+        problem = check_group_name(request.group)
+        if request.group.endswith(DEAD_SUFFIX):
+            problem = f"group {request.group!r} is one of dead letters: redrive or purge them instead"
+        if request.start not in ("earliest", "latest", "time"):
+            problem = f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'"
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        full = self._no_capacity_for_group(topic, request.group) or self.context.state.no_capacity(Kind.OPEN)
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
+        there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
+        no_capacity = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
+        return no_capacity or GroupCoordinator(key, request, topic.id)
+
+    def _delete_group(self, key: int, request: m.DeleteGroup) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        return DeleteGroupCoordinator(key, request, topic.id)
+
+    def _no_capacity_for_group(self, topic: Topic, group: str) -> str:
+        """Return why a group that is new here cannot be made; "" if it can, or is there.
+
+        Within the disk's reserve it can: it costs little, and in a topic without groups no ack would make space.
+        """
+        state = self.context.state
+        full = state.memory_full or state.no_capacity(Kind.OPEN)
+        return full if full and self._is_new(topic, group) else ""
+
+    def _is_new(self, topic: Topic, group: str) -> bool:
+        """Return True if there are partitions here and they know nothing of the group."""
+        if self.context.catalogue.reads(topic.id, group):
+            return False
+        found = (self.context.replicas.get(PartitionId(topic.id, at)) for at in range(topic.partitions))
+        here = [replica for replica in found if replica is not None]
+        return bool(here) and not any(group in replica.views.groups for replica in here)
+
+    def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
+        full = self.context.state.no_capacity(Kind.PURGED)
+        if full:
+            return m.Failed(Code.STORAGE_FULL, full)
+        topics, group = dead_letter_names((request.topic,), request.group)
+        found = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
+        return found if isinstance(found, m.Failed) else PurgeCoordinator(key, found, group, request.spans)
+
+    def _redrive(self, key: int, request: m.RedriveRequest) -> Admitted:
+        request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
+        found = self._read_by(request.topic, request.partition, request.group)
+        return found if isinstance(found, m.Failed) else RedriveCoordinator(key, request, found)
+
+    def _read_by(self, topic: str, number: int, group: str) -> PartitionId | m.Failed:
+        """Return a partition that the group reads, or the error to answer."""
+        found = self.context.catalogue.partition_named(topic, number)
+        if not isinstance(found, m.Failed) and not self.context.catalogue.reads(found.topic, group):
+            return self.context.catalogue.no_group(topic, group)
+        return found
+
+    def _peek(self, key: int, request: m.BrowseRequest, now: Now) -> Admitted:
+        topics, group = dead_letter_names((request.topic,), request.group)
+        partition = self.context.catalogue.partition_named(topics[0], request.partition)
+        if isinstance(partition, m.Failed):
+            return partition
+        source = group.removesuffix(DEAD_SUFFIX)
+        if self.context.catalogue.is_group_deleted(partition.topic, source):
+            return self.context.catalogue.no_group(topics[0], source)
+        if request.complete:
+            return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
+        peek = m.PeekRequest(
+            0, partition, group, request.which, request.cursor, request.limit, request.bodies
+        )
+        replica = self.context.replicas.get(partition)
+        if replica is None:
+            return PeekCoordinator(key, peek)
+        page = replica.on_peek(peek, now)
+        return m.BrowseReply(partition, page.items, page.cursor, page.slices)
+
+    def _show(self, request: m.ShowRequest, now: Now) -> Admitted:
+        replica = self.context.replicas.get(request.partition)
+        if replica is None:
+            detail = f"node {self.context.state.me} has no replica of that partition: ask one that has"
+            return m.Failed(Code.NOT_FOUND, detail)
+        if request.span.size != 1:
+            return m.Failed(Code.USAGE, f"{request.span.size} messages are named: one can be shown")
+        shown = shown_of(replica.batches, replica.views.groups, request.span, now)
+        if not request.body:
+            return shown
+        return shown._replace(slices=slices_of(replica.batches, replica.topic.name, (request.span,)))
+
+    def _describe(self, request: m.DescribeGroup, now: Now) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
+        here = [self.context.replicas[place] for place in places if place in self.context.replicas]
+        parts = tuple(part_of(replica, request.group, now) for replica in here)
+        return m.DescribeGroupReply(topic.id, request.group, parts)
+
+    # ---------------------------------------------------------------------- deliveries
+
+    def _extend(self, key: int, request: m.ExtendRequest) -> Admitted:
+        problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
+        return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
+
+    def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
+        letter = request.letter
+        if letter is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
+            detail = "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
+            return m.Failed(Code.USAGE, detail)
+        if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
+            detail = (
+                f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
+                f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
+            )
+            return m.Failed(Code.USAGE, detail)
+        if request.interrupted and (letter is not None or request.delay):
+            return m.Failed(
+                Code.USAGE, "what is interrupted comes again at once: give no delay and no dead_letter"
+            )
+        if letter is not None:
+            letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
+        return RejectCoordinator(key, request._replace(letter=letter))
+
+    def _fetch(self, key: int, request: m.Fetch, now: Now) -> Admitted:
+        context = self.context
+        topics, group = dead_letter_names(request.topics, request.group)
+        most = limits.LETTERS_PER_CHUNK if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
+        request = request._replace(
+            topics=topics,
+            group=group,
+            partitions=tuple(sorted(dict.fromkeys(request.partitions))),
+            max_messages=min(request.max_messages, most),
+            min_messages=min(request.min_messages, most),
+            max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
+        )
+        problem = check_fetch(request, context.config.hold_time_max)
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        asked: list[PartitionId] = []
+        if request.spans:
+            request = request._replace(
+                spans=tuple(SpanSet.from_spans(request.spans).items())
+            )  # each message once
+        seen: dict[bytes, None] = {}  # several patterns may match one topic
+        new: list[Topic] = []
+        for name in dict.fromkeys(request.topics):
+            found = self._partitions_asked(name, request, seen, new)
+            if isinstance(found, m.Failed):
+                return found
+            asked += found
+        no_capacity = (
+            context.catalogue.why_no_groups(new, request.group.removesuffix(DEAD_SUFFIX)) if new else None
+        )
+        if no_capacity is not None:
+            return no_capacity
+        context.fetches += 1
+        if len(asked) > limits.FETCH_PARTITIONS_MAX:
+            start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
+            asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
+        here = tuple([partition for partition in asked if context.may_coordinate(partition, now)])
+        if len(here) < len(asked):
+            foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
+            return SplitCoordinator(key, request, here + foreign, now)
+        return FetchCoordinator(key, request, here, context.fetches % max(1, len(here)), now)
+
+    def _partitions_asked(
+        self, name: str, request: m.Fetch, seen: dict[bytes, None], new: list[Topic]
+    ) -> list[PartitionId] | m.Failed:
+        """Return the partitions of that topic, or of all that the pattern matches now: none, if it matches none.
+
+        Topics that were ``seen`` for another name are left out; topics in which the group would be made go to ``new``.
+        """
+        catalogue = self.context.catalogue
+        source = request.group.removesuffix(DEAD_SUFFIX)
+        found: list[PartitionId] = []
+        for topic in catalogue.topics_matching(name):
+            if topic.id in seen:
+                continue
+            if not catalogue.reads(topic.id, source):
+                if source == request.group and catalogue.makes_group(topic, source):
+                    new.append(topic)
+                elif is_pattern(name):
+                    continue
+                else:
+                    return catalogue.no_group(name, source)
+            seen[topic.id] = None
+            state = self.context.state
+            full = self._no_capacity_for_group(topic, source) if state.capacity or state.memory_full else ""
+            if full:
+                return m.Failed(Code.STORAGE_FULL, full)
+            for number in request.partitions or range(topic.partitions):
+                if number >= topic.partitions:  # nor are the following ones
+                    if is_pattern(name):
+                        break
+                    there = plural(topic.partitions, "partition")
+                    return m.Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}")
+                found.append(PartitionId(topic.id, number))
+        if not found and not is_pattern(name) and catalogue.topic_named(name) is None:
+            return catalogue.not_found(name)
+        return found
+
+
+ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] = {
+    m.OpenSession: lambda router, key, request, now: router._open_session(),
+    m.CloseSession: lambda router, key, request, now: m.CloseSessionReply(),
+    m.LeaveRequest: lambda router, key, request, now: m.LeaveReply(),
+    m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
+    m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
+    m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
+    m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),
+    m.Fetch: lambda router, key, request, now: router._fetch(key, request, now),
+    m.AckRequest: lambda router, key, request, now: AckCoordinator(key, request),
+    m.RejectRequest: lambda router, key, request, now: router._reject(key, request, now),
+    m.ExtendRequest: lambda router, key, request, now: router._extend(key, request),
+    m.SetGroup: lambda router, key, request, now: router._set_group(key, request),
+    m.DeleteGroup: lambda router, key, request, now: router._delete_group(key, request),
+    m.PurgeRequest: lambda router, key, request, now: router._purge(key, request),
+    m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
+    m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),
+    m.ShowRequest: lambda router, key, request, now: router._show(request, now),
+    m.DescribeGroup: lambda router, key, request, now: router._describe(request, now),
+    m.DeclareSurvivors: lambda router, key, request, now: DeclareCoordinator(key, request),
+}
+"""Functions that return a request's coordinator or the answer, by kind, if all of its names are known here."""
+
+
+def check_hold_time(hold_time: float, most: float) -> str:
+    """Return why a hold time cannot be granted, or ""."""
+    if not limits.HOLD_TIME_MIN_S <= hold_time <= most:
+        return (
+            f"hold_time is {hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to this cluster's "
+            f"hold_time_max, {most} s"
+        )
+    return ""
+
+
+def check_fetch(request: m.Fetch, hold_time_max: float) -> str:
+    """Return the error of a FETCH, or ""."""
+    problem = check_hold_time(request.hold_time, hold_time_max)
+    if problem:
+        return problem
+    if not request.topics:
+        return "no topic is named"
+    if any(name.endswith(DEAD_LETTER_TOPIC) for name in request.topics):
+        return "topics and their dead letters cannot be fetched in one request: make one for each"
+    problem = check_group_name(request.group.removesuffix(DEAD_SUFFIX))
+    if problem:
+        return problem
+    if request.start not in ("earliest", "latest"):
+        return f"start is {request.start[:50]!r}: it must be 'earliest' or 'latest'"
+    if request.max_messages < 1 or request.max_bytes < 1:
+        return "max_messages and max_bytes must be at least 1"
+    if not 0 <= request.max_wait <= limits.LONG_POLL_MAX_S:
+        return f"max_wait is {request.max_wait} s: it must be from 0 to {limits.LONG_POLL_MAX_S} s"
+    return check_named(request) if request.spans else ""
+
+
+def check_named(request: m.Fetch) -> str:
+    """Return the error of a FETCH that names messages, or ""."""
+    named = sum(span.size for span in request.spans)
+    if named > limits.FETCH_NAMED_MAX:
+        return (
+            f"{plural(named, 'message')} are named: at most {limits.FETCH_NAMED_MAX}; send several requests"
+        )
+    if len(request.topics) != 1 or is_pattern(request.topics[0]) or len(set(request.partitions)) != 1:
+        return "messages are named: name their topic and their partition, and no other one"
+    if request.max_wait:
+        return f"messages are named, and max_wait is {request.max_wait} s: it must be 0"
+    return ""
+
+
+def check_group_name(group: str) -> str:
+    """Return the error of a group's name, or ""."""
+    if not group or len(group.encode()) > limits.NAME_BYTES_MAX or "!" in group:
+        return (
+            f"group is {group[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} bytes and no '!', but for the "
+            f"{DEAD_SUFFIX!r} of a group's dead letters"
+        )
+    if not group.isprintable():
+        return f"group is {group[:50]!r}: it must be printable"
+    return ""

@@ -1,0 +1,109 @@
+"""Values of `quorumq status`: of the node, and, by pages, of its partitions. Nothing is counted for it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.tally import tally
+from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests.context import Context
+from quorumq.core.values import limits
+from quorumq.core.values.types import Now, PartitionId
+
+Page = tuple[list[dict[str, object]], tuple[PartitionId, str] | None]
+
+
+def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
+    """Return this node's values for `quorumq status`, without its partitions; all are plain (docs/operations.md)."""
+    state, peers = context.state, context.peers
+    p99 = context.hold_times.p99()
+    others = {
+        node: {
+            "up": node in state.links,
+            "incarnation": state.known[node].n if node in state.known else 0,
+            "heard_s_ago": round(now.mono - peers.heard_at[node], 3) if node in peers.heard_at else None,
+            **peers.facts.get(node, {}),
+        }
+        for node in state.config.nodes
+        if node != state.config.node
+    }
+    return {
+        "node": state.config.node,
+        "cluster_id": state.config.cluster_id,
+        "incarnation": state.incarnation.n,
+        "trusted": state.trusted,
+        "resync": f"{trust.resync.reason}; {trust.resync.explain(context)}" if trust.resync else "",
+        "moved": trust.explain_suspicion(),
+        "placed": trust.placed.why if trust.placed is not None else "",
+        "placed_by": trust.placed.n if trust.placed is not None else 0,
+        "quarantine_s": round(context.quarantine_left(now), 3),
+        "hold_time_max": state.config.hold_time_max,
+        "disk_full": state.disk_full,
+        "disk_capacity": state.capacity.name.lower(),
+        "names": context.catalogue.names_used()._asdict(),
+        "memory_full": bool(state.memory_full),
+        "requests": len(context.requests),
+        "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,
+        "slow_answers": slow_answers(p99, state.config),
+        "peers": others,
+    }
+
+
+def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = None) -> Page:
+    """Return the next partitions and groups, in order, as many as one step of the core may take.
+
+    Args:
+        begin: the partition to begin with, and the group in it; None for the first.
+
+    Returns:
+        A mapping for each partition, and the place to go on from, None at the end. A partition of many groups comes in
+        several pages, each with some of its groups.
+    """
+    rows: list[dict[str, object]] = []
+    capacity = limits.STATUS_ROWS_MAX
+    first, group = begin if begin is not None else (None, "")
+    order = sorted(context.replicas)
+    for partition in order if first is None else order[bisect_left(order, first) :]:
+        if capacity <= 0:
+            return rows, (partition, "")
+        replica = context.replicas[partition]
+        groups = replica.views.groups
+        names = sorted(groups)
+        if partition == first:
+            names = names[bisect_left(names, group) :]
+        told = names[: capacity - 1]
+        rows.append(row_of(replica, [groups[name] for name in told], now))
+        capacity -= 1 + len(told)
+        if len(told) < len(names):
+            return rows, (partition, names[len(told)])
+    return rows, None
+
+
+def row_of(replica: Replica, views: list[GroupView], now: Now) -> dict[str, object]:
+    """Return the status of one partition, and of some of its groups."""
+    batches = replica.batches
+    return {
+        "topic": replica.topic.name,
+        "partition": replica.partition.number,
+        "replicas": list(replica.members),
+        "messages": batches.present.messages,
+        "missing": batches.absent.messages,
+        "lost": batches.lost,
+        "reclaimed": batches.reclaimed.messages,
+        "batches": len(batches.stored),
+        "groups": {view.name: tally(batches, view, now) for view in views},
+    }
+
+
+def slow_answers(p99: float | None, config: NodeConfig) -> str:
+    """Return advice if peers answer HOLDs so late that deliveries suffer; "" if they do not."""
+    if p99 is None or p99 <= min(config.hold_time_max / 10, config.request_timeout / 5):
+        return ""
+    return (
+        f"its peers take up to {p99:.2g} s to answer a HOLD: each delivery takes as long, and a hold needs "
+        f"{2.5 * p99:.2g} s or more. Let consumers ask for longer holds (hold_time, hold_time_max), or look for "
+        "what is slow: the network, or nodes that have too much to do"
+    )

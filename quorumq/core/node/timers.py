@@ -1,0 +1,157 @@
+"""A node's timers, as `NodeState.at` sets them, and their actions."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from quorumq.core.cluster.state import Timer
+from quorumq.core.messages.effects import Effect
+from quorumq.core.node.request_router import RequestRouter
+from quorumq.core.node.upkeep import Upkeep
+from quorumq.core.recovery import resync
+from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests import costs
+from quorumq.core.requests.burial import bury
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.remote import SplitCoordinator
+from quorumq.core.values import limits
+from quorumq.core.values.fairqueue import NOBODY
+from quorumq.core.values.types import Now, PartitionId
+
+TIMERS_PER_STEP = 128
+"""Timers that one step runs of all that are due: a thousand holds may run out at once."""
+
+LASTING = frozenset(("heartbeat", "reclaim", "sync"))
+"""Timers that always have something to do."""
+
+ABOUT: Final = {
+    "round": "rounds",
+    **dict.fromkeys(("advance", "gathered", "again"), "requests"),
+    "forget": "given",
+}
+"""Timers with nothing left to do once what they name is not in that table of the `Context`."""
+
+
+class Timers:
+    """The timers of one node.
+
+    Args:
+        trust: component that asks others for promises that the directory lacks.
+        upkeep: component of the regular work.
+        door: component that closes sessions, in as many steps as it takes.
+    """
+
+    __slots__ = ("context", "router", "trust", "upkeep")
+
+    def __init__(self, context: Context, trust: Trust, upkeep: Upkeep, router: RequestRouter) -> None:
+        self.context = context
+        self.trust = trust
+        self.upkeep = upkeep
+        self.router = router
+
+    def run(self, now: Now) -> list[Effect]:
+        """Do what is due, but no more than one step has time for: the rest, and all that this makes due, comes next."""
+        timers = self.context.state.timers
+        due: list[Timer] = []
+        while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
+            due.append(heapq.heappop(timers)[2])
+        return [effect for timer in due for effect in self.on_timer(timer, now)]
+
+    def is_stale(self, timer: Timer) -> bool:
+        """Return True if a timer has nothing left to do, and so is to wake no node."""
+        table = ABOUT.get(timer[0])
+        if table is not None:
+            return timer[1] not in getattr(self.context, table)  # type: ignore[misc]
+        match timer:
+            case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
+                return True  # its topic was deleted
+            case ("recover", peer, number):
+                return not self.context.recovery.is_current(peer, number)
+            case ("expire", partition, name, span, _):
+                leases = self.context.replicas[partition].group(name).leases
+                return all(lease.held is None for _, lease in leases.within(span))
+        return False
+
+    def on_timer(self, timer: Timer, now: Now, *, waits: bool = True) -> list[Effect]:
+        """Run a timer's action. ``waits``: for its turn, if it is costly."""
+        context, state = self.context, self.context.state
+        if self.is_stale(timer):
+            return []
+        match timer:
+            case ("expire", partition, name, span, owner):
+                return context.replicas[partition].on_expire(name, span, owner, now)
+            case ("refresh", partition, name, span):
+                replica = context.replicas[partition]
+                replica.views.refresh(replica.group(name), span, now)
+            case ("due", partition, number):
+                context.replicas[partition].storing.on_due(number, now)
+            case ("round", number):
+                return context.rounds[number].on_timeout(context, number, now)
+            case ("advance" | "again", key) if waits and context.waits(context.requests[key], timer):
+                pass  # for its turn
+            case ("again", key):
+                return context.requests[key].go_on(context, now)
+            case ("advance", key):
+                fetch = context.requests[key]
+                return fetch.advance(context, now) if isinstance(fetch, FetchCoordinator) else []
+            case ("gathered", key):
+                split = context.requests[key]
+                return split.on_gathered(context, now) if isinstance(split, SplitCoordinator) else []
+            case ("free" | "close", caller, *_) if waits:
+                context.costly.put(caller, costs.runs(len(timer[-1])), timer)
+            case ("close", caller, producer_id, partitions):
+                return self.router.close_session(caller, producer_id, partitions, now)
+            case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
+                context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
+            case ("batch", partition, number, first):
+                context.replicas[partition].storing.on_offered(number, first, now)
+            case ("look",):
+                return self._look(now)
+            case ("sweep",):
+                return self.upkeep.go_on_reclaiming(now)
+            case ("compare",):
+                return self.upkeep.go_on_comparing(now)
+            case ("free", caller, released):
+                return context.free_in_steps(caller, released, now)
+            case ("forget", key):
+                del context.given[key]
+            case ("recover", peer, _):
+                return context.recovery.ask(state, context.replicas, peer, now)
+            case ("resync",) if self.trust.resync is not None:
+                state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
+                effects = [
+                    effect
+                    for peer in state.links
+                    for effect in self.trust.resync.ask(context, peer, now, afresh=True)
+                ]
+                # The missing messages may be needed no more: the topic was deleted meanwhile.
+                return effects + self.trust.end_resync(context)
+            case ("heartbeat",):
+                state.at(now.mono + context.config.heartbeat, ("heartbeat",))
+                return self.upkeep.heartbeat(now)
+            case ("bury",):
+                state.buries = False
+                return bury(context, now)
+            case ("reclaim",):
+                state.at(now.mono + context.config.sync_interval, ("reclaim",))
+                return self.upkeep.reclaim(now)
+            case ("sync", peer):
+                pause = context.config.sync_interval * (0.5 + context.rng.random())
+                state.at(now.mono + pause, ("sync", peer))
+                if peer in state.links and state.trusted:
+                    return self.upkeep.sync(peer, now)
+        return []
+
+    def _look(self, now: Now) -> list[Effect]:
+        """Have groups that are backfill look at more, until the step has no time left."""
+        context, backfill = self.context, self.context.state.backfill
+        for partition in list(backfill):
+            if context.state.looks_left <= 0:
+                break
+            if partition not in context.replicas or context.replicas[partition].views.go_on(now):
+                del backfill[partition]
+        if backfill:
+            context.state.at(now.mono, ("look",))
+        return []

@@ -1,0 +1,147 @@
+"""A node's regular work: heartbeats, anti-entropy with a peer, RECLAIM."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
+from quorumq.core.messages.effects import Done, Effect, Persist, Send
+from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery.resync import in_chunks
+from quorumq.core.recovery.trust import TOKEN_POSITION
+from quorumq.core.requests.burial import bury
+from quorumq.core.requests.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
+from quorumq.core.requests.context import Context, forget
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
+
+
+class Upkeep:
+    """The component that keeps replicas alike, and drops payload that is not needed."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def heartbeat(self, now: Now) -> list[Effect]:
+        """Send heartbeats; and journal now and then the peers' reports on their directories."""
+        effects = self.context.heartbeats(now)
+        peers = self.context.peers
+        if peers.positions.counting:  # for the next ones
+            effects.append(Persist(peers.positions.records(peers.seen, now), (Done(TOKEN_POSITION),)))
+        return effects
+
+    def on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
+        """Note that a peer lives, the groups it has a FETCH parked for, and its statement about itself."""
+        self.context.peers.note_position(sender, incarnation, message.position)
+        # Partitions without a replica here (their topics were deleted) are left out: nothing would drop them, or ask.
+        named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
+        for key in [key for key in self.context.state.parked if key[2] == sender and key[:2] not in named]:
+            del self.context.state.parked[key]
+        for partition, group in named:
+            self.context.state.parked[(partition, group, sender)] = now.mono
+        self.context.peers.on_heartbeat(sender, message)
+
+    # ---------------------------------------------------------------- anti-entropy
+
+    def greet(self, peer: NodeId, now: Now) -> list[Effect]:
+        """Send registers, and our digests: a link is up."""
+        return self._send_registers(peer) + self.offer(peer, now)
+
+    def sync(self, peer: NodeId, now: Now) -> list[Effect]:
+        """Send registers, and our digests; and ask for messages that have been missing here for long."""
+        return self._send_registers(peer) + self.offer(peer, now, absent=True)
+
+    def _send_registers(self, peer: NodeId) -> list[Effect]:
+        """Return every topic and group that we know of."""
+        catalogue = self.context.catalogue
+        return [Send(peer, chunk) for chunk in in_chunks(catalogue.registers(), catalogue.all_groups())]
+
+    def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
+        """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
+        for partition, replica in self.context.replicas.items():
+            if peer in replica.members:
+                replica.sync.owed[peer] = absent
+                self.context.state.comparing[partition] = None
+        return self.go_on_comparing(now)
+
+    def on_compared(self, sender: NodeId, message: SyncOffer | SyncListed, now: Now) -> list[Effect]:
+        """Compare a peer's digests with ours: now, or when the step's time for it is over, later."""
+        replica = self.context.replicas[message.partition]
+        if message.epoch != replica.topic.epoch:
+            return []
+        replica.sync.take(sender, message)
+        self.context.state.comparing[message.partition] = None
+        return self.go_on_comparing(now)
+
+    def go_on_comparing(self, now: Now) -> list[Effect]:
+        """Do the work of anti-entropy, partition by partition, as far as one step has time for it.
+
+        The rest has its turn later. Offers that come meanwhile replace older ones.
+        """
+        state = self.context.state
+        effects: list[Effect] = []
+        waiting, state.comparing = state.comparing, {}
+        left = iter(waiting)
+        for partition in left:
+            replica = self.context.replicas.get(partition)
+            if replica is None:
+                continue  # its topic was deleted meanwhile
+            if state.compares_left > 0:
+                effects += replica.sync.work(replica.topic, now)
+            if replica.sync.is_left():
+                state.compare_later(partition)
+            if state.compares_left <= 0:
+                break
+        for partition in left:
+            state.compare_later(partition)
+        return effects
+
+    # --------------------------------------------------------------------- RECLAIM
+
+    def reclaim(self, now: Now) -> list[Effect]:
+        """Drop the payload that no group needs, and bury dying messages."""
+        self.context.state.reclaiming.update(dict.fromkeys(self.context.replicas))
+        return self.go_on_reclaiming(now) + bury(self.context, now)
+
+    def go_on_reclaiming(self, now: Now) -> list[Effect]:
+        """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
+
+        If it waits for that, ask which groups there are. Producer ids that are done with are looked at by one of the
+        replicas at a time, on average.
+        """
+        state = self.context.state
+        effects: list[Effect] = []
+        topics: dict[bytes, None] = {}
+        waiting, state.reclaiming = state.reclaiming, {}
+        left = iter(waiting)
+        for partition in left:
+            replica = self.context.replicas.get(partition)
+            if replica is None:
+                continue  # its topic was deleted meanwhile
+            replica.reclaim.sweep(now)
+            effects += forget(replica.batches.mended())
+            if replica.reclaim.settled and state.trusted:
+                heard = self.context.peer_groups.heard_by_majority(replica.members, partition.topic, now)
+                effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
+                if replica.reclaim.settled_last > heard:
+                    topics[partition.topic] = None
+            if replica.reclaim.more:
+                state.reclaim_later(partition)
+            else:
+                effects += self._close_some(partition, replica, now)
+            if state.reclaims_left <= 0:
+                break
+        for partition in left:
+            state.reclaim_later(partition)
+        return effects + self.context.peer_groups.ask(topics, now)
+
+    def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
+        """Ask the other replicas about some producer ids that are done with here."""
+        context = self.context
+        if not (replica.batches.idle_since and context.state.trusted):
+            return []
+        if context.rng.random() * len(replica.members) >= 1:
+            return []
+        producer_ids = replica.closing.candidates(context.config.session_idle, now, PRODUCER_IDS_PER_ROUND)
+        return CloseCoordinator(partition, tuple(producer_ids)).start(context, now) if producer_ids else []

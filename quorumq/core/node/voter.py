@@ -1,0 +1,157 @@
+"""A node's votes: requests of a quorum go to the replica that they are about, or are refused."""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.messages.effects import Done, Effect, Persist, Send
+from quorumq.core.messages.records import BatchStored
+from quorumq.core.requests.context import Context
+from quorumq.core.values.deadnames import source_of
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
+
+Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.Survey | m.CloseRequest
+"""Requests of a quorum that are about one partition."""
+
+
+class Voter:
+    """Answers quorum requests."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def on_request(
+        self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
+    ) -> list[Effect]:
+        if not self.context.state.trusted and not isinstance(message, m.Hold):
+            # Our answer would not count: this directory may not be all there ever was. But we abstain from a HOLD,
+            # so that its round need not wait for us.
+            return []
+        if isinstance(message, m.Store):
+            return self._on_store(sender, incarnation, message, now)
+        if isinstance(message, m.Hold) and message.released:
+            self.context.release(message.released, now)
+        replica = self.context.replicas.get(message.partition)
+        if replica is None:
+            error, effects = self._why_no_replica(sender, message.partition)
+            return effects + self._refuse(sender, message, error)
+        if message.epoch != replica.topic.epoch and not isinstance(message, m.Hold):
+            return self._refuse(sender, message, Code.WRONG_EPOCH, replica.vector())
+        if isinstance(message, m.CloseRequest):
+            return replica.on_close_ask(sender, message, now)
+        views = replica.views
+        if message.group not in views.groups and views.is_deleted(message.group):
+            catalogue = self.context.catalogue
+            register = catalogue.groups[(message.partition.topic, source_of(message.group))]
+            # Here, too, the sender hears the register first.
+            told = Send(sender, m.PutGroup(0, register))
+            return [told, *self._refuse(sender, message, Code.NOT_FOUND)]
+        match message:
+            case m.Hold():
+                key = (message.partition, message.group, sender)
+                self.context.state.active[key] = now.mono
+                if message.parked:
+                    self.context.state.parked[key] = now.mono
+                else:
+                    self.context.state.parked.pop(key, None)
+                reply, effects = replica.on_hold(sender, incarnation, message, now)
+                if message.released:
+                    effects.append(Send(sender, m.ReleaseReply(message.released)))
+                effects.append(Send(sender, reply))
+                return effects
+            case m.Extend():
+                extended, effects = replica.on_extend(message, now)
+                return [*effects, Send(sender, extended)]
+            case m.Ack():
+                return replica.on_ack(sender, message, now)
+            case m.Reject():
+                return replica.on_reject(sender, message, now)
+            case m.Merge():
+                return replica.on_merge(sender, message, now)
+            case m.Survey():
+                return [Send(sender, replica.on_survey(message, now))]
+
+    def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
+        """Answer a STORE: keep, or refuse, each of its batches. STORED goes once all that was kept is durable.
+
+        A batch that is present already is answered backfill all that may not be durable yet. So a retry that overtakes
+        its own fsync is not promised early.
+        """
+        effects: list[Effect] = []
+        records: list[BatchStored] = []
+        problems: list[m.Problem] = []
+        members: tuple[NodeId, ...] = ()
+        parts: tuple[m.Store | m.Part, ...] = (message, *message.more)
+        for at, part in enumerate(parts):
+            partition = part.batch.header.partition
+            replica = self.context.replicas.get(partition)
+            if replica is None:
+                error, told = self._why_no_replica(sender, partition)
+                detail = ""
+                effects += told
+            else:
+                members = members or replica.members
+                record, error, detail = replica.storing.take(
+                    sender, part, replica.topic, now, asked=message.round > 0
+                )
+                if record is not None:
+                    records.append(record)
+            if error:
+                problems.append(m.Problem(at, error, detail))
+        then: list[Send | Done] = []
+        if message.round:
+            votes, hold = None, message.hold
+            if hold is not None:
+                votes, told = self.on_piggybacked(
+                    sender, incarnation, hold, now, problems[0].error if problems else ""
+                )
+                effects += told
+            known = self.context.state.vector(tuple(sorted(members)))
+            then.append(Send(sender, m.StoreReply(message.round, tuple(problems), known, votes=votes)))
+            if len(problems) == len(parts):  # nothing is promised
+                return [*effects, *then]  # type: ignore[list-item]
+        if records:
+            then.append(Done(records[-1].number))
+        return [*effects, Persist(tuple(records), tuple(then))] if then else effects
+
+    def on_piggybacked(
+        self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str
+    ) -> tuple[m.HoldReply, list[Effect]]:
+        """Return the votes, as on any HOLD, for one that is piggybacked; none if the STORE is ``refused``, for that
+        reason."""
+        if refused:
+            return m.refusal(hold, refused), []
+        *effects, answer = self.on_request(sender, incarnation, hold, now)
+        assert isinstance(answer, Send)
+        assert isinstance(answer.message, m.HoldReply)
+        return answer.message, effects
+
+    def _refuse(
+        self, sender: NodeId, message: Asked, error: str, known: tuple[Incarnation, ...] = ()
+    ) -> list[Effect]:
+        """Refuse: nothing is done. Requests of anti-entropy are not answered."""
+        if not message.round and isinstance(message, m.Merge):
+            return []
+        return [Send(sender, m.refusal(message, error, known))]
+
+    def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
+        """Return why there is no replica: an unknown topic, a set without this node, or a deletion.
+
+        The sender hears of a deletion before it hears our answer, so that it asks no other node again.
+        """
+        topic = self.context.catalogue.topics.get(partition.topic)
+        if topic is not None and topic.deleted:
+            return Code.NOT_FOUND, [Send(sender, m.PutTopic(0, topic))]
+        if topic is not None and partition.number < topic.partitions:
+            return Code.WRONG_EPOCH, []
+        return Code.UNKNOWN_TOPIC, []
+
+    def on_durable(self, last: int, now: Now) -> None:
+        """Note that batch ``last`` is durable, and so are those of lower numbers: they are journaled in that order."""
+        unwritten = self.context.state.unwritten
+        while unwritten and (number := next(iter(unwritten))) <= last:
+            replica = self.context.replicas.get(unwritten.pop(number))
+            if replica is not None:
+                replica.storing.on_durable(number, now)

@@ -1,0 +1,185 @@
+"""Out of quarantine before its time: the holds, learned from the other replicas.
+
+A replica that was started again has forgotten which holds it granted, so it abstains until all of them must have run
+out (quarantine). Where a partition has other replicas, they know. This module asks them (docs/protocol.md,
+RECOVERY, (b)): once *every* other replica of the partition, itself out of quarantine, has answered with its table
+of holds, the union of them is kept and the quarantine of this partition is over.
+
+Why that is safe. Say that P starts again, and that a hold h is live, or will be, with a majority that counts a vote
+of P's old start. That majority has another member Q.
+
+- Q granted (or extended) h before it answered P: then h is in Q's answer, and P keeps it. If Q has it no more, it
+  ran out there, and so did its coordinator's deadline; or its owner gave it up; or acked it, and then Q tells it for
+  as long as it would have lasted, as that ACK may be at Q alone (`Recall.acked_early`); or it was extended at a
+  majority without Q, which has a member besides P that answers, too: hence *every* other replica.
+- Q granted it after it answered: before Q could answer, HELLO made P's new incarnation durable at Q, and every
+  reply of Q says which incarnation of P it knows. So in that round the vote of P's old start is superseded and does
+  not count. The same if Q is the coordinator.
+- Q itself was started again since: it answers only out of quarantine, so this argument holds for Q's table, or all
+  that Q had granted has run out. Two replicas that were started again together do not answer each other.
+
+Two owners may be reported of one message: one of them half won it, and no node here can say which. It stays blocked
+for all until both are gone (`fate.on_reported`). A hold that was learned is no memory of a ballot granted here: what
+ballots this replica granted in earlier starts is bounded by the minimum ballot, and by nothing else.
+
+Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
+for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds are taken over only
+once every other replica has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from quorumq.core.cluster.state import Granted, NodeState
+from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.partition.recall import Reported
+from quorumq.core.partition.replica import Replica
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.types import NodeId, Now, PartitionId
+
+Replicas = Mapping[PartitionId, Replica]
+"""This node's replicas, by partition."""
+
+ASK_FIRST_S = 0.1
+ASK_AGAIN_S = 2.0
+"""A request that is not answered is repeated after the first of these; the pause doubles up to the second."""
+
+HOLDS_PER_CHUNK = 2000
+"""Holds in one chunk of an answer: some 200 bytes each."""
+
+
+class Asked(NamedTuple):
+    """The request to one peer that an answer would count for."""
+
+    round: int
+    pause: float  # seconds until it is repeated
+
+
+class Recovery:
+    """Answers that the replicas of one node still await before their quarantine may end early.
+
+    Attributes:
+        not known to be dead: per partition in quarantine, the other replicas that have not answered.
+        greeted: peers that have dialled us, and said nothing yet.
+    """
+
+    __slots__ = ("_asked", "_chunks", "_reported", "greeted", "not_dead")
+
+    def __init__(self) -> None:
+        self.not_dead: dict[PartitionId, dict[NodeId, None]] = {}
+        self._asked: dict[NodeId, Asked] = {}
+        self.greeted: dict[NodeId, None] = {}
+        self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
+        self._reported: dict[PartitionId, list[Reported]] = {}
+
+    def want(self, replica: Replica, now: Now) -> None:
+        """If ``replica``, just made, is in quarantine and has others to ask, ask them from now on."""
+        if replica.in_quarantine(now) and len(replica.members) > 1:
+            others = [member for member in replica.members if member != replica.node.me]
+            self.not_dead[replica.partition] = dict.fromkeys(others)
+
+    # ------------------------------------------------------------------------ asking
+
+    def ask(
+        self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now, *, afresh: bool = False
+    ) -> list[Effect]:
+        """Ask ``peer`` for the rest of its answer, and again after a pause. Every request has a number of its own.
+
+        Args:
+            afresh: True if a link to it has just come up; False if the pause since the last request is over.
+        """
+        for partition in list(self.not_dead):
+            replica = replicas.get(partition)  # None: its topic was deleted
+            if replica is None or not replica.in_quarantine(now):
+                self._forget(partition)
+        wanted = [partition for partition, not_dead in self.not_dead.items() if peer in not_dead]
+        before = self._asked.pop(peer, None)
+        for key in [key for key in self._chunks if key[1] == peer]:
+            del self._chunks[key]
+        if not wanted or peer not in state.links:
+            return []
+        number = state.next_round()
+        pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
+        self._asked[peer] = Asked(number, pause)
+        state.at(now.mono + pause, ("recover", peer, number))
+        return [Send(peer, HoldsRequest(number, tuple(wanted)))]
+
+    def on_hello(self, peer: NodeId) -> None:
+        """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
+        if self.not_dead:
+            self.greeted[peer] = None
+
+    def forget_greetings(self) -> None:
+        """Drop the greetings, for a driver that loses no request sent too early."""
+        self.greeted.clear()
+
+    def on_words(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
+        """Ask ``peer`` again when it sends the first message after its HELLO: it can answer now."""
+        if peer not in self.greeted:
+            return []
+        del self.greeted[peer]
+        return self.ask(state, replicas, peer, now, afresh=True)
+
+    def is_current(self, peer: NodeId, number: int) -> bool:
+        """Return True if request ``number`` is the last one that ``peer`` was asked, and its answer is not complete."""
+        asked = self._asked.get(peer)
+        return asked is not None and asked.round == number
+
+    def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
+        """Take in a chunk of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
+        not_dead = self.not_dead.get(message.partition)
+        if not_dead is None or sender not in not_dead or not self.is_current(sender, message.round):
+            return
+        replica = replicas.get(message.partition)
+        if replica is None or not replica.in_quarantine(now):
+            # It grants already: a late answer may be older than its grants.
+            self._forget(message.partition)
+            return
+        chunks = self._chunks.setdefault((message.partition, sender), {})
+        chunks[message.chunk] = message.holds
+        if len(chunks) < message.chunks:
+            return
+        del self._chunks[(message.partition, sender)]
+        del not_dead[sender]
+        reported = self._reported.setdefault(message.partition, [])
+        for holds in chunks.values():
+            reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
+        if self.has_heard_enough(replica, not_dead):
+            self._forget(message.partition)
+            replica.end_quarantine(reported, now)
+
+    def has_heard_enough(self, replica: Replica, not_dead: dict[NodeId, None]) -> bool:
+        """Return True if every other replica of the partition has answered."""
+        return not not_dead
+
+    def _forget(self, partition: PartitionId) -> None:
+        self.not_dead.pop(partition, None)
+        self._reported.pop(partition, None)
+        if not self.not_dead:
+            self._asked.clear()
+            self.greeted.clear()
+            self._chunks.clear()
+
+
+def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) -> list[Effect]:
+    """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
+
+    The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
+    """
+    effects: list[Effect] = []
+    granted: dict[PartitionId, list[Granted]] | None = None
+    for partition in message.partitions:
+        replica = replicas.get(partition)
+        if replica is None or sender not in replica.members or not replica.may_vote(now):
+            continue
+        granted = replica.node.grants(now) if granted is None else granted
+        told = replica.recall.holds_to_tell(now, granted.get(partition, ()))
+        chunks = chunks_of(told, HOLDS_PER_CHUNK) or [()]
+        effects += [
+            Send(sender, HoldsReply(message.round, partition, number, len(chunks), chunk))
+            for number, chunk in enumerate(chunks)
+        ]
+    return effects

@@ -1,0 +1,302 @@
+"""A node's state from the journal, and back: what a start replays, a snapshot holds, and a clean stop adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.peers import Seen, seen_last
+from quorumq.core.cluster.state import NodeConfig, NodeState
+from quorumq.core.messages.records import (
+    BatchStored,
+    CleanStopped,
+    ClusterMade,
+    DecisionPut,
+    DelaysSet,
+    DirectoryMade,
+    GroupPut,
+    JournalRecord,
+    MemoryAtStop,
+    PeerPosition,
+    PeerSeen,
+    Placed,
+    Reclaimed,
+    Reserved,
+    SessionsClosed,
+    Started,
+    TopicPut,
+    Trusted,
+    TrustLost,
+)
+from quorumq.core.partition.recall import PartitionRecord
+from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests.context import Context
+from quorumq.core.values import limits
+from quorumq.core.values.clock import HybridClock
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import Decision, Group, Incarnation, NodeId, Now
+
+BALLOTS_AT_STOP_MAX = 10_000
+"""Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
+
+
+MOVED_MS: Final = 60_000
+DOUBT_S: Final = 600.0
+"""If the time of day has moved by more seconds than this since the journal's last record, nothing is buried for its age
+for the same time: the node was away for long, or the clock was wrong, then or now, and may be put right yet."""
+
+
+class Replay:
+    """A journal, read once. Its records of partitions wait until their topics are known.
+
+    Args:
+        trust: component that takes in the journal's records about the directory.
+        journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
+        directory: the number of the data directory, used if the journal names none.
+
+    Attributes:
+        is_new: True if the journal names no directory.
+        is_noted: True if the journal has a ClusterMade.
+        void: batches on disk that are not needed: reclaimed before a crash, or no use.
+        orphans: batches of topics that are not known here.
+
+    Raises:
+        ValueError: the journal is another node's, or of a cluster that was made otherwise than ``config`` says.
+    """
+
+    def __init__(
+        self, config: NodeConfig, trust: Trust, journal: Iterable[JournalRecord], directory: int
+    ) -> None:
+        self.config = config
+        self.trust = trust
+        self.catalogue = Catalogue(config.node)
+        self.directory = directory
+        self.is_new = True
+        self.is_noted = False
+        self.starts = 0
+        self.last = Incarnation(0, 0)
+        self.reserve = 0
+        self.seen: Seen = {}
+        self.positions: dict[NodeId, tuple[int, int]] = {}
+        self.stop: CleanStopped | None = None
+        self.groups: list[Group] = []
+        self.decisions: list[Decision] = []
+        self.partitioned: list[BatchStored | PartitionRecord] = []
+        self.void: list[int] = []
+        self.orphans: list[int] = []
+        for record in journal:
+            self.stop = None
+            self._take(record)
+
+    def _take(self, record: JournalRecord) -> None:
+        match record:
+            case DirectoryMade(node, cluster_id, directory):
+                if (node, cluster_id) != (self.config.node, self.config.cluster_id):
+                    raise UsageError(
+                        f"the data directory belongs to node {node!r} of cluster {cluster_id!r}, "
+                        f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
+                    )
+                self.directory, self.is_new = directory, False
+            case ClusterMade(nodes, hold_time_max, machines):
+                self.config.check_same(nodes, hold_time_max, machines)
+                self.is_noted = True
+            case Started(incarnation):
+                self.starts, self.last = max(self.starts, incarnation.n), incarnation
+                self.trust.note_start(record)
+            case Trusted() | TrustLost() | Placed():
+                self.starts = self.trust.replay(record, self.starts)
+            case PeerSeen(node, _, directory):
+                known = self.seen.get(node, ())
+                if known and known[-1].directory != directory:
+                    self.positions.pop(node, None)
+                self.seen[node] = seen_last(known, record)
+            case PeerPosition(node, directory, position, start):
+                if node in self.seen and self.seen[node][-1].directory == directory:
+                    self.positions[node] = (position, start)
+            case Reserved(time):
+                self.reserve = max(self.reserve, time)
+            case TopicPut(topic):
+                self.catalogue.take_topic(topic)
+            case DecisionPut(decision):
+                self.decisions.append(decision)
+            case GroupPut(group):
+                self.groups.append(group)
+            case CleanStopped():
+                self.stop = record
+            case _:
+                self.partitioned.append(record)
+
+    def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
+        """Return the node's identity, clock and other state in this start."""
+        starts, trusted = self.trust.begin(self.starts, newest=newest)
+        if starts + 1 >= limits.STARTS_MAX:
+            raise UsageError(
+                f"node {self.config.node!r} would be at start {starts + 1}, and no start count reaches "
+                f"{limits.STARTS_MAX}: this node id is used up. Make another cluster, and take the messages there"
+            )
+        incarnation = Incarnation(starts + 1, nonce)
+        if self.stop is not None and (self.stop.incarnation != self.last or self.trust.is_elsewhere):
+            self.stop = None  # it names another start, or another copy of the directory
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.trust.once else 0.0
+        if self.stop is not None:
+            quarantine = self.stop.quarantine_s
+        state = NodeState(
+            config=self.config,
+            catalogue=self.catalogue,
+            incarnation=incarnation,
+            directory=self.directory,
+            clock=HybridClock(self.config.node, self.reserve, self.reserve),
+            trusted=trusted,
+            quarantine_until=now.mono + quarantine,
+            # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new
+            # link: only the number says that it answers a question of the old start. So no two starts use one number.
+            round_count=incarnation.n << 32,
+        )
+        begun = self.trust.begun if boot else ()
+        others = {
+            start.incarnation.n for start in begun if start.boot != boot
+        }  # a copy of the directory may have used such a number, too
+        state.same_boot = frozenset(start.incarnation.n for start in begun) - others
+        state.known[self.config.node] = incarnation
+        for node, seen in self.seen.items():
+            state.learn(node, seen[-1].incarnation)
+        for group in self.groups:
+            self.catalogue.take_group(group)
+        for decision in self.decisions:
+            self.catalogue.take_decision(decision)
+        return state
+
+    def fill(self, context: Context, now: Now) -> None:
+        """Make the replicas, with all that the journal says of them."""
+        context.make_replicas(context.catalogue.topics.values(), now)
+        replicas = context.replicas
+        self._note_clocks(context.state, now)
+        # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
+        # Closed producer ids come next: nothing is stored of them any more.
+        reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
+        over: list[PartitionRecord] = [
+            record for record in self.partitioned if isinstance(record, SessionsClosed)
+        ]
+        void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
+        for gone in [*reclaimed, *over]:
+            if gone.partition in replicas:
+                replicas[gone.partition].recall.replay(gone, now)
+        for record in self.partitioned:
+            if isinstance(record, BatchStored):
+                self._load(context, record, now, void)
+            elif not isinstance(record, Reclaimed | SessionsClosed) and record.partition in replicas:
+                replicas[record.partition].recall.replay(record, now)
+        if self.stop is not None:
+            restore(context, self.stop, now)
+        for replica in replicas.values():
+            replica.views.refresh_all(now)
+
+    def _note_clocks(self, state: NodeState, now: Now) -> None:
+        """Note how far the time of day has moved, and whether ages go by it that may be wrong.
+
+        Since a record of this boot the monotonic clock says by how much. Else all that time may have passed, or not.
+        """
+        timed = [record for record in self.partitioned if isinstance(record, BatchStored | DelaysSet)]
+        times = [
+            (record.mono_ms, record.received_ms if isinstance(record, BatchStored) else record.at_ms)
+            for record in timed
+            if record.start in state.same_boot and record.mono_ms <= 1000 * now.mono
+        ]
+        if times:
+            mono_ms, wall_ms = max(times)
+            moved_ms = now.wall_ms - wall_ms - (1000 * now.mono - mono_ms)
+            if abs(moved_ms) > MOVED_MS:
+                state.moved_s = moved_ms / 1000
+        else:
+            walls = [
+                record.received_ms if isinstance(record, BatchStored) else record.at_ms for record in timed
+            ]
+            moved_ms = now.wall_ms - max(walls, default=now.wall_ms)
+        if abs(moved_ms) > MOVED_MS and len(times) < len(timed):
+            state.uncertain_until = now.mono + DOUBT_S
+
+    def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
+        context.state.next_batch = max(context.state.next_batch, record.number + 1)
+        replica = context.replicas.get(record.batch.header.partition)
+        if record.number in void:
+            self.void.append(record.number)
+        elif replica is None:
+            self.orphans.append(record.number)
+        else:
+            replica.storing.load(record, replica.topic.ttl_s, now)
+            if record.number not in replica.batches.stored:
+                self.void.append(record.number)
+
+
+def restore(context: Context, stop: CleanStopped, now: Now) -> None:
+    """Take in the holds and ballots that the start before kept for this one."""
+    replicas = context.replicas
+    for kept in stop.memory:
+        if kept.partition in replicas:
+            replicas[kept.partition].group(kept.group).restore_memory(kept.min_ballot, kept.ballots)
+    for held in stop.holds:
+        if held.partition in replicas:
+            replicas[held.partition].recall.restore_hold(held, now)
+    for partition in stop.recovered:
+        if partition in replicas:
+            replicas[partition].end_quarantine([], now)
+
+
+def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
+    """Return the records of a clean stop, if any: they save the next start its quarantine, and cost room."""
+    able = context.state.trusted and not context.state.no_capacity(CleanStopped)
+    return [(clean_stop(context, now),)] if able else []
+
+
+def clean_stop(context: Context, now: Now) -> CleanStopped:
+    """Return the holds and ballots that this start keeps for the next one.
+
+    It speaks for no replica in quarantine: holds granted before this start may be live and is not in its table.
+    Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
+    """
+    able = [replica for replica in context.replicas.values() if not replica.in_quarantine(now)]
+    granted = context.state.grants(now)
+    holds = [
+        held
+        for replica in able
+        for held in replica.recall.holds_at_stop(now, granted.get(replica.partition, ()))
+    ]
+    memory: list[MemoryAtStop] = []
+    most = BALLOTS_AT_STOP_MAX
+    for replica in able:
+        kept = replica.recall.memory_at_stop(most)
+        most -= sum(len(group.ballots) for group in kept)
+        memory += kept
+    left = max(0.0, context.state.quarantine_until - now.mono)
+    return CleanStopped(
+        incarnation=context.state.incarnation,
+        holds=tuple(holds),
+        quarantine_s=left,
+        recovered=tuple(replica.partition for replica in able) if left else (),
+        memory=tuple(memory),
+    )
+
+
+def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
+    """Return everything durable but the batches, for the head of a journal segment."""
+    state, catalogue = context.state, context.catalogue
+    records: list[JournalRecord] = [
+        DirectoryMade(state.me, state.config.cluster_id, state.directory),
+        cluster_made(state.config),
+        *trust.begun,
+        Reserved(state.clock.reserving),
+    ]
+    records += trust.snapshot(trusted=state.trusted)
+    records += context.peers.snapshot()
+    records += [TopicPut(topic) for topic in catalogue.registers()]
+    records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
+    records += map(GroupPut, catalogue.all_groups())
+    for partition in sorted(context.replicas):
+        records += context.replicas[partition].recall.snapshot(now)
+    return records
+
+
+def cluster_made(config: NodeConfig) -> ClusterMade:
+    """Return the record of the cluster's fixed settings."""
+    return ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max, tuple(sorted(config.machines)))

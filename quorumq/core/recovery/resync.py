@@ -1,0 +1,179 @@
+"""A node that is not trusted learns from the others what it may have promised.
+
+A directory that was wiped, or brought back from a backup, may lack tombstones that were promised from another copy of
+it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
+have decided (docs/protocol.md, RECOVERY). Each `RF - majority + 1` other replicas include a member of every such
+majority but us; each majority of the node list is met by `nodes - majority + 1` others, who have the registers.
+A peer answers after HELLO made our new incarnation durable there: what it decides later, it decides with
+a reply that supersedes our old votes.
+
+Everything is asked for in requests with a number of their own, repeated until answered; chunks are merged as they
+come, since merging never harms. Payload is not part of it: once the node is trusted, anti-entropy brings that.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.cluster.rounds import majority_of
+from quorumq.core.messages import ResyncReply, ResyncRequest, SyncState, SyncTopics
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.requests.context import Context
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.limits import GROUPS_PER_CHUNK, STARTS_FAR
+from quorumq.core.values.types import Decision, Group, NodeId, Now, PartitionId, Topic
+
+ASK_AGAIN_S = 0.5
+
+PRODUCER_IDS_MAX = 2048
+"""Producer ids of one answer, about; each counts once for each group."""
+
+REGISTERS_PER_CHUNK = 50
+
+Part = tuple[NodeId, PartitionId | None]
+"""One peer's part of a resync: its registers (None), or what it has of one partition."""
+
+
+class Resync:
+    """Answers that a node which is not trusted has, and still awaits.
+
+    Args:
+        reason: cause, for people.
+
+    Attributes:
+        survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
+    """
+
+    __slots__ = ("_asked", "_at", "_chunks", "heard", "reason", "survivors")
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.survivors: tuple[NodeId, ...] = ()
+        self.heard: dict[Part, None] = {}
+        self._asked: dict[Part, int] = {}  # the number of the request that an answer counts for
+        self._at: dict[Part, int] = {}  # the place to go on from
+        self._chunks: dict[Part, dict[int, None]] = {}
+
+    # --------------------------------------------------------------------- what is needed
+
+    def missing(self, context: Context) -> list[str]:
+        """Return the answers still missing, for people; empty once the node is trusted again."""
+        lacks: list[str] = []
+        lacking = self.lacking(context, context.config.nodes, None)
+        if lacking:
+            lacks.append(f"the registers of {lacking} more nodes")
+        for partition, replica in context.replicas.items():
+            lacking = self.lacking(context, replica.members, partition)
+            if lacking:
+                lacks.append(f"{replica.topic.name}/{partition.number} from {lacking} more replicas")
+        return lacks
+
+    def lacking(self, context: Context, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
+        """Return how many more of ``members`` must report what they have of a partition, or their registers."""
+        heard = sum((member, partition) in self.heard for member in members)
+        lacking = max(0, self.needed(len(members)) - heard)
+        if self.survivors:
+            left = [member for member in members if member in self.survivors]
+            lacking = min(lacking, sum((member, partition) not in self.heard for member in left))
+        return lacking
+
+    def needed(self, size: int) -> int:
+        """Return how many of the ``size - 1`` others must report what they have."""
+        return min(size - majority_of(size) + 1, size - 1)
+
+    def explain(self, context: Context) -> str:
+        """Return what is missing, and what would have it go on, for people."""
+        lacks = self.missing(context)
+        if not lacks:
+            return "still missing nothing but its own disk"
+        others = [node for node in context.config.nodes if node != context.state.me]
+        away = [node for node in others if node not in context.state.links]
+        learning = [node for node in others if not context.peers.facts.get(node, {}).get("trusted", True)]
+        if away:
+            lacks.append(f"{', '.join(away)} cannot be reached")
+        elif learning and all(peer in learning for peer, _ in self._asked):
+            lacks.append(
+                f"{', '.join(learning)} is not trusted either: where what they lost cannot be brought back, "
+                "`quorumq survivors declare` lets them go on with what is left"
+            )
+        return f"still missing {'; '.join(lacks)}"
+
+    # ------------------------------------------------------------------------------ asking
+
+    def ask(self, context: Context, peer: NodeId, now: Now, *, afresh: bool) -> list[Effect]:
+        """Ask ``peer`` for all that it has not sent yet; for parts asked for already only ``afresh``."""
+        if peer not in context.state.links:
+            return []
+        parts: list[Part] = [(peer, None)]
+        parts += [(peer, found) for found, replica in context.replicas.items() if peer in replica.members]
+        effects: list[Effect] = []
+        for part in parts:
+            if part not in self.heard and (afresh or part not in self._asked):
+                number = self._asked[part] = context.state.next_round()
+                self._chunks[part] = {}
+                effects.append(Send(peer, ResyncRequest(number, part[1], self._at.get(part, 0))))
+        return effects
+
+    def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+        """Take in a chunk of an answer: merge it, and go on once all chunks are here."""
+        effects: list[Effect] = []
+        topics, groups = message.registers
+        effects += context.take_in_registers(sender, topics, groups, now)
+        effects += context.take_in_decisions(message.decisions)
+        replica = context.replicas.get(message.partition) if message.partition is not None else None
+        if replica is not None and message.state is not None:
+            effects += replica.on_sync_state(sender, message.state, now, pull=False)
+        part = (sender, message.partition)
+        if self._asked.get(part) != message.round:
+            return effects
+        chunks = self._chunks[part]
+        chunks[message.chunk] = None
+        if len(chunks) < message.chunks:
+            return effects
+        del self._asked[part]
+        if message.following:
+            self._at[part] = message.following
+        else:
+            self.heard[part] = None
+        for peer in context.config.nodes:  # new partitions may have come with the registers
+            effects += self.ask(context, peer, now, afresh=False)
+        return effects
+
+
+def far_above(n: int) -> int:
+    """Return the start count to begin again above if ``n`` is reported: no start of this node id has reached it.
+
+    It is the second block after that of ``n``, because ``n`` may be one of many that only an absent peer has seen, or
+    be from before the last resync (docs/protocol.md, RECOVERY).
+    """
+    return (n // STARTS_FAR + 2) * STARTS_FAR
+
+
+def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
+    """Answer RESYNC-ASK with a partition's contents from a place on, or registers, if this node is trusted."""
+    if not context.state.trusted:
+        return []
+    catalogue = context.catalogue
+    nothing = SyncTopics((), ())
+    answers: list[tuple[SyncTopics, SyncState | None, tuple[Decision, ...]]] = []
+    following = 0
+    if message.partition is None:
+        topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
+        answers += [(chunk, None, ()) for chunk in in_chunks(topics, catalogue.all_groups())]
+        decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
+        answers += [(nothing, None, chunk) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
+    elif (replica := context.replicas.get(message.partition)) is not None:
+        if not replica.sync.renew():
+            context.state.compare_later(message.partition)
+            return []  # it asks again
+        states, following = replica.sync.everything(message.start, PRODUCER_IDS_MAX, replica.topic.epoch, now)
+        answers += [(nothing, state, ()) for state in states]
+    answers = answers or [(nothing, None, ())]
+    return [
+        Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
+        for at, answer in enumerate(answers)
+    ]
+
+
+def in_chunks(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:
+    """Return registers in chunks that fit a frame."""
+    told = [SyncTopics(chunk, ()) for chunk in chunks_of(topics, REGISTERS_PER_CHUNK)]
+    return told + [SyncTopics((), chunk) for chunk in chunks_of(groups, GROUPS_PER_CHUNK)]

@@ -1,0 +1,170 @@
+"""An operator declares that the nodes which is trusted are all that is left.
+
+If more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
+no node can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
+each of them goes on with what all survivors tell (core/recovery/resync.py), and forgets what none of them knows.
+
+It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
+to the nodes that have new ones. What it rests on is asked of every node of the list first: each answers; each can
+be trusted or learns; and each has durably seen the newest start of each that learns. So no directory is counted as lost
+that a node may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a
+lost one counts any more, wherever it comes from. A learner's survivors last as long as its start, and it still hears
+every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
+"""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import majority_of
+from quorumq.core.messages.effects import Effect, Persist, Send
+from quorumq.core.recovery.resync import Resync
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now
+
+WHY_CHARS_MAX = 1000
+
+
+def tell(
+    context: Context, resync: Resync | None, sender: NodeId, message: m.SurvivorsRequest
+) -> list[Effect]:
+    """Answer SURVIVORS-ASK: can this node be trusted, and which starts has it seen. A declaration counts from here
+    on."""
+    state = context.state
+    if resync is not None and message.survivors:
+        resync.survivors = message.survivors
+    seen = [m.Seen(state.me, state.incarnation, state.directory)]
+    seen += [m.Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
+    told = m.SurvivorsReply(
+        message.round,
+        state.trusted,
+        resync.reason[:WHY_CHARS_MAX] if resync is not None else "",
+        tuple(seen),
+        resync.survivors if resync is not None else (),
+    )
+    return [Persist((), (Send(sender, told),))]
+
+
+class DeclareCoordinator(Coordinator):
+    """DECLARE: ask every node how it is, then send those that learn the survivors.
+
+    Args:
+        request: the survivors as the operator knows them; with none, only the question is asked.
+    """
+
+    __slots__ = ("plan", "request", "told")
+
+    def __init__(self, key: int, request: m.DeclareSurvivors) -> None:
+        super().__init__(key)
+        self.request = request
+        self.told: dict[NodeId, tuple[Incarnation, m.SurvivorsReply]] = {}
+        self.plan: m.DeclareSurvivorsReply | None = None
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        away = [
+            node
+            for node in context.config.nodes
+            if node != context.state.me and node not in context.state.links
+        ]
+        if away:
+            return self.refuse(
+                context, f"{_cannot(away, 'be reached')} from {context.state.me}: {_bring_back(away)}"
+            )
+        return self.ask_all(context, context.config.nodes, (), now)
+
+    def ask_all(
+        self, context: Context, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
+    ) -> list[Effect]:
+        """Begin a round of SURVIVORS-ASK among ``nodes``."""
+        self.told.clear()
+        this = self.open_round(context, nodes, now)
+        return [Send(node, m.SurvivorsRequest(this.number, survivors)) for node in nodes]
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, m.SurvivorsReply)
+        this = self.rounds[message.round]
+        if this.hear(sender, incarnation):
+            self.told[sender] = (incarnation, message)
+        if not this.everyone:
+            return []
+        self.close_round(context, message.round)
+        if self.plan is not None:
+            return self.finish(context, self.plan)
+        plan = self.judge(context)
+        if isinstance(plan, m.Failed):
+            return self.finish(context, plan)
+        if not self.request.survivors:
+            return self.finish(context, plan)
+        if sorted(self.request.survivors) != sorted(plan.survivors):
+            detail = (
+                f"{', '.join(plan.survivors)} is trusted now, and {', '.join(self.request.survivors)} were declared to "
+                "be all that is left: look again"
+            )
+            return self.fail(context, Code.CONFLICT, detail)
+        self.plan = plan
+        return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
+
+    def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
+        """Return the survivors and the learners, once all nodes have answered; or why nothing can be declared."""
+        survivors = tuple(node for node in context.config.nodes if self.told[node][1].trusted)
+        others = [node for node in context.config.nodes if node not in survivors]
+        waiting = [node for node in others if not self.told[node][1].why]
+        if waiting:  # new, or about to be trusted: with what it has, it is no node that learns
+            return _refused(
+                f"{', '.join(waiting)} is not trusted yet, and does not resync: its status says what it waits for"
+            )
+        if not self.is_needed(context, survivors):
+            left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
+            return m.Failed(
+                Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} is trusted{left}"
+            )
+        for learner in others:
+            own = m.Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
+            unseen = [node for node in context.config.nodes if own not in self.told[node][1].seen]
+            if unseen:
+                detail = (
+                    f"{', '.join(unseen)} has not seen start {own.incarnation.n} of {learner} yet: is there a way "
+                    "between them? Try again in a moment"
+                )
+                return _refused(detail)
+        return m.DeclareSurvivorsReply(
+            survivors, tuple(m.Learner(node, self.told[node][1].why) for node in others)
+        )
+
+    def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
+        """Return True if a learner waits for more than the survivors have."""
+        topics = context.catalogue.topics.values()
+        sets = [context.config.nodes, *(members for topic in topics for members in topic.replicas)]
+        return any(
+            sum(node in survivors for node in nodes)
+            < min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)
+            for nodes in sets
+        )
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        silent = [node for node in self.rounds[number].members if node not in self.told]
+        if self.plan is None:
+            return self.refuse(context, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
+        detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
+        heard = len(context.config.nodes) - len(silent)
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, len(context.config.nodes), heard)
+
+    def refuse(self, context: Context, detail: str) -> list[Effect]:
+        """Answer that nothing was declared."""
+        return self.finish(context, _refused(detail))
+
+
+def _refused(detail: str) -> m.Failed:
+    return m.Failed(Code.NOT_STORED, f"nothing was declared: {detail}")
+
+
+def _cannot(nodes: list[NodeId], what: str) -> str:
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes)} cannot {what}"
+
+
+def _bring_back(nodes: list[NodeId]) -> str:
+    it, its = ("it", "its") if len(nodes) == 1 else ("them", "their")
+    return f"start {it}, with {its} own directory if that still exists, else with an empty one"

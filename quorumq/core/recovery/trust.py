@@ -1,0 +1,288 @@
+"""A node's trust in its data directory: it is trusted if it has every promise that was made from it.
+
+A new directory, one that may be an old copy, and one that a peer knows to lack something cannot. What the node answers
+from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/recovery/resync.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages import Failed
+from quorumq.core.messages.effects import Done, Effect, LinkUp, Persist
+from quorumq.core.messages.records import JournalRecord, Placed, Reserved, Started, Trusted, TrustLost
+from quorumq.core.recovery.resync import Resync, far_above
+from quorumq.core.requests.context import Context
+from quorumq.core.values import limits
+from quorumq.core.values.clock import RESERVE_STEP
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now
+
+TOKEN_STARTED = -1
+TOKEN_TRUSTED = -2
+TOKEN_LOST = -3
+TOKEN_POSITION = -4
+TOKEN_RESERVE = -(1 << 62)
+"""Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+
+STARTS_KEPT = 256
+"""Last starts of a directory that its journal has. A peer that has slept through all of them may tell of
+an older one, which is not looked for."""
+
+IF_ALL_WERE_RESTORED = (
+    "if the whole cluster was restored from a backup, what was acked since that was taken is delivered again"
+)
+
+
+@dataclass(slots=True, eq=False)
+class Trust:
+    """One start of a node's knowledge of its own directory.
+
+    Attributes:
+        place: location of the directory at this start, as a number; 0 if the driver cannot tell.
+        placed: location of the directory by the journal; None if it names none.
+        begun: the last starts of this directory, this one last.
+        once: True if it could be trusted in this start or one before.
+        moved: True if it may be an old copy: no vote until every other node has been heard.
+        resync: answers still awaited, of a directory that lost something; None without a resync.
+        above: the starts up to this one count as taken into account by its resyncs.
+        lost: True if nothing is said or counted any more: the node waits for the disk, to begin again.
+        minimum ballot: lower bound of ballots, once the resync is over.
+        vouchers: nodes that said that they know no other directory.
+    """
+
+    config: NodeConfig
+    place: int
+    placed: Placed | None = None
+    begun: tuple[Started, ...] = ()
+    once: bool = False
+    moved: bool = False
+    resync: Resync | None = None
+    above: int = 0
+    lost: bool = False
+    min_ballot: int = 0
+    confirmed_by: dict[NodeId, None] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------- the journal
+
+    def note_start(self, start: Started) -> None:
+        """Note that the directory has this start."""
+        self.begun = (*(begun for begun in self.begun if begun != start), start)[-STARTS_KEPT:]
+
+    def replay(self, record: Trusted | TrustLost | Placed, starts: int) -> int:
+        """Take in a record of the journal, which has ``starts`` starts so far; return how many there are after it."""
+        if isinstance(record, Trusted):
+            self.once, self.resync = True, None
+        elif isinstance(record, Placed):
+            self.placed = record
+        else:
+            self.once, self.resync = False, Resync(record.reason)
+            self.above = max(self.above, record.above or far_above(starts))
+            return max(starts, self.above)
+        return starts
+
+    def snapshot(self, *, trusted: bool) -> list[JournalRecord]:
+        """Return the durable records about the directory."""
+        records: list[JournalRecord] = []
+        if self.above or self.resync is not None:
+            reason = self.resync.reason if self.resync is not None else "before the last resync"
+            records.append(TrustLost(self.above, reason))
+        if trusted or (self.moved and self.once):
+            records.append(Trusted())
+        if self.placed is not None:
+            records.append(self.placed)
+        return records
+
+    # --------------------------------------------------------------------- the place
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return True if the data directory was found elsewhere than the journal says."""
+        return bool(self.place) and self.placed is not None and self.placed.place != self.place
+
+    def begin(self, starts: int, *, newest: bool) -> tuple[int, bool]:
+        """Return the start to begin above, and True if the directory is trusted now: the journal is read.
+
+        Args:
+            starts: count of starts that the journal has seen.
+            newest: True if an operator says that this directory is the newest there is, wherever it lies.
+        """
+        if self.is_elsewhere and self.resync is not None:
+            self.above = far_above(starts)  # an old copy may lack the last starts
+            return self.above, self.once
+        self.moved = self.is_elsewhere and not newest
+        return starts, self.once and not self.moved
+
+    def start(self, context: Context) -> list[JournalRecord]:
+        """Return the records of the directory for the first Persist of this start."""
+        records: list[JournalRecord] = []
+        start = context.state.incarnation.n
+        if self.resync is not None and self.is_elsewhere:
+            records.append(TrustLost(self.above, self.resync.reason))
+        if not self.moved:
+            records += self._trust_place(
+                start,
+                "it could not be trusted anyway, and resyncs"
+                if self.resync is not None
+                else "an operator said that it is the newest there is",
+            )
+        if len(self.config.nodes) == 1 and not context.state.trusted:
+            why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
+            records += [*self._trust_place(start, why), Trusted()]
+        return records
+
+    def on_started(self, context: Context) -> None:
+        """Go on after the first Persist is durable. A node that is alone has no other to ask."""
+        if len(self.config.nodes) == 1:
+            context.state.trusted = self.once = True
+            self.moved = False
+
+    def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
+        """Return the record that makes this start's place the one that later starts compare theirs with."""
+        if not self.place or (self.placed is not None and self.placed.place == self.place):
+            return []
+        why = f"it was copied here, or restored from a backup; {why}" if self.placed is not None else ""
+        self.placed = Placed(self.place, start, why)
+        return [self.placed]
+
+    # -------------------------------------------------------------------- gaining it
+
+    def not_dead(self) -> list[NodeId]:
+        """Return the other nodes that have not yet reported their view of this one."""
+        return [node for node in self.config.nodes if node not in (*self.confirmed_by, self.config.node)]
+
+    def hear(self, context: Context, peer: NodeId) -> list[Effect]:
+        """Count a peer's answer: an empty directory is new once all others have said that they know no other.
+
+        A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
+        link that comes up compares starts, directories and positions first.
+        """
+        if context.state.trusted or self.resync is not None:
+            return []
+        self.confirmed_by[peer] = None
+        if self.not_dead():
+            return []
+        why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
+        trusted = self._trust_place(context.state.incarnation.n, why)
+        return [Persist((*trusted, Trusted()), (Done(TOKEN_TRUSTED),))]
+
+    def end_resync(self, context: Context) -> list[Effect]:
+        """Be trusted again once all has been heard, backfill all of it in the journal.
+
+        If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
+        clock by now, which is therefore the minimum ballot of grants that may be forgotten here.
+        """
+        state = context.state
+        if self.resync is None or state.trusted or self.resync.missing(context):
+            return []
+        self.min_ballot = state.clock.wanted
+        reserve = max(self.min_ballot + RESERVE_STEP, state.clock.reserving)
+        state.clock.reserving = reserve
+        done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
+        return [Persist((Reserved(reserve), Trusted()), done)]
+
+    def on_trusted(self, context: Context, now: Now) -> bool:
+        """Have this node's answers count from here on. Return True if that ends a resync: quarantine begins."""
+        context.state.trusted = self.once = True
+        self.moved = False
+        if self.resync is None:
+            return False
+        self.resync = None
+        clock = context.state.clock
+        clock.min_ballot = max(clock.min_ballot, self.min_ballot)
+        until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
+        context.state.quarantine_until = until
+        for replica in context.replicas.values():
+            replica.quarantine_until = until
+            replica.sync.pulling_until = 0.0
+            for view in replica.views.with_holds():
+                view.min_ballot = max(view.min_ballot, clock.min_ballot)
+            context.recovery.want(replica, now)
+        return True
+
+    # --------------------------------------------------------------------- losing it
+
+    def compare(self, context: Context, event: LinkUp) -> str:
+        """Return the reason if what a peer knows of this node shows that the directory lacks something; else ""."""
+        state, positions = context.state, context.peers.positions
+        for seen in event.seen:
+            if seen.n > self.above and not self._is_ours(seen):
+                return (
+                    f"{event.peer} has seen start {seen.n} of node {state.me!r}, which the data directory of start "
+                    f"{state.incarnation.n} does not have: it was emptied, or is an old copy"
+                )
+        after = next((start for start in self.begun if start.incarnation.n > event.position_by), None)
+        if (
+            not positions.counting
+            or self.resync is not None
+            or after is None
+            or event.position_by <= self.above
+        ):
+            return ""
+        if event.position > after.found:
+            return (
+                f"start {event.position_by} of node {state.me!r} told {event.peer} of {event.position} records, and "
+                f"start {after.incarnation.n} found {after.found}: the data directory is an old copy"
+            )
+        return ""
+
+    def _is_ours(self, start: Incarnation) -> bool:
+        """Return True if a start was of this directory, by its own knowledge.
+
+        The number alone does not say: an old copy that is started counts on from its own, and uses numbers again.
+        """
+        return start.n < self.begun[0].incarnation.n or any(
+            begun.incarnation == start for begun in self.begun
+        )
+
+    def lose(self, context: Context, seen_n: int, reason: str) -> list[Effect]:
+        """Begin again above what a peer has seen, once durable: this directory does not know it, and may lack promises.
+
+        Far above: another peer, which is away, may have seen later starts of this node. Were one of their numbers used
+        again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
+        start.
+        """
+        self.lost = True
+        context.state.trusted = False
+        self.resync = Resync(reason)
+        above = max(self.above, far_above(seen_n))
+        trusted = self._trust_place(context.state.incarnation.n, f"it was an old copy: {reason}")
+        self.moved = False
+        return [Persist((*trusted, TrustLost(above, reason)), (Done(TOKEN_LOST),))]
+
+    # --------------------------------------------------------------------- for people
+
+    def explain_suspicion(self) -> str:
+        """Return why this node does not trust its directory yet, and what would have it go on; "" if it does."""
+        if not self.moved:
+            return ""
+        return (
+            "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
+            "may lack what was promised since. Every other node has to say first what it knows: still missing "
+            f"{', '.join(self.not_dead()) or 'nothing but its own disk'}. Start these; or empty the directory, and the "
+            "node learns from the others; or, if nothing has run from another copy of it since, start this node once "
+            "with --directory-is-newest"
+        )
+
+    def refusal(self, context: Context) -> Failed:
+        """Return the answer to clients while this node is not trusted."""
+        me = self.config.node
+        if self.resync is not None:
+            detail = (
+                f"node {me} is not trusted ({self.resync.reason}) and asks "
+                f"the others: {self.resync.explain(context)}"
+            )
+            return Failed(Code.NOT_STORED, detail)
+        detail = (
+            f"node {me} is new and waits until every other node has said that it never saw it: "
+            f"still missing {', '.join(self.not_dead()) or 'nothing but its own disk'}"
+        )
+        if self.moved:
+            detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"
+        return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.confirmed_by) + 1)
+
+
+def reserve_token(reserve: int) -> int:
+    """Return the token that `Durable` has once the clock's reserve is on disk."""
+    return TOKEN_RESERVE + (reserve >> 16)

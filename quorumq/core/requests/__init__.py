@@ -1,0 +1,1 @@
+"""Client requests, each from its first check to its answer."""

@@ -1,0 +1,136 @@
+"""Burial: undeliverable messages become dead letters, whether or not a consumer reads the group.
+
+A message is *dying* here when its deliveries are used up, or when its time to live is over by our clock. A FETCH that
+meets one makes a dead letter of it. But no consumer fetches from a group whose last worker is gone. Its dying messages
+would be ready for ever, an autoscaler would start workers for nothing, and no alert for dead letters would come. So
+every node looks now and then, and holds dying messages as a FETCH would, in runs. A majority of the voters decides, as
+for a FETCH. A message that they do not call dead is released, and counts no attempt.
+
+One node of a replica set does it for a group at a time: the first live one, as the group's name ranks them. Any other
+one joins in by chance, because the first may be in quarantine, or may not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from quorumq.core import messages as m
+from quorumq.core.messages.effects import Effect
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
+from quorumq.core.partition.choice import OVERDUE
+from quorumq.core.partition.fate import EXHAUSTED
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.hashing import mix, salt_of
+from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.holdround import HoldRound
+from quorumq.core.values import limits
+from quorumq.core.values.types import Now, Span
+
+HOLD_S: Final = 5.0
+"""Seconds for which dying messages are held during a burial, at most."""
+
+ROUNDS: Final = 16
+"""Rounds of HOLD that one burial has, before the others of its node have a turn."""
+
+CHANCE: Final = 1 / 8
+"""Probability that a node buries although it is not the first of its replica set."""
+
+
+class Burial(FetchCoordinator):
+    """Holds the dying messages of one group in one partition, and makes dead letters of them. No client waits for it.
+
+    Args:
+        key: a negative number, because no client's key is negative.
+        replica: this node's replica of that partition.
+        group: the name of the group.
+        why: `EXHAUSTED` or `OVERDUE`.
+    """
+
+    __slots__ = ("begun", "why")
+
+    def __init__(self, key: int, replica: Replica, group: str, why: int, hold_time: float, now: Now) -> None:
+        most = limits.FETCH_MESSAGES_MAX
+        request = m.Fetch((replica.topic.name,), group, most, 1 << 40, 1, 0, 0.0, hold_time, now.mono)
+        super().__init__(key, request, (replica.partition,), 0, now)
+        self.why = why
+        self.begun = 0  # rounds
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        return self.advance(context, now)
+
+    def advance(self, context: Context, now: Now) -> list[Effect]:
+        """Begin the next round once the last one is decided, until nothing is dying or all rounds are used up."""
+        effects: list[Effect] = []
+        (partition,) = self.partitions
+        while not (self.done or self.rounds):
+            replica = context.replicas[partition]
+            view = replica.views.groups.get(self.request.group)
+            ballot = None
+            if view is not None and self.begun < ROUNDS and not self.conflict and replica.may_vote(now):
+                picked = replica.choice.choose_dying(view, now, self.why, limits.RUNS_PER_STEP)
+                if picked.wants:
+                    ballot = context.state.clock.fresh(now)
+            if ballot is None:
+                return effects + self.finish(context, None)
+            self.begun += 1
+            effects += self._hold(context, replica, picked, ballot, now)
+        return effects
+
+    def open_hold(self, context: Context, *args: Any) -> tuple[HoldRound, m.Hold]:
+        """Mark the HOLD of an overdue message, so that replicas that may not know its age abstain."""
+        this, hold = super().open_hold(context, *args)
+        return this, hold._replace(overdue=self.why == OVERDUE)
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        """Finish without a reply, because no client waits for one."""
+        return super().finish(context, None)
+
+    def _win(
+        self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
+    ) -> list[Effect]:
+        """Give the message back, with the voters' count of its attempts, because they do not call it dead."""
+        effects = self._learn(this, span, attempts, now) if attempts != NO_ATTEMPTS else []
+        self.conflict = True  # choosing it again at once would bring it again
+        return effects + context.free(
+            [m.Released(this.partition, self.request.group, this.owner, (span,))], now
+        )
+
+
+def bury(context: Context, now: Now) -> list[Effect]:
+    """Begin to bury the dying messages of the groups here, if this node is the one to do it."""
+    effects: list[Effect] = []
+    under_way = {
+        (*pending.partitions, pending.request.group)
+        for pending in context.requests.values()
+        if isinstance(pending, Burial)
+    }
+    for partition, replica in list(context.replicas.items()):
+        for view in list(replica.views.groups.values()):
+            for why in reasons(replica, view, now):
+                name = view.name
+                if (partition, name) not in under_way and is_first(context, replica, name):
+                    hold_time = min(HOLD_S, context.config.hold_time_max)
+                    made = Burial(context.next_key(), replica, name, why, hold_time, now)
+                    context.requests[made.key] = made
+                    effects += made.start(context, now)
+    return effects
+
+
+def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
+    """Return the reasons for which messages of the group are dying here."""
+    if view.skipping or view.source is not None:
+        return []
+    found = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
+    if not replica.node.is_uncertain(now) and replica.choice.overdue(view, now):
+        found.append(OVERDUE)
+    return found
+
+
+def is_first(context: Context, replica: Replica, group: str) -> bool:
+    """Return True if this node is to bury for the group: it is the first live member, or wins by chance."""
+    salt = salt_of(f"{group}/{replica.partition.number}")
+    alive = [name for name in replica.members if name == context.state.me or name in context.state.links]
+    first = max(alive, key=lambda name: (mix(replica.choice.salts[name] ^ salt), name))
+    return first == context.state.me or context.rng.random() < CHANCE

@@ -1,0 +1,81 @@
+"""Dropping of producer ids that are over.
+
+Every producer session is a producer id. For every producer id each replica keeps which of its messages it knows and
+their state in each group: a few runs, but for ever, unless it is certain that nothing more comes of the producer id.
+That takes all replicas of the partition (docs/protocol.md, RECLAIM, "Closing a producer id"). Each promises, durably,
+to take no further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
+When all have said so in one round, each in its newest incarnation, nothing of the producer id can be anywhere. Its
+published messages are settled and reclaimed, and a batch that was not stored yet is refused from then on. Its number
+stays in a set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
+
+While a promise stands and the producer id is not closed, anti-entropy may still bring messages that another replica
+stored before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.messages import CloseReply, CloseRequest, PeerMessage
+from quorumq.core.messages.effects import Effect
+from quorumq.core.partition.closed import number_of
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, ProducerId
+
+PRODUCER_IDS_PER_ROUND = 256
+"""Producer ids that one round asks about."""
+
+
+class CloseCoordinator(Coordinator):
+    """Asks all replicas of a partition to promise, and whether they are done. No client waits for it.
+
+    Args:
+        producer ids: producer ids that this replica has promised for and is done with.
+    """
+
+    __slots__ = ("done_with", "partition", "producer_ids")
+
+    def __init__(self, partition: PartitionId, producer_ids: tuple[ProducerId, ...]) -> None:
+        super().__init__(0)
+        self.partition = partition
+        self.producer_ids = producer_ids
+        self.done_with: dict[ProducerId, int] = {}  # bits of those that promised and are done
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        this = self.open_round(context, context.catalogue.members_of(self.partition), now)
+        epoch = context.catalogue.topics[self.partition.topic].epoch
+        return self.ask(
+            context,
+            this,
+            self.partition,
+            CloseRequest(this.number, self.partition, epoch, self.producer_ids),
+            now,
+        )
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, CloseReply)
+        this = self.rounds[message.round]
+        context.state.learn_vector(this.members, message.known)
+        bit = this.hear(sender, incarnation)
+        for producer_id in message.done:
+            self.done_with[producer_id] = self.done_with.get(producer_id, 0) | bit
+        if not this.everyone:
+            return []
+        everyone = (1 << len(this.members)) - 1
+        valid = this.valid(context.state)
+        replica = context.replicas.get(self.partition)
+        closed = [
+            number_of(producer_id)
+            for producer_id in self.producer_ids
+            if self.is_closed(self.done_with.get(producer_id, 0) & valid, everyone)
+        ]
+        effects = replica.closing.close(closed) if replica is not None else []
+        return effects + self.finish(context, None)
+
+    def is_closed(self, done: int, everyone: int) -> bool:
+        """Return True if every replica has promised and is done, in its newest incarnation."""
+        return done == everyone
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.finish(context, None)

@@ -1,0 +1,525 @@
+"""Interface between a coordinator and the node that it runs on.
+
+The consequences of a register are here too: a topic's replicas begin and end with it, and so do its requests.
+Requests, rounds and replicas of a deleted topic end in the step that learns of the deletion.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.peer_groups import PeerGroups
+from quorumq.core.cluster.peers import Peers
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.cluster.state import NodeConfig, NodeState, Timer
+from quorumq.core.messages.effects import Again, Effect, Forget, Persist, Send
+from quorumq.core.messages.records import DecisionPut, GroupPut, TopicPut
+from quorumq.core.partition.hold_recovery import Recovery
+from quorumq.core.partition.replica import Replica
+from quorumq.core.values import limits
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.deadnames import source_of
+from quorumq.core.values.errors import Code
+from quorumq.core.values.fairqueue import Caller, FairQueue, Whose, whose
+from quorumq.core.values.latency import Latency
+from quorumq.core.values.types import (
+    Decision,
+    Group,
+    Incarnation,
+    Instance,
+    NodeId,
+    Now,
+    PartitionId,
+    Span,
+    Topic,
+)
+
+FORGET_MAX = 10_000
+"""Batches in one Forget."""
+
+ASKED_MAX = 1024
+"""Rounds of HOLD whose answers are timed; an answer to an older one is too late to matter."""
+
+WAKING = ("advance", "gathered", "again")
+"""Timers of requests, by their key."""
+
+Costly = (
+    Again
+    | Timer
+    | tuple[Literal["remote"], NodeId, m.RemoteFetch]
+    | tuple[Literal["wake"], tuple[PartitionId, str], tuple[int, ...]]
+)
+"""Work that waits for its turn."""
+
+
+class Pending:
+    """A request that is under way, as the node sees it: core/requests/coordinator.py says how it goes on.
+
+    Attributes:
+        key: the client request to answer; 0 if no client waits.
+        caller: the client in whose turn the request goes on, if going on is costly.
+        done: True once it was answered.
+        rounds: its open rounds, by number.
+    """
+
+    __slots__ = ("caller", "done", "key", "rounds")
+
+    key: int
+    caller: Caller
+    done: bool
+    rounds: dict[int, Round]
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """Begin, and return the effects to carry out."""
+        raise NotImplementedError
+
+    @property
+    def cost(self) -> int:
+        """Return the cost of going on (core/requests/costs.py)."""
+        return 0
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        """Go on after a pause, or with work that did not fit one step."""
+        return self.start(context, now)
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        """Take in a reply to one of its rounds."""
+        raise NotImplementedError
+
+    def on_not_trusted(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """Note that ``sender`` is not trusted now, so it does not count in round ``number``."""
+        return []
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        """End the wait of round ``number``: its time is over."""
+        raise NotImplementedError
+
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        """Handle the end of the client. Sent messages may still take effect. Begun work goes on unless this ends it."""
+        return []
+
+    @property
+    def carried(self) -> Sequence[Pending]:
+        """Return other requests that wait for rounds of this one."""
+        return ()
+
+    @property
+    def awaited_by(self) -> Sequence[int]:
+        """Return the keys of requests that wait for the outcome of this one."""
+        return ()
+
+    def concerns(self, topic: bytes) -> bool:
+        """Return True if anything is under way for that topic."""
+        raise NotImplementedError
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        """End work about a deleted topic: nothing more can come of it."""
+        raise NotImplementedError
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        """Return True if only messages that the group reads of that topic can answer the request."""
+        return False
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        """Handle the deletion of the group that it reads ``topic`` as."""
+        raise NotImplementedError
+
+    def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
+        """Go on, because the awaited group may be read in that topic (core/requests/registration.py)."""
+        raise NotImplementedError
+
+    def on_unregistered(
+        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
+    ) -> list[Effect]:
+        """Handle a group that may not be read there, because of ``problem``; None if too few nodes are trusted now."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Context:
+    """State of one node that its coordinators use.
+
+    Attributes:
+        rng: for pauses and jitter; each step brings its own.
+        config: settings given to the node at its start.
+        catalogue: the topics and groups that are known here.
+        replicas: the partitions that are kept here.
+        requests: requests under way, by the client's key.
+        rounds: requests under way, by number of round.
+        fetches: FETCHes that clients have asked for here.
+        unstamped: requests that wait for the clock's reserve, by key.
+        proposing: request that proposes a change of a group, by instance; others of this node wait for it.
+        keys: last key given to a request that is no client's.
+        publishing: batches published in this step and not sent yet.
+        given: end time (monotonic seconds) and messages of replies that may never have been written.
+        parked: FETCHes that are parked here, by partition and group: keys of those with an idle client, and of others.
+        woken: number of requests of each client that went on in this step without a turn of their own.
+        announced: parked FETCHes that the peers know of.
+        registrations: groups on their way to be read, by topic and name, with the requests that wait for them.
+        sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
+        called_off: rounds of FETCHes that we asked others for and gave up.
+        hold_times: times that answers to HOLD take.
+        costly: requests, FETCHes of peers and timers that wait for their turn.
+    """
+
+    state: NodeState
+    peers: Peers
+    rng: random.Random
+    config: NodeConfig = field(init=False)
+    catalogue: Catalogue = field(init=False)
+    recovery: Recovery = field(default_factory=Recovery)
+    peer_groups: PeerGroups = field(init=False)
+    replicas: dict[PartitionId, Replica] = field(default_factory=dict)
+    requests: dict[int, Pending] = field(default_factory=dict)
+    rounds: dict[int, Pending] = field(default_factory=dict)
+    fetches: int = 0
+    keys: int = 0
+    unstamped: dict[int, None] = field(default_factory=dict)
+    proposing: dict[Instance, int] = field(default_factory=dict)
+    publishing: list[Pending] = field(default_factory=list)
+    given: dict[int, tuple[float, list[m.Released]]] = field(default_factory=dict)
+    parked: dict[tuple[PartitionId, str], tuple[dict[int, None], dict[int, None]]] = field(
+        default_factory=dict
+    )
+    woken: dict[Whose, int] = field(default_factory=dict)
+    announced: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
+    sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
+    called_off: dict[int, None] = field(default_factory=dict)
+    hold_times: Latency = field(default_factory=Latency)
+    costly: FairQueue[Costly] = field(default_factory=FairQueue)
+    _asked_at: dict[int, float] = field(default_factory=dict)  # when rounds of HOLD began, also those over
+
+    def __post_init__(self) -> None:
+        self.config, self.catalogue = self.state.config, self.state.catalogue
+        self.peer_groups = PeerGroups(self.state)
+
+    def next_key(self) -> int:
+        """Return a key for a request that is no client's: it is below 0."""
+        self.keys -= 1
+        return self.keys
+
+    # --------------------------------------------------------------------- who may vote
+
+    def may_coordinate(self, partition: PartitionId, now: Now) -> bool:
+        """Return True if a FETCH of ``partition`` may be coordinated here: its replica may vote."""
+        replica = self.replicas.get(partition)
+        return replica is not None and replica.may_vote(now)
+
+    def quarantine_left(self, now: Now) -> float:
+        """Return the seconds until the last replica here is out of quarantine at the latest; 0.0 if none is in it."""
+        until = max((replica.quarantine_until for replica in self.replicas.values()), default=now.mono)
+        return max(0.0, until - now.mono)
+
+    def may_wake(self, caller: Caller) -> bool:
+        """Return True if one more request of this client may go on in this step, without a turn of its own."""
+        return not caller or self.woken.get(whose(caller), 0) < limits.WOKEN_PER_STEP
+
+    def waits(self, pending: Pending, timer: Timer) -> bool:
+        """Return True if the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
+        cost, caller = pending.cost, pending.caller
+        if cost <= limits.CHEAP and (not caller or self.may_wake(caller)):
+            if caller:
+                self.woken[whose(caller)] = self.woken.get(whose(caller), 0) + 1
+            return False
+        self.costly.put(caller, max(cost, limits.WAKING_COST), timer, pending.key)
+        return True
+
+    # ------------------------------------------------------------------ answers to HOLD
+
+    def note_asked(self, number: int, now: Now) -> None:
+        """Time the answers to a round of HOLD that begins, also those that come when it is over."""
+        self._asked_at[number] = now.mono
+        if len(self._asked_at) > ASKED_MAX:
+            del self._asked_at[next(iter(self._asked_at))]
+
+    def note_answered(self, number: int, now: Now) -> None:
+        """Note the time of an answer to a HOLD."""
+        if number in self._asked_at:
+            self.hold_times.note(now.mono - self._asked_at[number])
+
+    # ------------------------------------------------------------------- parked FETCHes
+
+    def park(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch, now: Now) -> list[Effect]:
+        """Park a FETCH: peers that fetch for the group leave to us the messages that rank first for us.
+
+        Peers learn at once if they do not know it yet. If no other node fetches, the next heartbeat is soon enough,
+        because no other node would take anything away.
+        """
+        fresh, group = False, request.group
+        for partition in partitions:
+            self.parked.setdefault((partition, group), ({}, {}))[not request.idle][key] = None
+            if (partition, group) not in self.announced:
+                members = self.catalogue.members_of(partition)
+                _, active = self.state.fetchers(partition, group, members, now)
+                fresh = fresh or len(active) > 1
+        return self.heartbeats(now) if fresh else []
+
+    def unpark(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch) -> None:
+        """End the parking of a FETCH. Peers learn it with our next HOLD or heartbeat."""
+        for partition in partitions:
+            lines = self.parked[(partition, request.group)]
+            del lines[not request.idle][key]
+            if not any(lines):
+                del self.parked[(partition, request.group)]
+
+    def parked_at(self, place: tuple[PartitionId, str]) -> list[int]:
+        """Return the keys of FETCHes parked there: idle clients' first, then in the order in which they parked."""
+        idle, others = self.parked.get(place, ((), ()))
+        return [*idle, *others]
+
+    def parks(self, partition: PartitionId, group: str) -> bool:
+        """Return True if a FETCH for the group is parked. The HOLD that calls this passes the answer to the peers."""
+        if (partition, group) in self.parked:
+            return True
+        self.announced.pop((partition, group), None)
+        return False
+
+    def heartbeats(self, now: Now) -> list[Effect]:
+        """Send all peers the groups for which a FETCH is parked here."""
+        self.announced = dict.fromkeys(self.parked)
+        waiting = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
+        return self.peers.heartbeats(waiting, self.quarantine_left(now))
+
+    def cut(self, partition: PartitionId, group: str, span: Span) -> list[tuple[Span, int]]:
+        """Split ``span`` into chunks that a replica votes on in one step, each with its number of runs of messages.
+
+        Our own replica decides the split. Without one, the span stays whole and counts one run.
+        """
+        replica = self.replicas.get(partition)
+        view = replica.views.find(group) if replica is not None else None
+        return view.cut(span) if view is not None and span.size > 1 else [(span, 1)]
+
+    # ----------------------------------------------------------------- giving holds back
+
+    def free(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
+        """Remove our holds (RELEASE or LEAVE), and repeat it to all other replicas until they confirm."""
+        others: dict[NodeId, list[m.Released]] = {}
+        for item in released:
+            for member in self.catalogue.members_of(item.partition):
+                if member == self.state.me:
+                    self.release((item,), now)
+                else:
+                    self.state.owe_release(member, item, now)
+                    others.setdefault(member, []).append(item)
+        return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
+
+    def free_in_steps(self, caller: Caller, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
+        """Give back as `free` does. Messages beyond one step's share follow in later steps, in the caller's turn."""
+        few, rest = released[: limits.RUNS_PER_STEP], released[limits.RUNS_PER_STEP :]
+        if rest:
+            self.state.at(now.mono, ("free", caller, rest))
+        return self.free(few, now)
+
+    def free_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
+        """Give back deliveries of another node that certainly no client will work on."""
+        return [effect for part in slices for effect in self.free(released_of(part), now)]
+
+    def release(self, released: tuple[m.Released, ...], now: Now) -> None:
+        """Remove these holds from our own replicas, if the owner matches."""
+        for item in released:
+            replica = self.replicas.get(item.partition)
+            if replica is not None:
+                replica.on_release(item, now)
+
+    def remember_given(self, key: int, given: list[m.Released], until: float) -> None:
+        """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
+        if given:
+            self.given[key] = (until, given)
+            self.state.at(until, ("forget", key))
+
+    def take_back(self, key: int, now: Now) -> list[Effect]:
+        """Give back (LEAVE) a reply's messages: it was never begun, so certainly no client works on them."""
+        _, given = self.given.pop(key, (0.0, []))
+        return self.free(given, now)
+
+    # ------------------------------------------------------------------------ registers
+
+    def take_in_group(self, group: Group, now: Now) -> list[Effect]:
+        """Merge a group's register: each replica of its topic is read by it, or, if it is deleted, its reading ends."""
+        merged = self.catalogue.take_group(group)
+        if merged is None:
+            return []
+        self.state.clock.merge(merged.made.time)
+        for number in range(self.catalogue.topics[group.topic].partitions):
+            replica = self.replicas.get(PartitionId(group.topic, number))
+            if replica is not None:
+                replica.views.on_register(merged, now)
+        effects: list[Effect] = [Persist((GroupPut(merged),))]
+        return effects + self.end_group(merged, now) if merged.deleted else effects
+
+    def end_group(self, group: Group, now: Now) -> list[Effect]:
+        """End the requests that are under way for a deleted group."""
+        topic = self.catalogue.topics[group.topic]
+        effects: list[Effect] = []
+        for hints in (self.state.parked, self.state.active):
+            for hint in [hint for hint in hints if (hint[0].topic, source_of(hint[1])) == group[:2]]:
+                del hints[hint]
+        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
+            if not pending.done and pending.reads(group.topic, group.name):
+                effects += pending.on_group_deleted(self, topic, now)
+        return effects
+
+    def take_in_decisions(self, decisions: Iterable[Decision]) -> list[Effect]:
+        """Adopt others' promises and acceptances, because this directory may have made them and lost them."""
+        changed = [found for found in decisions if self.catalogue.take_decision(found)]
+        return [Persist((DecisionPut(self.catalogue.decisions[found.instance]),)) for found in changed]
+
+    def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        """Merge a register that a peer has, and carry out its consequences: partitions begin, or end."""
+        before = self.catalogue.register_named(topic.name)
+        merged = self.catalogue.take_topic(topic)
+        if merged is None:
+            return []
+        self.state.clock.merge(topic.stamp.time)
+        effects: list[Effect] = [Persist((TopicPut(merged),))]
+        there = before if before is not None and not before.deleted else merged
+        for over in dict.fromkeys((there, merged)):
+            if self.catalogue.is_deleted(over.id):
+                effects += self.end_topic(over, now)
+        return effects + self.make_replicas((merged,), now)
+
+    def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
+        """Make a replica of each partition whose replica set has this node. In quarantine, it asks for its holds."""
+        made = False
+        for topic in topics:
+            registers = self.catalogue.group_registers(topic.id)
+            groups = dict.fromkeys([register.name for register in registers if not register.deleted])
+            for number, members in enumerate(topic.replicas):
+                partition = PartitionId(topic.id, number)
+                if self.state.me in members:
+                    replica = self.replicas.get(partition)
+                    if replica is None:
+                        replica = self.replicas[partition] = Replica(self.state, topic, partition)
+                        self.recovery.want(replica, now)
+                        made = True
+                        replica.views.begin(groups)
+                    else:
+                        replica.alter(topic, now)
+        return self.ask_for_holds(now) if made and self.recovery.not_dead else []
+
+    def ask_for_holds(self, now: Now) -> list[Effect]:
+        """Ask all peers for the holds of replicas in quarantine."""
+        return [
+            effect
+            for peer in self.state.links
+            for effect in self.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        ]
+
+    def end_topic(self, topic: Topic, now: Now) -> list[Effect]:
+        """End requests and drop replicas (DELETE). The journal's records of them mean nothing from here on."""
+        effects: list[Effect] = []
+        for found in [found for found in self.replicas if found.topic == topic.id]:
+            replica = self.replicas.pop(found)
+            effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
+        self.state.producer_ids.pop(topic.id, None)
+        self.catalogue.forget_groups(topic.id)
+        self.peer_groups.forget(topic.id)
+        for hints in (self.state.parked, self.state.active):
+            for hint in [hint for hint in hints if hint[0].topic == topic.id]:
+                del hints[hint]
+        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
+            if not pending.done and pending.concerns(topic.id):
+                effects += pending.on_deleted(self, topic, now)
+        return effects
+
+    def put_topic(self, sender: NodeId, message: m.PutTopic, now: Now) -> list[Effect]:
+        """Merge a topic's register and some groups' registers, to be kept (in a round), or as news (round 0).
+
+        A sender backfill the times gets the newer register.
+        """
+        number, topic, groups = message
+        newest = self.catalogue.register_named(topic.name)
+        known = self.state.vector(self.config.nodes)
+        if newest is not None and newest.deletions > topic.deletions:
+            if number:
+                reply = m.PutReply(
+                    number, Code.DELETED, f"topic {topic.name!r} was deleted", newest, None, known
+                )
+                return [Persist((), (Send(sender, reply),))]
+            return [Send(sender, m.PutTopic(0, newest))]
+        effects = self.take_in_topic(topic, now)
+        effects += [effect for group in groups for effect in self.take_in_group(group, now)]
+        merged = self.catalogue.topics[topic.id]
+        if number:
+            reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known)
+            return [*effects, Persist((), (Send(sender, reply),))]
+        if merged.deleted and not topic.deleted:
+            return [*effects, Send(sender, m.PutTopic(0, merged))]
+        return effects
+
+    def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
+        """Merge a group's register, to be kept, or as news (round 0). A sender backfill the times gets the newer
+        one."""
+        number, group, partitions = message
+        if not number:
+            effects = self.take_in_group(group, now)
+            merged = self.catalogue.groups.get((group.topic, group.name), group)
+            return effects if merged == group else [*effects, Send(sender, m.PutGroup(0, merged))]
+        topic = self.catalogue.topics.get(group.topic)
+        if topic is None or not self.state.trusted:
+            code = Code.UNKNOWN_TOPIC if self.state.trusted else Code.NOT_TRUSTED
+            return [Send(sender, m.PutReply(number, code, "", None, None))]
+        known = self.state.vector(self.config.nodes)
+        if topic.deleted:
+            reply = m.PutReply(number, Code.DELETED, "", topic, None, known)
+            return [Persist((), (Send(sender, reply),))]
+        effects = self.take_in_group(group, now)
+        merged = self.catalogue.groups[(group.topic, group.name)]
+        more = topic if topic.all_partitions > partitions else None
+        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known)
+        return [*effects, Persist((), (Send(sender, reply),))]
+
+    def take_in_registers(
+        self, sender: NodeId, topics: Iterable[Topic], groups: Iterable[Group], now: Now
+    ) -> list[Effect]:
+        """Merge the registers that a peer has."""
+        effects = [effect for topic in topics for effect in self.put_topic(sender, m.PutTopic(0, topic), now)]
+        return effects + [effect for group in groups for effect in self.take_in_group(group, now)]
+
+    def check(self, now: Now) -> None:
+        """Assert every invariant that holds between any two steps."""
+        self.state.check()
+        self.catalogue.check()
+        self.peers.positions.check()
+        self.hold_times.check()
+        self.costly.check()
+        producer_ids = dict.fromkeys(self.state.producer_ids, 0)
+        for replica in self.replicas.values():
+            replica.check(now)
+            producer_ids[replica.partition.topic] = producer_ids.get(replica.partition.topic, 0)
+            producer_ids[replica.partition.topic] += len(replica.batches.present.runs)
+        assert all(self.state.producer_ids.get(topic, 0) == count for topic, count in producer_ids.items())
+        self.check_requests()
+
+    def check_requests(self) -> None:
+        """Assert that everything under way waits for an event, also while other timers are due."""
+        for instance, key in self.proposing.items():
+            assert key in self.requests, f"{instance} is left to request {key}, which is gone"
+        for number, pending in self.rounds.items():
+            assert number in pending.rounds, f"round {number} is not its coordinator's"
+        awake = {timer[-1] for _, _, timer in self.state.timers if timer[0] in WAKING}
+        carried = {one.key for pending in self.rounds.values() for one in pending.carried}
+        carried |= {key for pending in self.registrations.values() for key in pending.awaited_by}
+        for key, pending in self.requests.items():
+            assert not pending.done, f"request {key} was answered and is kept"
+            awaits = pending.rounds or key in awake or key in carried or self.costly.has(key)
+            assert awaits, f"request {key} waits for nothing, and will never be answered"
+
+
+def released_of(part: m.Slice) -> list[m.Released]:
+    """Return the messages that a slice delivers, in the form in which they are given back."""
+    receipts = [delivery.receipt for delivery in part.deliveries]
+    return [m.Released(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
+
+
+def forget(numbers: list[int]) -> list[Effect]:
+    """Drop these batches, in chunks of bounded size, because no group needs them any more."""
+    return [Forget(chunk) for chunk in chunks_of(numbers, FORGET_MAX)]

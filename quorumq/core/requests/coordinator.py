@@ -1,0 +1,165 @@
+"""Common parts of all coordinators.
+
+A coordinator carries one client request through its quorum rounds and answers it once. Any node coordinates any
+request. It lives in one node's memory: if the node dies, the request's outcome is unknown and the client retries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.messages.effects import Effect, Reply, Send
+from quorumq.core.requests.context import Context, Pending
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId, Stamp, Topic
+
+
+class Coordinator(Pending):
+    """One client request, seen from the node that took it.
+
+    Args:
+        key: the client request to answer; 0 if no client waits.
+    """
+
+    __slots__ = ("requests", "taught")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.caller = 0
+        self.done = False
+        self.rounds = {}
+        self.requests: dict[int, tuple[PartitionId, m.PeerMessage]] = {}
+        self.taught: dict[tuple[int, NodeId], None] = {}
+
+    def concerns(self, topic: bytes) -> bool:
+        return any(partition.topic == topic for partition, _ in self.requests.values())
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.fail(context, Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
+
+    def own_value(self, context: Context, ballot: Stamp) -> Topic | Group:
+        """Return the register to propose under ``ballot`` if nothing may have been chosen yet
+        (core/requests/proposing.py)."""
+        raise NotImplementedError
+
+    def open_round(
+        self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
+    ) -> Round:
+        """Open a round among ``members``, with a timer of ``timeout`` seconds (the request timeout if None)."""
+        this = Round(context.state.next_round(), members)
+        self.adopt(context, this, now, timeout)
+        return this
+
+    def adopt(self, context: Context, this: Round, now: Now, timeout: float | None) -> None:
+        """Add ``this`` round to our own: replies to it and its timer come here."""
+        assert not self.done, "a request that is answered opens no round"
+        self.rounds[this.number] = this
+        context.rounds[this.number] = self
+        wait = context.config.request_timeout if timeout is None else timeout
+        context.state.at(now.mono + wait, ("round", this.number))
+
+    def ask(
+        self,
+        context: Context,
+        this: Round,
+        partition: PartitionId,
+        message: m.PeerMessage,
+        now: Now,
+    ) -> list[Effect]:
+        """Send ``message`` to the members of the round. A copy is kept in case a member does not know the topic.
+
+        A member without a link is not asked and not waited for.
+        """
+        self.requests[this.number] = (partition, message)
+        state = context.state
+        effects: list[Effect] = []
+        for at, member in enumerate(this.members):
+            if member == state.me or member in state.links:
+                effects.append(Send(member, message))
+            else:
+                this.unreachable |= 1 << at
+        return effects
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    ) -> list[Effect]:
+        """Handle a replica's reply to `ask`. A replica that does not know the topic gets it, and is asked again."""
+        this = self.rounds[message.round]
+        context.state.learn_vector(this.members, message.known)
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self.teach(context, message.round, sender)
+        return self.on_answer(context, this, sender, this.hear(sender, incarnation), message, now)
+
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        """Handle the reply of a replica that knows the topic. ``bit`` is its bit in ``this``, or 0 if not counted."""
+        raise NotImplementedError
+
+    def teach(self, context: Context, number: int, sender: NodeId) -> list[Effect]:
+        """Send the topic to ``sender``, which does not know it, and ask again, once. Its answer has not counted."""
+        partition, message = self.requests[number]
+        topic = context.catalogue.topics.get(partition.topic)
+        if topic is None or (number, sender) in self.taught:
+            return []
+        self.taught[(number, sender)] = None
+        return [Send(sender, m.PutTopic(0, topic)), Send(sender, message)]
+
+    def read_register(
+        self, context: Context, topic: bytes, now: Now, *, groups: bool = False
+    ) -> list[Effect]:
+        """Open a round that asks all nodes for a topic's register, and for all of its groups if ``groups``."""
+        this = self.open_round(context, context.config.nodes, now)
+        ask = m.RegistersRequest(this.number, (), (topic,), (), "" if groups else None)
+        return [Send(node, ask) for node in this.members]
+
+    def take_in(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.RegistersReply, now: Now
+    ) -> tuple[list[Effect], int]:
+        """Merge the registers of an answer, and ask for the next page. Return its bit once all of it is here, else 0.
+
+        A register may say that the topic was deleted: then this request may be over.
+        """
+        this = self.rounds[message.round]
+        effects = [effect for topic in message.topics for effect in context.take_in_topic(topic, now)]
+        effects += [effect for group in message.groups for effect in context.take_in_group(group, now)]
+        if message.more and message.groups:
+            last = message.groups[-1]
+            ask = m.RegistersRequest(this.number, (), (last.topic,), (), last.name)
+            return [*effects, Send(sender, ask)], 0
+        return effects, this.hear(sender, incarnation)
+
+    def refuse_unstamped(self, context: Context) -> list[Effect]:
+        """Fail, because no stamp is available for some milliseconds."""
+        detail = f"node {context.state.me} is writing its clock's reserve: try again"
+        return self.fail(context, Code.NOT_STORED, detail, 1)
+
+    def close_round(self, context: Context, number: int) -> None:
+        """Close this round: replies to it no longer matter."""
+        self.rounds.pop(number, None)
+        self.requests.pop(number, None)
+        context.rounds.pop(number, None)
+
+    def close_rounds(self, context: Context) -> None:
+        """Close all rounds: replies to earlier questions no longer matter."""
+        for number in list(self.rounds):
+            self.close_round(context, number)
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        """Answer the client, once, and close every round."""
+        assert not self.done, "a request is answered once"
+        self.done = True
+        if self.rounds:
+            self.close_rounds(context)
+        context.requests.pop(self.key, None)
+        if self.key == 0 or reply is None:
+            return []
+        return [Reply(self.key, reply)]
+
+    def fail(
+        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
+    ) -> list[Effect]:
+        """Answer with an error; ``needed`` and ``answered`` if no majority was available."""
+        return self.finish(context, m.Failed(code, detail, needed, answered))

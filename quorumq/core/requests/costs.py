@@ -1,0 +1,68 @@
+"""Highest cost of a client's request, as far as it is known before the request is looked at.
+
+The unit is a thing looked at: a partition or a name, some two microseconds each. A request that is not here costs
+little, or in proportion to its bytes. Within `limits.CHEAP` a request is served in the step that it comes in; the
+others wait for their turn (core/values/fairqueue.py). The cost need not be exact. An overrated request waits for
+others, and an underrated one is served in fewer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.values import limits
+
+RUN: Final = 8
+"""Cost of a run of messages to vote on, to release or to close."""
+UNKNOWN: Final = 4
+"""Cost of comparing one known name with an unknown one, to ask what was meant."""
+PATTERN_SHARE: Final = 4
+"""Number of names that a pattern is compared with at the cost of looking at one."""
+
+
+def runs(count: int) -> int:
+    """Return the cost of ``count`` runs. One step takes at most `limits.RUNS_PER_STEP` of them."""
+    return RUN * min(count, limits.RUNS_PER_STEP)
+
+
+def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
+    topics = request.topics
+    if len(topics) == 1 and topics[0] in catalogue.names:  # mostly
+        return len(request.partitions) or len(catalogue.topics[catalogue.names[topics[0]]].replicas)
+    looked_at = _of_names(catalogue, topics)
+    if looked_at >= limits.COSTLY_PER_STEP:
+        return looked_at
+    if any(map(is_pattern, topics)):
+        topics = tuple(catalogue.names)
+    return looked_at + sum(len(request.partitions) or catalogue.partitions_of(name) for name in topics)
+
+
+def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
+    """Return the cost of looking for topics by names and patterns."""
+    known = len(catalogue.names)
+    patterns = sum(map(is_pattern, names)) if len(names) <= limits.CHEAP else len(names)
+    if max(len(names), patterns * known) > limits.CHEAP:
+        return max(limits.COSTLY_PER_STEP, patterns * known // PATTERN_SHARE)
+    unknown = sum(name not in catalogue.names for name in names) - patterns
+    return len(names) + patterns * known + unknown * UNKNOWN * min(known, limits.MEANT_MAX)
+
+
+COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
+    m.Fetch: _of_fetch,
+    m.Metadata: lambda catalogue, request: _of_names(catalogue, request.topics or ("*",)),
+    m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
+    m.DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
+    **dict.fromkeys(
+        (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest),
+        lambda catalogue, request: RUN * min(len(request.items), limits.RUNS_PER_STEP),
+    ),
+    **dict.fromkeys(
+        (m.StatusRequest, m.BrowseRequest, m.ShowRequest, m.PurgeRequest, m.RedriveRequest, m.SetGroup,
+         m.DeleteGroup, m.CreateTopic, m.AlterTopic, m.DeleteTopic),
+        lambda catalogue, request: limits.COSTLY_PER_STEP,
+    ),
+}  # fmt: skip

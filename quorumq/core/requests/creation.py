@@ -1,0 +1,148 @@
+"""CREATE: make the only topic of a name (core/requests/proposing.py).
+
+Instances follow each other. A node that proposes the next one has first made sure that the topic of this one is
+deleted, as DELETE does. So if a name has a newer topic, the deletion of the older one is complete.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.cluster.topics import as_change, difference, first_topic
+from quorumq.core.messages import CreateTopic, CreateTopicReply, PeerMessage, ProposalReply
+from quorumq.core.messages.effects import Effect
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
+from quorumq.core.requests.registers import ChangeCoordinator
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import DIGEST_BYTES, NUMBERS_END
+from quorumq.core.values.types import STAMP_ZERO, Incarnation, Instance, NodeId, Now, Stamp, Topic
+
+
+class CreateTopicCoordinator(ChangeCoordinator):
+    """One CREATE. Two creations at once make one topic, the one of either.
+
+    PREPARE, ACCEPT, and once a majority has accepted, a write of the chosen register, so that every node
+    finds it. The answers to the write say how it was changed since.
+    """
+
+    __slots__ = ("changed", "ours", "proposer", "request")
+
+    def __init__(self, key: int, request: CreateTopic) -> None:
+        super().__init__(key, request.name)
+        self.request = request
+        self.proposer: Proposer | None = None
+        self.ours: dict[int, Topic] = {}  # our proposals, by how often the name had been deleted
+        self.changed = False  # our settings were written over those of a topic without any chosen ones
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        known = context.catalogue.register_named(self.name)
+        if known is None:
+            return self.propose(context, 0, now)
+        if known.deleted:
+            return self.bury(context, known, now)
+        return self.give_up(context) if self.is_crowded_out() else self.write(context, "found", known, now)
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now) if not self.rounds else []
+
+    def propose(self, context: Context, deletions: int, now: Now) -> list[Effect]:
+        """Propose the first register of the name's next topic."""
+        self.close_rounds(context)
+        self.step = "propose"
+        instance = Instance(b"", self.name, deletions)
+        if self.proposer is None or self.proposer.instance != instance:
+            self.proposer = Proposer(instance)
+        if self.proposer.proposals >= PROPOSALS_MAX:
+            return self.give_up(context)
+        effects = self.proposer.propose(self, context, now)
+        if effects is None:  # a higher reserve must become durable first
+            self.proposer.put_off(context, self.key, now)
+        return effects or []
+
+    def own_value(self, context: Context, ballot: Stamp) -> Topic:
+        """Return the register that the client asked for; the same in each proposal."""
+        assert self.proposer is not None
+        config, deletions = context.config, self.proposer.instance.number
+        if deletions not in self.ours:
+            key = context.rng.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES, "big")
+            first = first_topic(self.request, config.nodes, deletions, ballot, config.machines, key)
+            self.ours[deletions] = first
+        return self.ours[deletions]
+
+    def pause(self, context: Context, now: Now) -> list[Effect]:
+        """Look again, from the start, after a pause."""
+        self.close_rounds(context)
+        longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.writes)
+        context.state.at(now.mono + context.rng.random() * longest, ("again", self.key))
+        return []
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        if not isinstance(message, ProposalReply):
+            return super().on_reply(context, sender, incarnation, message, now)
+        proposer = self.proposer
+        assert proposer is not None
+        effects, look = proposer.on_reply(self, context, sender, incarnation, message, now)
+        if not look:
+            return effects
+        if context.catalogue.outcome_of(proposer.instance) is not None:
+            return effects + self.start(context, now)
+        # Mostly that proposer is done or dead. If it is not, one of us has to wait.
+        pause = proposer.pause_s(context, now)
+        if not pause:
+            return effects + self.start(context, now)
+        context.state.at(now.mono + pause, ("again", self.key))
+        return effects
+
+    def on_written(self, context: Context, now: Now) -> list[Effect]:
+        if self.step != "found" or self.merged.deleted:
+            return super().on_written(context, now)
+        merged = self.merged
+        change = as_change(self.request)
+        fits = merged.rf == self.request.rf and (change.partitions or merged.partitions) >= merged.partitions
+        if (
+            self.request.implicit
+            or merged.stamp != STAMP_ZERO
+            or not fits
+            or not difference(self.request, merged)
+        ):
+            return self.on_changed(context, now)
+        stamp = self.fresh_stamp(context, merged, now)
+        if stamp is None:
+            return self.pause(context, now)
+        self.changed = True
+        return self.change(context, merged, change, stamp, now)
+
+    def on_changed(self, context: Context, now: Now) -> list[Effect]:
+        ours = self.ours.get(self.merged.deletions)
+        mine = ours is not None and ours.made == self.merged.made  # despite later changes
+        differs = difference(self.request, self.merged)
+        if mine or self.request.implicit or not differs:
+            return self.finish(context, CreateTopicReply(self.merged))
+        return self.refuse(context, differs)
+
+    def on_buried(self, context: Context, now: Now) -> list[Effect]:
+        if self.merged.deletions + 1 >= NUMBERS_END:
+            detail = (
+                f"topic {self.name!r} was deleted {self.merged.deletions} times, as some node says, and no count "
+                f"reaches {NUMBERS_END}: choose another name"
+            )
+            return self.fail(context, Code.OUTCOME_UNKNOWN if self.ours else Code.CONFLICT, detail)
+        return self.propose(context, self.merged.deletions + 1, now)
+
+    def on_replaced(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now)
+
+    def refuse(self, context: Context, differs: str) -> list[Effect]:
+        """Answer that the topic differs from the request: a conflict only if nothing that we wrote may be served."""
+        if self.changed or any(deletions < self.merged.deletions for deletions in self.ours):
+            detail = (
+                f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "
+                "look at it, then try again"
+            )
+            return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
+        detail = (
+            f"topic {self.name!r} exists with {differs}: use it as it is, change it (`quorumq topics set`), or "
+            "choose another name"
+        )
+        return self.fail(context, Code.CONFLICT, detail)

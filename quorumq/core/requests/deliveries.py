@@ -1,0 +1,53 @@
+"""Won messages, as slices of stored batches with a receipt for each run of messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.messages import Delivery, Slice
+from quorumq.core.partition.replica import Replica
+from quorumq.core.values.types import Owner, PartitionId, Receipt, Span
+
+
+class Won(NamedTuple):
+    """Messages won in one round."""
+
+    partition: PartitionId
+    span: Span
+    n: int
+    generation: int
+    owner: Owner
+    attempt: int
+    expires: float  # the coordinator's deadline, monotonic seconds
+    lot: int = 0  # most expired messages that may come with it; 0: any others (`attempts.lot_of`)
+    interruptions: int = 0  # number of interrupted deliveries before this one
+
+
+def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
+    """Append the deliveries of ``span``, extending the last slice and receipt if they continue there."""
+    topic = replica.topic.name
+    for chunk, slot, letter in [
+        (chunk, slot, letter)
+        for part, letter in replica.group(group).letters(span)
+        for chunk, slot in replica.batches.index.within(part)
+    ]:
+        first, stop = chunk.start + slot.shift, chunk.stop + slot.shift
+        receipt = Receipt(won.partition, group, won.generation, won.n, chunk, won.owner)
+        delivery = Delivery(receipt, won.attempt, b"", letter, won.lot > 0, won.interruptions)
+        last = slices[-1] if slices else None
+        if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
+            header = replica.batches.stored[slot.number].header
+            slices.append(Slice(topic, won.partition, slot.number, first, stop, header, (delivery,)))
+            continue
+        before = last.deliveries[-1]
+        ours = before.receipt
+        if (
+            before[1:] == delivery[1:]
+            and (ours.span.producer_id, ours.span.stop) == (chunk.producer_id, chunk.start)
+            and (ours._replace(span=chunk) == receipt)
+        ):
+            joined = Span(chunk.producer_id, ours.span.start, chunk.stop)
+            delivery = delivery._replace(receipt=receipt._replace(span=joined))
+            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries[:-1], delivery))
+        else:
+            slices[-1] = last._replace(stop=stop, deliveries=(*last.deliveries, delivery))

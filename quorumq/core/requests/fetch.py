@@ -1,0 +1,562 @@
+"""FETCH: win a majority hold on the oldest available messages, and deliver them.
+
+Why a file of its own: a message is given to a consumer here, so the coordinator's side could break exclusivity
+here. The clock of a hold starts before anything is sent. A message is won only with our own vote. Hold, record and
+deadline are looked at again in the step that replies.
+
+A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count. Then it answers, tries again after
+a random pause, or parks until something becomes available. Lost messages are released everywhere, regardless of
+the others' answers. An answer has first-timers or one lot of suspects, never both. A reply that comes late is not
+believed, except that a TOMB still repairs.
+"""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.partition import fate
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, is_exhausted
+from quorumq.core.partition.choice import Picked
+from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.dead_lettering import DeadLettering
+from quorumq.core.requests.deliveries import Won, add_slices
+from quorumq.core.requests.groupreader import GroupReader
+from quorumq.core.requests.holdround import BACKOFF_S, HoldRound, wants_of
+from quorumq.core.values import limits
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
+
+ROUND_TIMEOUT_MIN_S = 0.05
+ROUND_TIMEOUT_UNKNOWN_S = 1.0
+"""Seconds that the first rounds take at most, or a tenth of their hold: later ones go by the answers, or their lack."""
+
+ROUND_TIMEOUT_SHARE = 0.5
+"""Share of its hold that a round may use up at most: its client needs the rest for its work."""
+
+DOUBLINGS_MAX = 10
+NOT_DUE_HINT_MAX_S = 5.0
+"""Seconds until a node whose clock alone says that a message is due asks the others again, at most."""
+
+
+class FetchCoordinator(GroupReader):
+    """One FETCH, from the client's request until it is answered.
+
+    Args:
+        request: its limits and times; ``hold_time`` is within the cluster's.
+        partitions: partitions that this node has a replica of, to be looked at in turn from ``first``.
+        first: index of the partition to begin with.
+        now: time when the request came.
+    """
+
+    __slots__ = (
+        "abstained", "conflict", "first", "held_until", "look_at", "lot", "parked", "parked_since", "tried",
+        "unanswered", "won",
+    )  # fmt: skip
+
+    def __init__(
+        self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], first: int, now: Now
+    ) -> None:
+        super().__init__(key, request, partitions, now)
+        self.first = first
+        self.held_until = self.park_until  # when the oldest won hold has used 10 % of its time
+        self.look_at = 0.0  # not before then: a pause after a conflict
+        self.won: list[Won] = []
+        self.lot: list[Won] = []  # suspects, until all rounds are over
+        self.conflict = False
+        self.abstained = 0  # rounds in a row that members abstained from
+        self.parked = False
+        self.parked_since = float("inf")
+        self.unanswered = False  # a round ran out of time without a majority's answers
+        self.tried = False  # a FETCH that may not wait looks once all the same
+
+    # --------------------------------------------------------------- going round
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        context.state.at(self.park_until, ("advance", self.key))
+        for topic in dict.fromkeys([partition.topic for partition in self.partitions]):
+            if context.catalogue.is_group_deleted(topic, self.register_name):
+                return self.on_group_deleted(context, context.catalogue.topics[topic], now)
+        new = self.unsettled(context)
+        return self.register(context, new, now) if new else self.advance(context, now)
+
+    def advance(self, context: Context, now: Now) -> list[Effect]:
+        """Go on: answer if the messages suffice or the time is over, else start rounds on available messages."""
+        effects: list[Effect] = []
+        while not (self.done or self.rounds or self.awaited):
+            effects += self._set_apart(context, now)
+            for partition in self.partitions:
+                if not context.replicas[partition].may_vote(now):
+                    return effects + self._refuse(context, now)
+            over = now.mono >= min(self.park_until, self.held_until)
+            if self._satisfied() or (over and self.won):
+                return effects + self.answer(context, now)
+            answers = over and (self.tried or self.unregistered)
+            # The rest of a short pause is the client's; after a long one it is to ask again, and not at once.
+            wait = self.park_until if self.unregistered else self.look_at
+            if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
+                return effects
+            if answers:
+                return effects + self.answer(context, now)
+            began = context.state.round_count
+            self.tried = True
+            effects += self._start_rounds(context, now)
+            if context.state.round_count == began and not (over and self.tried):
+                self.told = not self.won and self._tells(context, now)
+                return effects + self.answer(context, now) if self.told else effects
+        return effects
+
+    def _satisfied(self) -> bool:
+        request = self.request
+        enough = self.won_messages >= request.min_messages and self.won_bytes >= request.min_bytes
+        full = self.won_messages >= request.max_messages or self.won_bytes >= request.max_bytes
+        return self.won_messages > 0 and (enough or full or self.won[0].lot > 0)
+
+    def _set_apart(self, context: Context, now: Now) -> list[Effect]:
+        """Keep first-timers, or else one lot of suspects if the client is idle. Give back the others (RELEASE).
+
+        The voters said which they are. Our own replica has learned it, and will not take them for first-timers again.
+        """
+        lot, self.lot = self.lot, []
+        effects: list[Effect] = []
+        capacity = self.request.max_messages if self.request.idle and not self.won else 0
+        for won in lot:
+            producer_id, start, stop = won.span
+            capacity = min(capacity, won.lot - self.won_messages)
+            if capacity > 0:
+                some = min(capacity, stop - start)
+                self._keep(context, won._replace(span=Span(producer_id, start, start + some)))
+                start += some
+                capacity -= some
+            if start < stop:
+                spans = (Span(producer_id, start, stop),)
+                effects += context.free(
+                    [m.Released(won.partition, self.request.group, won.owner, spans)], now
+                )
+        if self.won and self.won[0].lot:  # a client with the hint has come, or need not
+            for partition in self.partitions:
+                context.replicas[partition].group(self.request.group).suspects.told_until = 0.0
+        return effects
+
+    def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
+        """List the partitions to look at, each with True for suspects: from ``first`` on, for first-timers.
+
+        If the client is idle, suspects that are older than the oldest first-timer come before that, and the others
+        after it. So neither waits for more than messages that are no younger. A client that had a lot of suspects has
+        first-timers next, if there are any: else a crash of many would make all others wait.
+        """
+        at = self.first % len(self.partitions) if self.partitions else 0
+        turns = [(partition, False) for partition in self.partitions[at:] + self.partitions[:at]]
+        if not self.request.idle or self.won:
+            return turns
+        suspects: list[tuple[int, PartitionId]] = []
+        oldest: list[int] = []
+        for partition, _ in turns:
+            view = context.replicas[partition].group(self.request.group)
+            if (ms := view.suspects.oldest_ms) is not None:
+                suspects.append((ms, partition))
+            if (ms := view.available.oldest_ms) is not None:
+                oldest.append(ms)
+        if not suspects:
+            return turns
+        suspects.sort(key=lambda item: item[0])
+        until = min(oldest, default=suspects[-1][0] + 1) if not (oldest and self.request.had_lot) else 0
+        early = [(partition, True) for ms, partition in suspects if ms < until]
+        return [*early, *turns, *((partition, True) for _, partition in suspects[len(early) :])]
+
+    def _start_rounds(self, context: Context, now: Now) -> list[Effect]:
+        """Choose first-timers from each partition in turn until the limits are reached, or one lot of suspects.
+
+        They are held here, and the others are asked.
+        """
+        effects: list[Effect] = []
+        began = context.state.round_count
+        messages = self.request.max_messages - self.won_messages
+        size = self.request.max_bytes - self.won_bytes
+        runs = limits.RUNS_PER_STEP
+        again: float | None = None
+        company: int | None = None  # messages in the lot that is being chosen
+        for partition, suspects in self._turns(context):
+            other = context.state.round_count != began and suspects is (company is None)
+            if min(messages, size, runs) <= 0 or other:
+                break
+            replica = context.replicas[partition]
+            view = replica.group(self.request.group)
+            if view.backfill is not None:
+                replica.views.catch_up(view, now)
+            if not (view.suspects if suspects else view.available).ready.size and not view.begins:
+                continue
+            patient = self.request.max_wait >= context.config.steal_after
+            picked, later = replica.choice.choose(
+                view, now, messages, size, runs, self.parked_since, patient,
+                (company or 0) if suspects else None, self.request.spans,
+            )  # fmt: skip
+            if not picked.wants and view.begins:
+                self.tried, later = False, now.mono  # the group has not looked at all that there is
+            if later is not None:
+                again = later if again is None else min(again, later)
+            if picked.wants:
+                ballot = context.state.clock.fresh(now)
+                if ballot is None:  # a higher reserve must become durable first
+                    again = now.mono + BACKOFF_S[0]
+                    continue
+                runs -= picked.runs + limits.ROUND_RUNS
+                messages -= picked.messages - picked.extra
+                size -= picked.bytes
+                if suspects:
+                    company = (company or 0) + picked.messages
+                    messages = min(messages, picked.messages_left)
+                effects += self._hold(context, replica, picked, ballot, now)
+        if context.state.round_count == began:
+            if again is not None:
+                context.state.at(again, ("advance", self.key))
+            effects += self._park(context, now)
+        return effects
+
+    def _park(self, context: Context, now: Now) -> list[Effect]:
+        """Wait here, because nothing is available, and tell the peers if they do not know."""
+        if self.parked:
+            return []
+        self.parked = True
+        self.parked_since = min(self.parked_since, now.mono)
+        return context.park(self.key, self.partitions, self.request, now)
+
+    def _unpark(self, context: Context) -> None:
+        if self.parked:
+            self.parked = False
+            context.unpark(self.key, self.partitions, self.request)
+
+    # ----------------------------------------------------------------- one round
+
+    def _hold(
+        self, context: Context, replica: Replica, picked: Picked, ballot: Stamp, now: Now
+    ) -> list[Effect]:
+        """Hold here for the full time, then ask the others."""
+        patience, wants = self.patience(context, replica), picked.wants
+        this, message = self.open_hold(context, replica, wants, picked.generation, ballot, patience, now)
+        reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
+        self._count(context, this, context.state.me, context.state.incarnation, reply, now)
+        asked = wants_of(reply.granted, this.redrives)
+        if asked and len(this.members) > 1:
+            context.note_asked(this.number, now)
+            if asked != message.wants:
+                message = message._replace(wants=asked)
+            self.requests[this.number] = (replica.partition, message)
+            state = context.state
+            for at, member in enumerate(this.members):
+                if member in state.links:
+                    owed = state.releases_owed(member, now)
+                    effects.append(Send(member, message._replace(released=owed) if owed else message))
+                elif member != state.me:
+                    this.unreachable |= 1 << at
+        effects += self._settle(context, this, now, timed_out=False)
+        self._hurry(context, now)
+        return effects
+
+    def open_hold(
+        self,
+        context: Context,
+        replica: Replica,
+        wants: list[m.Want],
+        generation: int,
+        ballot: Stamp,
+        patience: tuple[float, float],
+        now: Now,
+    ) -> tuple[HoldRound, m.Hold]:
+        """Open a round of HOLD, whose clock starts here, and build its message. ``patience``: result of that method."""
+        state, group, hold_time = context.state, self.request.group, self.request.hold_time
+        self._unpark(context)
+        parks = context.parks(replica.partition, group)
+        number, epoch = state.next_round(), replica.topic.epoch
+        hold = m.Hold(
+            number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
+        )
+        owner = Owner(state.me, state.incarnation, ballot)
+        this = HoldRound(replica, hold, owner, now.mono, patience[0])
+        this.until = now.mono + patience[1]
+        self.adopt(context, this, now, patience[1])
+        return this, hold
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, m.HoldReply)
+        this = self.rounds[message.round]
+        assert isinstance(this, HoldRound)
+        context.state.learn_vector(this.members, message.known)
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self.teach(context, message.round, sender)
+        effects = self._count(context, this, sender, incarnation, message, now)
+        effects += self._settle(context, this, now, timed_out=False)
+        self._hurry(context, now)
+        return effects + self.advance(context, now)
+
+    def patience(self, context: Context, replica: Replica) -> tuple[float, float]:
+        """Return the seconds for which answers are awaited: usually, and while no majority has answered."""
+        hold_time = self.request.hold_time
+        longest = max(
+            ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_SHARE * hold_time, context.config.request_timeout)
+        )
+        unknown = min(ROUND_TIMEOUT_UNKNOWN_S, hold_time / 10)
+        usual = context.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest, unknown)
+        return usual, min(longest, usual * 2**replica.unanswered)
+
+    def _hurry(self, context: Context, now: Now) -> None:
+        """End rounds after their usual time once a majority has answered, or while a won message waits, too."""
+        for this in self.rounds.values():
+            some = self.won or self.lot
+            if isinstance(this, HoldRound) and (some or this.is_majority(this.valid(context.state))):
+                until = max(now.mono, this.started + this.usual)
+                if until < this.until:
+                    this.until = until
+                    context.state.at(until, ("round", this.number))
+
+    def _count(
+        self,
+        context: Context,
+        this: HoldRound,
+        sender: NodeId,
+        incarnation: Incarnation,
+        reply: m.HoldReply,
+        now: Now,
+    ) -> list[Effect]:
+        """Count a reply's votes in the round, and learn everything else that it says."""
+        replica, group = this.replica, self.request.group
+        effects: list[Effect] = []
+        bit = this.hear(sender, incarnation)
+        if bit:
+            this.count(bit, reply, now)
+            self.conflict = self.conflict or reply.abstained  # asked again at once it would abstain again
+        for span, highest, remaining in reply.refused:
+            context.state.clock.merge(highest.time)
+            self.conflict = True
+            if remaining > 0 and sender != context.state.me:
+                self._hint(replica, span, remaining, now)
+        if sender != context.state.me:
+            if reply.settled:
+                effects += replica.learning.repair(group, reply.settled, now)
+            if reply.not_due:
+                effects += replica.learning.adopt_delays(group, reply.not_due, now)
+        for item in reply.settled:
+            backfill = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
+            if backfill and sender != context.state.me:  # it does not know of the dead letter, and gets it
+                effects += replica.learning.tell(sender, group, backfill, replica.topic.epoch)
+        return effects
+
+    def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
+        """Store a hint, which is used in choosing only: it changes no vote and no hold."""
+        replica.learning.hint(self.request.group, span, now.mono + remaining, now)
+
+    def _settle(self, context: Context, this: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
+        """Decide which messages are won and which are lost; close the round when nothing is pending."""
+        effects: list[Effect] = []
+        replica = this.replica
+        most = replica.topic.max_deliveries
+        valid = this.valid(context.state)
+        mine = 1 << this.members.index(context.state.me)
+        lost: list[Span] = []
+        buried: list[tuple[Span, Attempts, str]] = []
+        for span, yes, no, dead, late, attempts in this.atoms(valid):
+            if this.is_won(yes, mine):
+                if dead and this.is_majority(dead):
+                    buried.append((span, attempts, "max-deliveries"))
+                elif dead & ~mine and not dead & mine and is_exhausted(attempts, most):
+                    effects += self._learn(this, span, attempts, now)
+                    lost.append(span)  # to be asked for again, with the count that others know of
+                elif late and this.is_over(late):
+                    buried.append((span, attempts, "expired"))
+                elif late and not timed_out and not this.everyone:
+                    continue  # clocks differ: the others decide, if they answer in time
+                else:
+                    effects += self._win(context, this, span, attempts, now)
+            elif timed_out or this.is_out_of_reach(no) or (context.state.me in this.heard and not yes & mine):
+                lost.append(span)
+            else:
+                continue
+            this.pending.remove(span)
+        if this.is_majority(valid):
+            replica.unanswered = 0
+        elif timed_out:
+            replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
+            self.unanswered = True
+        if lost:
+            # RELEASE at all others, regardless of their answers.
+            given = m.Released(this.partition, self.request.group, this.owner, tuple(lost))
+            effects += context.free([given], now)
+            for span in lost:
+                for part, remaining in this.not_due.within(span):
+                    self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
+        for span, attempts, reason in buried:
+            dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
+            effects += dead_lettering.start(context, now)
+        if not this.pending.runs:
+            self.close_round(context, this.number)
+            if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
+                self.unanswered = True
+                self.park_until = now.mono
+            elif lost and self.conflict and not self.done:
+                self.conflict = False
+                self.abstained = self.abstained + 1 if this.abstained else 0
+                self.look_at = now.mono + this.pause(self.abstained, context.rng)
+                if self.park_until > now.mono:
+                    self.look_at = min(self.look_at, self.park_until)
+                context.state.at(self.look_at, ("advance", self.key))
+        return effects
+
+    def _win(
+        self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
+    ) -> list[Effect]:
+        """Keep a first-timer; keep a suspect apart until all rounds are over."""
+        effects: list[Effect] = []
+        lot = this.replica.lot_of(self.request.group, attempts) if attempts[3] else 0
+        for part, n in this.redrives.within(span):
+            attempt, before = attempts.ended + 1, attempts.interruptions
+            won = Won(
+                this.partition, part, n, this.generation, this.owner, attempt, this.expires, lot, before
+            )
+            if lot:
+                self.lot.append(won)
+                continue
+            # A message that is overdue here alone may come beside the requested ones.
+            capacity = self.request.max_messages - self.won_messages
+            producer_id, start, stop = part
+            if stop - start <= capacity:
+                self._keep(context, won)
+                continue
+            capacity = max(capacity, 0)
+            if capacity:
+                self._keep(context, won._replace(span=Span(producer_id, start, start + capacity)))
+            if stop - start > capacity:
+                rest = (Span(producer_id, start + capacity, stop),)
+                effects += context.free(
+                    [m.Released(this.partition, self.request.group, this.owner, rest)], now
+                )
+        if attempts != NO_ATTEMPTS:
+            effects += self._learn(this, span, attempts, now)
+        return effects
+
+    def _learn(self, this: HoldRound, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
+        """Teach our own replica how many attempts have ended: it may have missed some."""
+        effects: list[Effect] = []
+        for part, n in this.redrives.within(span):
+            counted = m.Counted(part, n, attempts.ended, this.generation, *attempts[3:])
+            effects += this.replica.learning.adopt_won(self.request.group, this.owner, counted, now)
+        return effects
+
+    def _keep(self, context: Context, won: Won) -> None:
+        """Add messages to the answer, if they are still ours then."""
+        self.won.append(won)
+        self.won_messages += won.span.size
+        self.won_bytes += context.replicas[won.partition].batches.bytes_of(won.span)
+        used = won.expires - limits.DEADLINE_SHARE * self.request.hold_time + self.request.hold_time / 10
+        if used < self.held_until:
+            self.held_until = used
+            context.state.at(used, ("advance", self.key))
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        this = self.rounds[number]
+        assert isinstance(this, HoldRound)
+        effects = self._settle(context, this, now, timed_out=True)
+        return effects + self.advance(context, now)
+
+    # -------------------------------------------------------------------- answer
+
+    def answer(self, context: Context, now: Now) -> list[Effect]:
+        """Reply with the won messages that are still ours at this very moment."""
+        slices: list[m.Slice] = []
+        given: list[m.Released] = []
+        for won in self.won:
+            replica = context.replicas[won.partition]
+            for span in self.still_ours(replica, won, now):
+                add_slices(slices, replica, won, self.request.group, span)
+                given.append(m.Released(won.partition, self.request.group, won.owner, (span,)))
+        if not slices and self.unanswered:
+            detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
+        context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
+        told = self.told or self._tells(context, now)
+        return self.finish(
+            context, m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
+        )
+
+    def _tells(self, context: Context, now: Now) -> bool:
+        """Return True if a client with messages in hand is to learn that it would get suspects without them.
+
+        One client of a group gets the hint at a time, and has its hold time to come: else all clients would empty
+        their hands at once.
+        """
+        if self.request.idle or self.unregistered or self.request.spans:
+            return False
+        views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
+        waiting = [view.suspects for view in views if view.suspects.ready]
+        if not waiting or any(now.mono < view.suspects.told_until for view in views):
+            return False
+        oldest = [
+            offer.oldest_ms for offer in (view.available for view in views) if offer.oldest_ms is not None
+        ]
+        if oldest and all(offer.oldest_ms is None or min(oldest) <= offer.oldest_ms for offer in waiting):
+            return False
+        for offer in waiting:
+            offer.told_until = now.mono + self.request.hold_time
+        return True
+
+    def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
+        """Return the parts to deliver now: the deadline is ahead, the hold is this one, no tombstone has come."""
+        if now.mono >= won.expires:
+            return []
+        view = replica.group(self.request.group)
+        if replica.is_stale(view, won.generation, ((won.span, won.n),)):  # rewound since
+            return []
+        asked = view.asked(won.generation, won.n)
+        parts: list[Span] = []
+        for part, record in view.record_chunks(won.span, won.generation):
+            if self.is_deliverable(record, asked):
+                for chunk, held in view.held(part):
+                    if fate.is_owner(held, won.owner):
+                        parts.append(chunk)
+        return parts
+
+    def is_deliverable(self, record: Record, asked: Record) -> bool:
+        """Return True if our own record still is as the HOLD asked: open (or dead), at the redrive it was won at."""
+        return record[:3] == asked[:3]
+
+    def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
+        self._unpark(context)
+        effects = self._give_back(context, now, topic.id)
+        self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
+        self.won = [won for won in self.won if won.partition.topic != topic.id]
+        self.lot = [won for won in self.lot if won.partition.topic != topic.id]
+        for number, this in list(self.rounds.items()):
+            if isinstance(this, HoldRound) and this.partition.topic == topic.id:
+                self.close_round(context, number)
+        self.awaited.pop(topic.id, None)
+        if not self.partitions and topic.name in self.request.topics:
+            return effects + self.finish(context, why)
+        self.park_until, self.tried = now.mono, True
+        return effects + self.advance(context, now)
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        self._unpark(context)
+        return super().finish(context, reply)
+
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        """Give all back, because the client is gone and no reply was begun."""
+        return self._give_back(context, now) + self.finish(context, None)
+
+    def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
+        """LEAVE the won and the requested messages, of one topic or all: no reply was begun."""
+        group = self.request.group
+        given = [m.Released(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
+        given += [
+            m.Released(this.partition, group, this.owner, tuple(this.pending.items()))
+            for this in self.rounds.values()
+            if isinstance(this, HoldRound)
+        ]
+        return context.free([it for it in given if topic is None or it.partition.topic == topic], now)
+
+    def _refuse(self, context: Context, now: Now) -> list[Effect]:
+        """Refuse, in quarantine or not trusted: another node can serve this at once."""
+        if self.won:
+            return self.on_gone(context, now)
+        detail = f"node {context.state.me} is in quarantine for {context.quarantine_left(now):.1f} s: ask another node"
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)

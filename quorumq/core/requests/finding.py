@@ -1,0 +1,196 @@
+"""Finding: a node asks the others for a topic or group that it does not know, before it answers that there is none.
+
+A creation is OK once a majority has the register, and the others learn of it a moment later. A request that comes to
+one of those meanwhile must not get the answer that there is no such topic. So the node reads: a register that
+`members - majority + 1` members do not have, no majority had when they were asked. If fewer members answer, it is
+unknown whether there is one, and the error says so.
+
+A negative result is not remembered: the next request may come after a creation that was OK, however soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round, majority_of
+from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.messages.effects import Again, Effect, Send
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.deadnames import DEAD_SUFFIX, dead_letter_names
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import GROUPS_PER_CHUNK
+from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId
+
+FIND_TIMEOUT_S = 1.0
+"""Seconds for which the others are asked for a register, at most."""
+
+TOLD_MAX = 50
+"""Registers of topics in one answer; a node that asked for more asks again for the rest."""
+
+SETTLING = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
+"""Requests of many receipts, each with its own verdict: an unknown one does not affect the others."""
+
+
+def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | None:
+    """Return the question to the others before ``request`` is looked at; None if all of its names are known here.
+
+    A name that was deleted may have been given again, and a topic may have got more partitions.
+    """
+    catalogue = context.catalogue
+    if isinstance(request, m.Publish) and catalogue.members_of(request.batch.header.partition):
+        return None  # mostly
+    names: Iterable[str] = ()
+    partitions: Iterable[PartitionId] = ()
+    ids: dict[bytes, None] = {}
+    group, highest = "", -1  # group and highest number of the named partitions
+    match request:
+        case m.Publish():
+            partitions = (request.batch.header.partition,)
+        case m.AckRequest() | m.RejectRequest() | m.ExtendRequest() | m.LeaveRequest():
+            partitions = dict.fromkeys([item.receipt.partition for item in request.items])
+        case m.Fetch():
+            names, group = dead_letter_names(request.topics, request.group)
+            highest = max(request.partitions, default=-1)
+        case m.PurgeRequest() | m.BrowseRequest() | m.RedriveRequest():
+            names, group = dead_letter_names((request.topic,), request.group)
+            highest = request.partition
+        case m.SetGroup() | m.DeleteGroup():
+            names = (request.topic,)
+            group = request.group if isinstance(request, m.DeleteGroup) or request.rewind else ""
+        case m.Metadata():
+            names = request.topics
+        case m.AlterTopic():
+            names = (request.name,)
+        case m.CreateTopic() if request.implicit and not context.config.auto_create_topics:
+            names = (request.name,)
+        case m.DeleteTopic() if (
+            known := catalogue.topics.get(request.id)
+        ) is None or known.name != request.name:
+            ids[request.id] = (
+                None  # also if it is another topic's, so that no client learns that there is one
+            )
+    wanted: dict[str, None] = {}
+    for partition in partitions:
+        if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):
+            ids[partition.topic] = None
+    groups: dict[tuple[bytes, str], None] = {}
+    for name in names:
+        topic = catalogue.topic_named(name)
+        if topic is None:
+            if not is_pattern(name):
+                wanted[name] = None
+            continue
+        if highest >= topic.partitions:
+            ids[topic.id] = None
+        source = group.removesuffix(DEAD_SUFFIX)
+        if isinstance(request, m.Fetch):
+            needed = source != group or not catalogue.makes_group(topic, group)
+        else:  # a topic or group known as deleted may have been created again
+            needed = (group != "" and not isinstance(request, m.BrowseRequest)) or source != group
+            needed = needed or catalogue.is_group_deleted(topic.id, source)
+        if needed and not catalogue.reads(topic.id, source):
+            groups[(topic.id, source)] = None
+    if not (wanted or ids or groups):
+        return None
+    return m.RegistersRequest(
+        0, tuple(wanted), tuple(ids), tuple(Group(topic, name, 0, 0) for topic, name in groups)
+    )
+
+
+def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest) -> list[Effect]:
+    """REGISTERS-ASK: answer with registers known here, only if this node is trusted: its silence is no answer."""
+    catalogue = context.catalogue
+    topics = [catalogue.register_named(name) for name in message.names]
+    topics += [catalogue.topics.get(found) for found in message.ids]
+    found = [catalogue.groups.get((group.topic, group.name)) for group in message.groups]
+    groups = [group for group in found if group is not None][:TOLD_MAX]
+    more: list[Group] = []
+    if message.after is not None:
+        backfill = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
+        more = [catalogue.groups[key] for key in sorted(backfill)]
+    told = m.RegistersReply(
+        message.round,
+        tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
+        (*groups, *more[:GROUPS_PER_CHUNK]),
+        context.state.vector(context.config.nodes),
+        len(more) > GROUPS_PER_CHUNK,
+    )
+    return [Send(sender, told)]
+
+
+class FindCoordinator(Coordinator):
+    """Handles a request with unknown names: asks the others for them, then takes the request up.
+
+    Args:
+        wanted: result of `to_find`.
+    """
+
+    __slots__ = ("request", "sets", "wanted")
+
+    def __init__(self, key: int, request: m.ClientRequest, wanted: m.RegistersRequest) -> None:
+        super().__init__(key)
+        self.request = request
+        self.wanted = wanted
+        self.sets: tuple[tuple[NodeId, ...], ...] = ()  # some majority of each has what was confirmed
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        nodes = context.config.nodes
+        groups = [context.catalogue.topics[group.topic] for group in self.wanted.groups]
+        self.sets = tuple(
+            dict.fromkeys([nodes, *(members for topic in groups for members in topic.replicas)])
+        )
+        this = self.open_round(context, nodes, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
+        effects: list[Effect] = []
+        for at, node in enumerate(nodes):
+            if node == context.state.me or node in context.state.links:
+                effects.append(Send(node, self.wanted._replace(round=this.number)))
+            else:
+                this.unreachable |= 1 << at
+        return effects or self.give_up(context, this)
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, m.RegistersReply)
+        this = self.rounds[message.round]
+        effects, _ = self.take_in(context, sender, incarnation, message, now)
+        left = to_find(context, self.request)
+        if left != self.wanted or self.is_enough(context, this, this.valid(context.state)):
+            return effects + self.take_up(context, looked=left == self.wanted)
+        if this.everyone:
+            return effects + self.give_up(context, this)
+        return effects
+
+    def is_enough(self, context: Context, this: Round, bits: int) -> bool:
+        """Return True if one of these nodes is in every majority that may have confirmed a register."""
+        heard = [node for at, node in enumerate(this.members) if bits & (1 << at)]
+        return all(
+            sum(node in heard for node in nodes) > len(nodes) - majority_of(len(nodes)) for nodes in self.sets
+        )
+
+    def take_up(self, context: Context, *, looked: bool) -> list[Effect]:
+        """Go on with the request; ``looked``: names that are not known here are unknown everywhere."""
+        return [*self.finish(context, None), Again(self.key, self.request, looked, self.caller)]
+
+    def give_up(self, context: Context, this: Round) -> list[Effect]:
+        """Fail, because too few nodes answered; go on if that is enough for the request."""
+        bits = this.valid(context.state)
+        if isinstance(self.request, SETTLING) or self.is_enough(context, this, bits):
+            return self.take_up(context, looked=True)
+        what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
+        what += [f"group {group.name!r}" for group in self.wanted.groups]
+        nodes = len(this.members)
+        detail = (
+            f"{', '.join(what[:5])} is not known to node {context.state.me}, and too few others could be asked: "
+            "try again, through any node"
+        )
+        needed = nodes - majority_of(nodes) + 1
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, bits.bit_count())
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self.give_up(context, self.rounds[number])
+
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        return self.finish(context, None)

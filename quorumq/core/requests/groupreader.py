@@ -1,0 +1,128 @@
+"""Common part of requests that read as a group: its register has to be at a majority of each replica set first."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import Failed, Fetch
+from quorumq.core.messages.effects import Effect
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.registration import register
+from quorumq.core.values import limits
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Now, PartitionId, Topic
+
+
+class GroupReader(Coordinator):
+    """A coordinator that reads partitions as a group.
+
+    Args:
+        request: request with the group, and its beginning if it has to be made.
+        partitions: partitions that it reads.
+        now: time when it came.
+
+    Attributes:
+        register_name: group whose register is needed: for a dead-letter group, its source.
+        may_make: True if the group may have been made for it somewhere: then no failure says that nothing was done.
+        unregistered: True if too few replicas are trusted to have it registered now.
+        told: True if the answer says that suspects wait.
+    """
+
+    __slots__ = (
+        "awaited", "may_make", "park_until", "partitions", "register_name", "request", "told", "unregistered",
+        "won_bytes", "won_messages",
+    )  # fmt: skip
+
+    def __init__(self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
+        super().__init__(key)
+        self.request = request
+        self.partitions = partitions
+        self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
+        self.register_name = request.group.removesuffix(DEAD_SUFFIX)
+        self.unregistered = False
+        self.told = False
+        self.won_messages = 0
+        self.won_bytes = 0
+        self.may_make = False
+        self.awaited: dict[bytes, None] = {}  # topics in which the group is being registered for this request
+
+    @property
+    def cost(self) -> int:
+        return len(self.partitions)
+
+    def concerns(self, topic: bytes) -> bool:
+        return any(partition.topic == topic for partition in self.partitions)
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
+
+    def reads(self, topic: bytes, group: str) -> bool:
+        return self.register_name == group and self.concerns(topic)
+
+    def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
+
+    def leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+        """End with ``topic``: answer with messages won in others; if none can be won, say why."""
+        raise NotImplementedError
+
+    def advance(self, context: Context, now: Now) -> list[Effect]:
+        """Go on, because the group is registered, or cannot be."""
+        raise NotImplementedError
+
+    def unsettled(self, context: Context) -> list[PartitionId]:
+        """Return the partitions in which no majority of the replica set is known to have the group's register."""
+        settled, name = context.catalogue.settled_groups, self.register_name
+        return [partition for partition in self.partitions if (partition, name) not in settled]
+
+    def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
+        """Have the group registered in these partitions, in a limited number of topics at a time (`on_registered`)."""
+        effects: list[Effect] = []
+        wanted: dict[bytes, list[int]] = {}
+        for partition in new:
+            wanted.setdefault(partition.topic, []).append(partition.number)
+        latest = self.request.start == "latest"
+        some = list(wanted.items())[: limits.GROUPS_MADE_PER_STEP]
+        self.awaited.update(dict.fromkeys([topic for topic, _ in some]))
+        for topic, numbers in some:
+            self.may_make = self.may_make or (topic, self.register_name) not in context.catalogue.groups
+            effects += register(
+                context, self.key, topic, self.register_name, tuple(numbers), now, latest=latest
+            )
+        return effects
+
+    def fail(
+        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
+    ) -> list[Effect]:
+        unknown = self.may_make and code == Code.TOO_FEW_REPLICAS
+        return super().fail(context, Code.OUTCOME_UNKNOWN if unknown else code, detail, needed, answered)
+
+    def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
+        self.awaited.pop(topic, None)
+        if self.done or self.awaited:
+            return []
+        left = self.unsettled(context)
+        if not left and self.cost > limits.CHEAP:  # many requests may wait for this answer
+            context.state.at(now.mono, ("advance", self.key))
+            return []
+        return self.register(context, left, now) if left else self.advance(context, now)
+
+    def on_unregistered(
+        self, context: Context, topic: bytes, problem: Failed | None, now: Now
+    ) -> list[Effect]:
+        """Take note that the group could not be registered for ``topic``.
+
+        Args:
+            topic: topic whose group was awaited.
+            problem: reason; None if no majority can take the register in now. Then no node can deliver for the group,
+                and the request goes on without messages of this topic.
+        """
+        self.awaited.pop(topic, None)
+        if self.done:
+            return []
+        if problem is None:
+            self.unregistered = True
+            return self.advance(context, now) if not self.awaited else []
+        if problem.code == Code.NOT_FOUND:
+            return self.leave(context, context.catalogue.topics[topic], problem, now)
+        return self.finish(context, problem)

@@ -1,0 +1,253 @@
+"""Changes of groups: a creation, rewind or deletion is the next change of a register, and chosen
+(core/requests/proposing.py).
+
+So two changes at once come one after the other, and only a requested change stands above a register that was
+confirmed. A rewind makes a new generation, which reads anew. From its OK on no delivery of the old generation can be
+won, because any HOLD majority meets a replica that refuses it as stale. Nothing is swept: records of older generations
+are void if the new one covers the message (core/partition/group.py). A rewind to messages published from now on changes
+no register: it skips the messages that are there.
+"""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round, majority_of
+from quorumq.core.messages.effects import Effect
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.proposing import PROPOSALS_MAX, TURN_S, Proposer
+from quorumq.core.requests.registration import EVERY, register
+from quorumq.core.requests.skipping import Skipping
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import NUMBERS_END
+from quorumq.core.values.types import STAMP_ZERO, Group, Incarnation, Instance, Latest, NodeId, Now, Stamp
+
+
+class GroupCoordinator(Coordinator):
+    """SETGROUP: the change is chosen, then its register is written to all partitions (core/requests/registration.py).
+
+    A creation that finds the group there changes nothing, and answers once the register there is written.
+
+    Attributes:
+        change: register that the answer is about: the one that was chosen for us, or that was there.
+        changes: number of proposals of the next change.
+    """
+
+    __slots__ = ("began", "change", "changes", "proposer", "request", "skipping", "topic")
+
+    request: m.SetGroup | m.DeleteGroup
+
+    def __init__(self, key: int, request: m.SetGroup | m.DeleteGroup, topic: bytes) -> None:
+        super().__init__(key)
+        self.request = request
+        self.topic = topic
+        self.proposer: Proposer | None = None
+        self.skipping: Skipping | None = None
+        self.change: Group | None = None
+        self.changes = 0
+        self.began = float("inf")
+
+    def concerns(self, topic: bytes) -> bool:
+        return self.topic == topic
+
+    def known(self, context: Context) -> Group | None:
+        """Return the register as this node has it."""
+        return context.catalogue.groups.get((self.topic, self.request.group))
+
+    # --------------------------------------------------------------------- what to propose
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now) if not self.rounds and self.change is None else []
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """Answer from the register that this node knows, or propose the change that follows it.
+
+        Why: a change is numbered by the generation that it makes, so it can only be proposed after the one that is
+        known. Two coordinators that know the same register compete in one Paxos instance.
+        """
+        self.began = min(self.began, now.mono)
+        known = self.known(context)
+        if self.finds_none(known):
+            return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
+        if known is not None and self.is_fine(known):
+            self.change = known
+            return register(context, self.key, self.topic, self.request.group, EVERY, now)
+        if known is not None and known.generation + 1 >= NUMBERS_END:
+            detail = (
+                f"group {self.request.group!r} was changed {known.generation} times, as some node says: choose "
+                "another name"
+            )
+            return self.fail(context, Code.CONFLICT, detail)
+        number = known.generation + 1 if known is not None else 0
+        instance = Instance(self.topic, self.request.group, number)
+        if self.is_behind_another(context, instance):
+            if now.mono >= self.began + context.config.request_timeout:
+                return self._unknown(context, 1, 0)
+            context.state.at(now.mono + TURN_S, ("again", self.key))
+            return []
+        if self.proposer is None or self.proposer.instance != instance:
+            self.changes += 1
+            alike = self.wish(known, STAMP_ZERO) == Group(self.topic, self.request.group, 0)
+            self.leave_instance(context)
+            context.proposing[instance] = self.key
+            self.proposer = Proposer(instance, alike=alike, base=known)
+        if self.changes > PROPOSALS_MAX or self.proposer.proposals >= PROPOSALS_MAX:
+            detail = f"group {self.request.group!r} is being changed by others all the time: try again"
+            return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
+        effects = self.proposer.propose(self, context, now)
+        if effects is None:  # a higher reserve must become durable first
+            self.proposer.put_off(context, self.key, now)
+        return effects or []
+
+    def is_behind_another(self, context: Context, instance: Instance) -> bool:
+        """Return True if an earlier request of this node proposes in the same instance.
+
+        Why: all requests of a node would compete with each other, and with those of other nodes, in one instance. If
+        a round trip is long, nothing would ever be chosen.
+        """
+        return context.proposing.get(instance, self.key) != self.key
+
+    def leave_instance(self, context: Context) -> None:
+        """Let others of this node propose in the instance of this request."""
+        if self.proposer is not None:
+            context.proposing.pop(self.proposer.instance, None)
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        self.leave_instance(context)
+        return super().finish(context, reply)
+
+    def finds_none(self, known: Group | None) -> bool:
+        """Return True if the request changes a group that does not exist.
+
+        Why: ``known`` is enough to say so, because the other nodes were asked before (core/requests/finding.py).
+        """
+        assert isinstance(self.request, m.SetGroup)
+        return self.request.rewind and (known is None or known.deleted)
+
+    def is_fine(self, known: Group) -> bool:
+        """Return True if the register ``known`` already is what the request asks for."""
+        assert isinstance(self.request, m.SetGroup)
+        return not known.deleted and (not self.request.rewind or self.request.start == "latest")
+
+    def own_value(self, context: Context, ballot: Stamp) -> Group:
+        assert self.proposer is not None
+        return self.wish(self.proposer.base, ballot)
+
+    def wish(self, known: Group | None, ballot: Stamp) -> Group:
+        """Return the register that the request asks for, on top of ``known``."""
+        request = self.request
+        assert isinstance(request, m.SetGroup)
+        from_ms = request.from_ms if request.start == "time" else 0
+        latest = Latest.SKIPPING if request.start == "latest" else Latest.NO
+        wish = Group(self.topic, request.group, 0, from_ms, 0, latest)
+        if known is not None:
+            return wish._replace(generation=known.generation + 1, buried=known.buried, made=ballot)
+        return wish._replace(made=ballot) if from_ms or latest else wish
+
+    # ------------------------------------------------------------------------ what comes of it
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        if not isinstance(message, m.ProposalReply):
+            return super().on_reply(context, sender, incarnation, message, now)
+        proposer = self.proposer
+        assert proposer is not None
+        effects, look = proposer.on_reply(self, context, sender, incarnation, message, now)
+        if not look:
+            return effects
+        ours = proposer.ours_as_chosen(context)
+        if ours is not None:
+            assert isinstance(ours, Group)
+            self.change = ours
+            return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
+        pause = (
+            proposer.pause_s(context, now) if context.catalogue.outcome_of(proposer.instance) is None else 0.0
+        )
+        if not pause:
+            return effects + self.start(context, now)
+        context.state.at(now.mono + pause, ("again", self.key))
+        return effects
+
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert self.skipping is not None
+        effects = self.skipping.on_answer(context, this, sender, bit, message, now)
+        return effects + (self._reply(context) if self.skipping.done else [])
+
+    def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
+        newest = self.known(context)
+        assert newest is not None
+        assert self.change is not None
+        if self.is_undone(newest):
+            self.change = None
+            return self.start(context, now)
+        if newest.generation == self.change.generation:
+            self.change = newest
+        request = self.request
+        if isinstance(request, m.SetGroup) and request.rewind and request.start == "latest":
+            self.skipping = Skipping(self, context.catalogue.topics[topic], newest._replace(latest=Latest.NO))
+            return self.skipping.start(context, now)
+        return self._reply(context)
+
+    def is_undone(self, newest: Group) -> bool:
+        """Return True if the group existed when it was looked up and was deleted before this request was answered.
+
+        Why: a request that proposed nothing has not created the group, so it must start again and create it.
+        """
+        assert self.change is not None
+        return newest.deleted and newest.generation > self.change.generation and self.proposer is None
+
+    def _reply(self, context: Context) -> list[Effect]:
+        assert self.change is not None
+        return self.finish(context, self.answer(self.change))
+
+    def answer(self, group: Group) -> m.ClientReply:
+        """Return the reply to the client."""
+        return m.SetGroupReply(group)
+
+    # ------------------------------------------------------------------------ it is not known
+
+    def on_unregistered(
+        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
+    ) -> list[Effect]:
+        needed, answered = (problem.needed, problem.answered) if problem is not None else (1, 0)
+        return self._unknown(context, needed, answered)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self._unknown(
+            context, majority_of(len(self.rounds[number].members)), len(self.rounds[number].heard)
+        )
+
+    def _unknown(self, context: Context, needed: int, answered: int) -> list[Effect]:
+        detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)
+
+
+class DeleteGroupCoordinator(GroupCoordinator):
+    """DELETEGROUP: a change after which no client reads the group until it is created again.
+
+    It is proposed again if the group is deleted already: it ends a creation that was left half done before it.
+    """
+
+    __slots__ = ()
+
+    request: m.DeleteGroup
+
+    def finds_none(self, known: Group | None) -> bool:
+        return known is None
+
+    def is_fine(self, known: Group) -> bool:
+        return False
+
+    def wish(self, known: Group | None, ballot: Stamp) -> Group:
+        assert known is not None
+        number = known.generation + 1
+        return known._replace(generation=number, from_ms=0, buried=number, latest=Latest.NO, made=ballot)
+
+    def is_undone(self, newest: Group) -> bool:
+        return False
+
+    def answer(self, group: Group) -> m.ClientReply:
+        return m.DeleteGroupReply(group)

@@ -1,0 +1,188 @@
+"""One HOLD round: its votes, its won and its lost messages."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+from quorumq.core.cluster.rounds import Round, Votes
+from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
+from quorumq.core.partition.replica import Replica
+from quorumq.core.values import limits
+from quorumq.core.values.spans import SpanMap, SpanSet, across, subtract
+from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Now, Owner, Record, Span, record_rank
+
+BACKOFF_S = (0.002, 0.02)
+QUIET_S = (0.05, 0.2)
+
+NO, DEAD, LATE = 64, 128, 192
+"""First bits of the members that said so of a message (see `Atom`); the bits of those that said OK are the lowest."""
+assert NODES_MAX <= NO
+
+
+class Atom(NamedTuple):
+    """Messages with the same vote of each member, as bits of the members."""
+
+    span: Span
+    yes: int  # members that count, without those that said no as well
+    no: int
+    dead: int  # members that see no deliveries left
+    late: int  # members that see no time left
+    attempts: Attempts  # attempts that ended before
+
+
+class HoldRound(Round):
+    """One HOLD round in one partition.
+
+    Args:
+        replica: this node's replica.
+        hold: the HOLD, at first as our own replica gets it.
+        started: monotonic seconds, taken before anything was sent.
+        usual: seconds for which answers are awaited that may not come at all.
+    """
+
+    __slots__ = (
+        "abstained",
+        "answered",
+        "attempts",
+        "expires",
+        "generation",
+        "not_due",
+        "owner",
+        "partition",
+        "pending",
+        "redrives",
+        "replica",
+        "started",
+        "until",
+        "usual",
+        "votes",
+    )
+
+    def __init__(self, replica: Replica, hold: Hold, owner: Owner, started: float, usual: float) -> None:
+        super().__init__(hold.round, replica.members)
+        self.replica = replica
+        self.partition = hold.partition
+        self.generation = hold.generation
+        self.owner = owner
+        self.started = started
+        self.usual = usual
+        self.until = started + usual
+        self.answered = started  # time of the last answer
+        self.abstained = False  # True if a member abstained
+        self.expires = started + limits.DEADLINE_SHARE * hold.hold_time
+        self.pending = SpanSet()  # neither won nor lost yet
+        self.redrives: SpanMap[int] = SpanMap()
+        for span, n, *_ in hold.wants:
+            self.pending.put(span, True)
+            self.redrives.put(span, n)
+        self.votes = Votes()  # bits of the members, in a lane for each possible vote
+        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
+        self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
+
+    def pause(self, abstained: int, rng: random.Random) -> float:
+        """Return the seconds to wait after this round was lost, before the next one.
+
+        Coordinators that asked for the same at the same time pause, too. One is ahead of the others if the pauses
+        differ by more than messages take. A member that abstained because of a reserve is ready within one fsync. One
+        that did so twice is in quarantine, for seconds.
+
+        Args:
+            abstained: rounds in a row that members abstained from, this one included.
+        """
+        if abstained > 1:
+            return rng.uniform(*QUIET_S)
+        return rng.uniform(BACKOFF_S[0], max(BACKOFF_S[1], 2 * (self.answered - self.started)))
+
+    # ------------------------------------------------------------------- counting
+
+    def count(self, bit: int, reply: HoldReply, now: Now) -> None:
+        """Take the votes of a member that has not voted yet, and its report of deliveries and times left."""
+        self.answered = now.mono
+        for item in reply.granted:
+            span, attempts, exhausted, expired, unseen = item[:5]
+            if unseen:
+                blind = self.replica.delayed_parts(span)  # it cannot tell whether they are due
+                self.votes.add(subtract(span, blind), bit)
+                self.votes.add(blind, bit << NO)
+                said = 0
+            else:
+                said = bit
+            ended = Attempts(0, 0, attempts, *item[5:])
+            if ended != NO_ATTEMPTS:
+                self.attempts.update(span, lambda old, new=ended: greater(old or new, new))  # type: ignore[misc]
+            said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
+            if said:
+                self.votes.add((span,), said)
+        for span, _, ballot, remaining, _ in reply.not_due:
+            if ballot == STAMP_ZERO:
+                for part, old in self.not_due.split(span):
+                    self.not_due.set(part, remaining if old is None else min(old, remaining))
+        if reply.abstained:
+            self.abstained = True
+            self.votes.add(self.pending.items(), bit << NO)
+        for items in (reply.settled, reply.not_due, reply.refused):
+            if items:
+                self.votes.add([item.span for item in items], bit << NO)
+
+    def lose_settled(self, item: SpanRecord, asked: Record) -> list[Span]:
+        """Lose the requested messages to a TOMB, despite any OK. If its record is older than the request, lose nothing.
+
+        Args:
+            item: record that a member has.
+            asked: the record that the HOLD asked for, at any redrive.
+
+        Returns:
+            spans whose requested dead letter the member does not know.
+        """
+        backfill: list[Span] = []
+        for part, n in self.redrives.within(item.span):
+            if record_rank(item.record) > record_rank(asked._replace(n=n)):
+                self.votes.add((part,), ((1 << len(self.members)) - 1) << NO)
+            else:
+                backfill.append(part)
+        return backfill
+
+    # ------------------------------------------------------------ winning and losing
+
+    def atoms(self, valid: int) -> list[Atom]:
+        """Return pending messages in chunks of equal votes; ``valid`` are the members whose votes count."""
+        lane = (1 << NO) - 1
+        return [
+            Atom(
+                part,
+                votes & valid & ~(votes >> NO),
+                votes >> NO & lane,
+                votes >> DEAD & valid,
+                votes >> LATE & valid,
+                attempts or NO_ATTEMPTS,
+            )
+            for span in self.pending.items()
+            for part, (said, attempts) in across(span, (self.votes, self.attempts))
+            for votes in (said or 0,)
+        ]
+
+    def is_won(self, yes: int, mine: int) -> bool:
+        """Return True if a majority said OK, this node included."""
+        return self.is_majority(yes) and bool(yes & mine)
+
+    def is_over(self, late: int) -> bool:
+        """Return True if a majority of the clocks says that the message's time to live is over."""
+        return self.is_majority(late)
+
+
+def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
+    """Return the question to the others: spans held here, in runs of equal attempts and redrive number."""
+    if len(granted) == 1:
+        (one,) = granted
+        return tuple([Want(part, n, one.attempts, *one[5:]) for part, n in redrives.within(one.span)])
+    runs: dict[tuple[Any, ...], SpanSet] = {}  # by number and manner of the attempts that ended
+    for item in granted:
+        runs.setdefault((item.attempts, *item[5:]), SpanSet()).add(item.span)
+    return tuple(
+        Want(part, n, *ended)
+        for ended, spans in runs.items()
+        for span in spans.items()
+        for part, n in redrives.within(span)
+    )

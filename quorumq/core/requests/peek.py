@@ -1,0 +1,42 @@
+"""PEEK through a node that has no replica of the partition."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import BrowseReply, PeekReply, PeekRequest, PeerMessage
+from quorumq.core.messages.effects import Effect
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now
+
+
+class PeekCoordinator(Coordinator):
+    """PEEK through a node that has no replica of the partition: ask one that does, pass on its page with bodies."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: PeekRequest) -> None:
+        super().__init__(key)
+        self.request = request
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        members = context.catalogue.members_of(self.request.partition)
+        up = [member for member in members if member in context.state.links]
+        if not up:
+            detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
+            return self.fail(context, Code.NOT_STORED, detail, 1)
+        this = self.open_round(context, (up[0],), now)
+        return self.ask(context, this, self.request.partition, self.request._replace(round=this.number), now)
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, PeekReply)
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self.teach(context, message.round, sender)
+        page = BrowseReply(self.request.partition, message.items, message.cursor, message.slices)
+        return self.finish(context, page)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        node = self.rounds[number].members[0]
+        return self.fail(context, Code.OUTCOME_UNKNOWN, f"{node} did not answer: ask again", 1)

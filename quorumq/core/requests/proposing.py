@@ -1,0 +1,264 @@
+"""Single-decree Paxos: one register is chosen in one instance, for the first of a topic and each of a group.
+
+Two registers that say different things cannot be merged if one has been confirmed: one of them stands, and the other
+never was. Refusing the later one is not enough, because no node knows the order. So each listed node is an acceptor,
+a majority of the list decides, and the value is the whole register. A proposed or accepted register is in
+`Catalogue.decisions`, not among the topics and groups; only a chosen one is taken in, and spreads.
+
+Instances follow each other. An acceptor that knows the register of an instance, or of a later one, answers with that.
+
+The lowest ballot of all, zero, needs no PREPARE. Only one register is proposed in it, because all proposers make it
+alike. So all acceptors that accept it there accept the same.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.messages import Accept, Prepare, ProposalReply, PutTopic
+from quorumq.core.messages.effects import Effect, Persist, Send
+from quorumq.core.messages.records import DecisionPut
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import (
+    STAMP_ZERO,
+    Decision,
+    Group,
+    Incarnation,
+    Instance,
+    NodeId,
+    Now,
+    Topic,
+    instance_of,
+)
+
+PAUSE_FIRST_S = 0.01
+PAUSE_MAX_S = 1.0
+"""Longest pause in seconds before a proposal that met a higher ballot is made again. Pauses are random, up to twice as
+long each time, beginning with as long as the last one took. Short ones would fail others' proposals for ever."""
+
+TURN_S = 0.05
+"""Seconds between looks if another request of this node still proposes the next change of the same group."""
+
+UNSTAMPED_S = 1.0
+"""Seconds that a proposal waits at most for the clock's reserve to be durable; then it is tried again."""
+
+PROPOSALS_MAX = 8
+"""Proposals in one instance before the caller is asked to try again."""
+
+
+# ------------------------------------------------------------------------------- an acceptor
+
+
+def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
+    """Answer PREPARE or ACCEPT once the promise or acceptance is durable, if this node is trusted."""
+    instance = message.instance
+    effects: list[Effect] = []
+    if instance.topic:
+        topic = context.catalogue.topics.get(instance.topic)
+        if topic is None:
+            return [Send(sender, ProposalReply(message.round, None, None, None, (), Code.UNKNOWN_TOPIC))]
+        if topic.deleted or is_refused(message, topic):
+            return [Persist((), (Send(sender, _told(context, message.round, None, topic, None)),))]
+        if isinstance(message, Prepare) and message.base is not None:
+            effects = context.take_in_group(message.base, now)
+    chosen = context.catalogue.outcome_of(instance)
+    if chosen is not None:
+        topic, group = (chosen, None) if isinstance(chosen, Topic) else (None, chosen)
+        return [*effects, Persist((), (Send(sender, _told(context, message.round, None, topic, group)),))]
+    ours = context.catalogue.decisions.get(instance) or Decision(instance)
+    after = ours
+    if isinstance(message, Accept):
+        if message.ballot >= ours.promised:
+            after = Decision(instance, message.ballot, message.ballot, message.topic, message.group)
+    elif message.ballot > ours.promised:
+        after = ours._replace(promised=message.ballot)
+    records = (DecisionPut(after),) if after != ours else ()
+    if records:
+        context.catalogue.decisions[instance] = after
+    reply = _told(context, message.round, after, None, None)
+    return [*effects, Persist(records, (Send(sender, reply),))]
+
+
+def is_refused(message: Prepare | Accept, topic: Topic) -> bool:
+    """Return True if a FETCH proposes the first register of a group and ``topic`` has ``auto_create_groups`` off.
+
+    Why: acceptors decide it, because a majority of them knows an ALTER that was confirmed; the coordinator of the
+    FETCH need not know it.
+    """
+    return message.implicit and not message.instance.number and not topic.auto_create_groups
+
+
+def _told(
+    context: Context, number: int, decision: Decision | None, topic: Topic | None, group: Group | None
+) -> ProposalReply:
+    return ProposalReply(number, decision, topic, group, context.state.vector(context.config.nodes))
+
+
+# ------------------------------------------------------------------------------- a proposer
+
+
+class Proposer:
+    """A coordinator's way to the outcome of one instance.
+
+    Args:
+        instance: the instance to decide.
+        alike: propose the owner's own value of the ballot zero first, without PREPARE: all nodes make the same there.
+        base: the register that a group's change is made to; None for a topic.
+        implicit: True if a FETCH asks.
+
+    Attributes:
+        ours: the owner's own value (`Coordinator.own_value`), as it was first proposed; the same in each proposal.
+        sent: True if something was proposed, which a later proposer may find and choose.
+        proposals: count of proposals so far.
+    """
+
+    __slots__ = (
+        "accepted", "alike", "asked_at", "ballot", "base", "implicit", "instance", "ours", "proposals", "round", "sent",
+        "value",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        alike: bool = False,
+        base: Group | None = None,
+        implicit: bool = False,
+    ) -> None:
+        self.instance = instance
+        self.alike = alike
+        self.base = base
+        self.implicit = implicit
+        self.ballot = STAMP_ZERO
+        self.accepted: Decision | None = None  # the highest that was heard of in answers to PREPARE
+        self.value: Topic | Group | None = (
+            None  # the register that ACCEPT asks for; None while answers to PREPARE are awaited
+        )
+        self.ours: Topic | Group | None = None
+        self.round: Round | None = None
+        self.sent = False
+        self.proposals = 0
+        self.asked_at = 0.0  # monotonic seconds, when the last question was sent
+
+    def propose(self, owner: Coordinator, context: Context, now: Now) -> list[Effect] | None:
+        """Ask for promises, under a ballot of our own above all that we have heard of.
+
+        Returns:
+            the effects; None while the clock's reserve has to be raised for a ballot.
+        """
+        self.close(owner, context)
+        self.accepted = self.value = None
+        if self.alike and not self.proposals:
+            self.proposals += 1
+            return self.accept(owner, context, now)
+        ballot = context.state.clock.fresh(now)
+        if ballot is None:
+            return None
+        self.proposals += 1
+        self.ballot = ballot
+        return self._ask(owner, context, Prepare(0, self.instance, ballot, self.base, self.implicit), now)
+
+    def accept(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+        """Propose, after a majority's promise, the value that may have been chosen already, or else our own."""
+        if self.accepted is not None:
+            self.value = self.accepted.value
+        else:
+            self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
+        assert self.value is not None
+        topic, group = (self.value, None) if isinstance(self.value, Topic) else (None, self.value)
+        self.sent = True
+        return self._ask(owner, context, Accept(0, self.ballot, topic, group, self.implicit), now)
+
+    def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
+        self.close(owner, context)
+        self.asked_at = now.mono
+        self.round = this = owner.open_round(context, context.config.nodes, now)
+        return [Send(node, message._replace(round=this.number)) for node in this.members]
+
+    def close(self, owner: Coordinator, context: Context) -> None:
+        """End the round that is open: its answers no longer matter."""
+        if self.round is not None:
+            owner.close_round(context, self.round.number)
+            self.round = None
+
+    def on_reply(
+        self,
+        owner: Coordinator,
+        context: Context,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: ProposalReply,
+        now: Now,
+    ) -> tuple[list[Effect], bool]:
+        """Count an answer, and take in a chosen register.
+
+        Returns:
+            the effects; and True if the owner is to look again: the outcome is known, or another proposer is ahead.
+        """
+        this = self.round
+        if this is None or message.round != this.number:
+            return [], False
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self._teach(owner, context, sender, now), False
+        if message.topic is not None or message.group is not None:
+            self.close(owner, context)
+            effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
+            if message.group is not None:
+                effects += context.take_in_group(message.group, now)
+            return effects, not owner.done
+        theirs = message.decision
+        if theirs is None or not this.hear(sender, incarnation):  # a node that is not trusted has no vote
+            return [], False
+        if theirs.promised > self.ballot:
+            context.state.clock.merge(theirs.promised.time)
+            self.close(owner, context)
+            return [], True
+        if self.value is None and theirs.value is not None:
+            highest = self.accepted
+            self.accepted = theirs if highest is None or theirs.ballot > highest.ballot else highest
+        if not this.is_majority(this.valid(context.state)):
+            return [], False
+        if self.value is None:
+            return self.accept(owner, context, now), False
+        self.close(owner, context)
+        if isinstance(self.value, Topic):
+            return context.take_in_topic(self.value, now), not owner.done
+        return context.take_in_group(self.value, now), not owner.done
+
+    def _teach(self, owner: Coordinator, context: Context, sender: NodeId, now: Now) -> list[Effect]:
+        """Send the group's topic to ``sender``, which does not know it, and ask again, once."""
+        this = self.round
+        topic = context.catalogue.topics.get(self.instance.topic)
+        if this is None or topic is None or (this.number, sender) in owner.taught:
+            return []
+        owner.taught[(this.number, sender)] = None
+        if self.value is None:
+            asked: Prepare | Accept = Prepare(
+                this.number, self.instance, self.ballot, self.base, self.implicit
+            )
+        else:
+            assert isinstance(self.value, Group)
+            asked = Accept(this.number, self.ballot, None, self.value, self.implicit)
+        return [Send(sender, PutTopic(0, topic)), Send(sender, asked)]
+
+    def ours_as_chosen(self, context: Context) -> Topic | Group | None:
+        """Return our own value if it was chosen; None if another value was, or nothing yet."""
+        chosen = context.catalogue.outcome_of(self.instance)
+        mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made
+        return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
+
+    def pause_s(self, context: Context, now: Now) -> float:
+        """Return a random time to wait before the next proposal, in seconds; 0.0 the first time."""
+        if self.proposals <= 1:
+            return 0.0
+        took = max(PAUSE_FIRST_S, now.mono - self.asked_at)
+        longest: float = min(PAUSE_MAX_S, took * 2 ** (self.proposals - 1))
+        share: float = context.rng.random()
+        return share * longest
+
+    def put_off(self, context: Context, key: int, now: Now) -> None:
+        """Have request ``key`` go on once a higher reserve is durable; before, there is no ballot."""
+        self.proposals += 1
+        context.unstamped[key] = None
+        context.state.at(now.mono + UNSTAMPED_S, ("again", key))

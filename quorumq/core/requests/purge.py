@@ -1,0 +1,162 @@
+"""PURGE: settling the messages that a group may still deliver, or its dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round, Votes, majority_of
+from quorumq.core.messages.effects import Effect
+from quorumq.core.partition.listing import is_shown
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.survey import SurveyCoordinator
+from quorumq.core.values import limits
+from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
+from quorumq.core.values.errors import Code
+from quorumq.core.values.printable import plural
+from quorumq.core.values.spans import SpanMap, SpanSet
+from quorumq.core.values.types import (
+    Kind,
+    NodeId,
+    Now,
+    PartitionId,
+    Record,
+    Span,
+    just_before,
+    record_rank,
+)
+
+SURVEY_LIMIT = limits.RUNS_PER_STEP
+"""Items of one survey that a purge settles at once."""
+
+
+class PurgeCoordinator(SurveyCoordinator):
+    """PURGE: SKIPPED for messages that the group may still deliver, PURGED for the dead letters of a dead-letter group.
+
+    It settles what RF - majority + 1 replicas report as known when they are asked, page by page; what is published
+    meanwhile may stay. A delivery that is under way may still be acked: ACKED is above SKIPPED. Interrupted and run
+    again, it does the rest. Where messages are named, it goes from one to the next and leaves all others alone.
+
+    Too few replicas mean that nothing was done only until the first page was written; from then on the outcome is
+    unknown.
+    """
+
+    __slots__ = ("only", "purged", "upto", "votes", "wanted", "writes")
+
+    def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
+        which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
+        super().__init__(key, partition, source_of(group), which, None, SURVEY_LIMIT)
+        self.only = SpanSet.from_spans(spans)
+        self.purged = 0
+        self.writes = False  # something was written, perhaps
+        self.upto: Span | None = None
+        self._skip()
+        self.wanted: tuple[m.SpanRecord, ...] = ()
+        self.votes = Votes()
+
+    def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
+        kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
+        below = Kind.DEAD if self.which == "dead" else Kind.OPEN
+        self.upto = upto
+        self.wanted = tuple(
+            m.SpanRecord(span, Record(item.record.generation, item.record.n, kind))
+            for item in items
+            if is_shown(item, self.group, self.which) and item.record.kind == below
+            for span in self.chosen(item.span)
+        )
+        if self.which == "open":
+            self.wanted += tuple(
+                m.SpanRecord(span, record)
+                for part, record in settled_by_few(items, self.answers)
+                for span in self.chosen(part)
+            )
+        if not self.wanted:
+            return self._next(context, now)
+        self.votes, self.writes = Votes(), True
+        this = self.open_round(context, context.catalogue.members_of(self.partition), now)
+        epoch = context.catalogue.topics[self.partition.topic].epoch
+        merge = m.Merge(this.number, self.partition, epoch, self.group, self.wanted)
+        return self.ask(context, this, self.partition, merge, now)
+
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, m.SurveyReply):
+            return super().on_answer(context, this, sender, bit, message, now)
+        assert isinstance(message, m.MergeReply)
+        self.votes.add(message.exact, bit)
+        # Settled otherwise, or redriven: not ours.
+        self.votes.add([item.span for item in message.higher], bit)
+        valid = this.valid(context.state)
+        if all(
+            self.is_settled(this, (bits or 0) & valid)
+            for span, _ in self.wanted
+            for _, bits in self.votes.split(span)
+        ):
+            self.close_round(context, this.number)
+            self.purged += sum(
+                span.size for span, record in self.wanted if record.kind in (Kind.SKIPPED, Kind.PURGED)
+            )
+            return self._next(context, now)
+        if this.everyone:
+            return self.give_up(context, "too few replicas have written it")
+        return []
+
+    def chosen(self, span: Span) -> Sequence[Span]:
+        """Return the part of this to settle: the named messages, or all if none is named."""
+        return self.only.within(span) if self.only else (span,)
+
+    def is_settled(self, this: Round, bits: int) -> bool:
+        """Return True if a message counts as purged once these replicas have the record, or one above it."""
+        return this.is_majority(bits)
+
+    def _next(self, context: Context, now: Now) -> list[Effect]:
+        if self.upto is None or not self._skip():
+            return self.finish(context, m.PurgeReply(self.purged))
+        return self.survey(context, now)
+
+    def _skip(self) -> bool:
+        """Move on backfill the last page, or before the next named message; return False if none is left."""
+        self.after = self.upto
+        upto = (self.upto.producer_id, self.upto.stop) if self.upto is not None else None
+        left = (span for span in self.only.items() if upto is None or (span.producer_id, span.stop) > upto)
+        following = next(left, None)
+        if following is None:
+            return not self.only
+        place = just_before(following.producer_id, following.start)
+        if place is not None and (upto is None or (place.producer_id, place.stop) > upto):
+            self.after = place
+        return True
+
+    def give_up(self, context: Context, why: str) -> list[Effect]:
+        if not self.writes:
+            return super().give_up(context, why)
+        done = f"purged {plural(self.purged, 'message')} of {self.partition}, maybe more"
+        needed = majority_of(len(context.catalogue.members_of(self.partition)))
+        return self.fail(
+            context, Code.OUTCOME_UNKNOWN, f"{done}: {why}: purge again, through any node", needed
+        )
+
+
+def settled_by_few(items: list[m.Peeked], answers: list[m.SurveyReply]) -> list[tuple[Span, Record]]:
+    """Return the spans that are settled by the highest record, if not all replicas that answered have it.
+
+    All of them are a majority, as RF is odd. If fewer have a record, the others may still deliver the message.
+    """
+    highest: SpanMap[Record] = SpanMap()
+    for item in items:
+        highest.set(item.span, item.record)
+    having: SpanMap[int] = SpanMap()
+    for answer in answers:
+        for item in answer.items:
+            for part, record in highest.within(item.span):
+                if record_rank(record) == record_rank(item.record):
+                    for span, count in having.split(part):
+                        having.set(span, (count or 0) + 1)
+    return [
+        (span, record)
+        for part, record in highest.items()
+        if record.kind != Kind.OPEN
+        for span, count in having.split(part)
+        if (count or 0) < len(answers)
+    ]

@@ -1,0 +1,263 @@
+"""Changing and deleting a topic: a register is written to a majority of the nodes.
+
+Why a file of its own: a register has many writers and no owner. Operators get no false answer, because
+each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
+that the topic is gone. Then we write again, on top of the news, and answer only for registers that a majority has.
+
+Not promised: that what was written is still so when the client hears of it. The next writer may have come.
+"""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round, majority_of
+from quorumq.core.cluster.topics import (
+    all_sets,
+    alter,
+    closed,
+    is_overtaken,
+    merge_topics,
+    replica_sets,
+    with_replicas,
+)
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import GROUPS_PER_CHUNK
+from quorumq.core.values.types import Group, Incarnation, NodeId, Now, Stamp, Topic
+
+WRITES_MAX = 8
+"""Writes of a register above what came from elsewhere, before the caller is asked to try again."""
+
+
+class TopicCoordinator(Coordinator):
+    """A coordinator of register changes: write a register to every node, read what they have, delete one."""
+
+    __slots__ = ("merged", "name", "sets", "step", "stored", "topic", "writes")
+
+    topic: Topic  # as written in this round
+    merged: Topic  # merged with the registers of the answers
+
+    def __init__(self, key: int, name: str) -> None:
+        super().__init__(key)
+        self.name = name
+        self.step = ""  # the purpose of the round
+        self.stored = 0
+        self.sets: tuple[tuple[NodeId, ...], ...] = ()  # a majority of each is needed beside one of the nodes
+        self.writes = 0
+
+    def begin(self, context: Context, now: Now) -> Round:
+        """Begin a round among all nodes; the one before, if any, does not count any more."""
+        self.close_rounds(context)
+        self.stored = 0
+        return self.open_round(context, context.config.nodes, now)
+
+    def is_crowded_out(self) -> bool:
+        """Return True if others have got in between too often."""
+        self.writes += 1
+        return self.writes > WRITES_MAX
+
+    def give_up(self, context: Context) -> list[Effect]:
+        """Return the answer of a crowded-out request."""
+        detail = (
+            f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
+        )
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.config.nodes)))
+
+    def write(
+        self,
+        context: Context,
+        step: str,
+        topic: Topic,
+        now: Now,
+        sets: tuple[tuple[NodeId, ...], ...] = (),
+        groups: tuple[Group, ...] = (),
+    ) -> list[Effect]:
+        """Begin a round of PutTopic."""
+        this = self.begin(context, now)
+        self.step, self.sets = step, sets
+        self.topic = self.merged = topic
+        return [Send(node, m.PutTopic(this.number, topic, groups)) for node in this.members]
+
+    def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
+        """Ask all nodes for their registers, after a majority has the one written before."""
+        self.close_rounds(context)
+        self.stored = 0
+        self.step = step
+        return self.read_register(context, self.topic.id, now, groups=groups)
+
+    def fresh_stamp(self, context: Context, topic: Topic, now: Now) -> Stamp | None:
+        """Return a stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
+        context.state.clock.merge(topic.stamp.time)
+        return context.state.clock.fresh(now)
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, m.PutReply | m.RegistersReply)
+        this = self.rounds[message.round]
+        if isinstance(message, m.RegistersReply):
+            effects, bit = self.take_in(context, sender, incarnation, message, now)
+            if self.has_read(message):
+                self.stored |= bit
+            if not this.is_read(self.stored & this.valid(context.state)):
+                return effects
+            self.merged = merge_topics(self.merged, context.catalogue.topics[self.topic.id])
+            return effects + self.on_read(context, now)
+        self.stored |= this.hear(sender, incarnation)
+        if message.refused:
+            return self.on_replaced(context, now)
+        if message.topic is not None:
+            self.merged = merge_topics(self.merged, message.topic)
+        return self.on_written(context, now) if self.is_enough(context, this) else []
+
+    def is_enough(self, context: Context, this: Round) -> bool:
+        """Return True if a majority has it: of the nodes, and of each replica set that has to have it."""
+        bits = self.stored & this.valid(context.state)
+        config = context.config
+        sets = all_sets(self.merged, config.nodes, config.machines) if self.step == "bury" else self.sets
+        return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
+
+    def bury(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        """Delete ``topic``: known to a majority of the nodes, and of the replicas of each partition that it ever had.
+
+        The second is what makes it mean something: no STORE, HOLD or ACK finds a majority any more. A node that has not
+        heard refuses to take part as soon as it asks one that has.
+        """
+        if self.is_crowded_out():
+            return self.give_up(context)
+        return self.write(context, "bury", closed(topic), now)
+
+    def on_written(self, context: Context, now: Now) -> list[Effect]:
+        """Go on after a majority has ``merged``. A deletion asks it now which partitions were proposed before that."""
+        return self.read(context, "count", now)
+
+    def has_read(self, message: m.RegistersReply) -> bool:
+        """Return True if the sender of this answer counts among those that were asked after the write."""
+        return True
+
+    def on_read(self, context: Context, now: Now) -> list[Effect]:
+        """Go on after ``merged`` has the partitions proposed before the write."""
+        if self.merged.all_partitions > self.topic.all_partitions:
+            return self.bury(context, self.merged, now)
+        return self.on_buried(context, now)
+
+    def on_buried(self, context: Context, now: Now) -> list[Effect]:
+        """Go on after the topic is deleted, certainly."""
+        return self.finish(context, m.DeleteTopicReply(self.merged))
+
+    def on_replaced(self, context: Context, now: Now) -> list[Effect]:
+        """Go on after the topic was deleted; the name may have another one by now."""
+        return self.fail(context, Code.NOT_FOUND, f"topic {self.name!r} was deleted")
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        this = self.rounds[number]
+        detail = f"topic {self.name!r}: it may have happened, or may yet happen: do it again"
+        answered = (self.stored & this.valid(context.state)).bit_count()
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)
+
+
+class ChangeCoordinator(TopicCoordinator):
+    """Settings are written, and partitions added: proposed, then given the groups that there are, then confirmed.
+
+    A DELETE writes to all partitions that it knows of, then asks for others that were proposed. A group is put to all
+    nodes, which report partitions that were proposed before. This writes what it proposes, then asks those that have it
+    for groups and whether the topic was deleted (docs/protocol.md, MORE PARTITIONS).
+    """
+
+    __slots__ = ("drawn", "pages", "stamp", "wanted")
+
+    wanted: m.AlterTopic
+    stamp: Stamp
+
+    def change(
+        self, context: Context, topic: Topic, wanted: m.AlterTopic, stamp: Stamp, now: Now
+    ) -> list[Effect]:
+        """Write the settings and partitions of ``wanted`` on top of ``topic``."""
+        self.wanted, self.stamp = wanted, stamp
+        # For a thousand partitions this takes as long as making their replicas, which is the last step.
+        config = context.config
+        self.drawn = replica_sets(topic, wanted.partitions or 0, config.nodes, config.machines)
+        return self.write(context, "change", alter(topic, wanted, stamp), now)
+
+    def on_written(self, context: Context, now: Now) -> list[Effect]:
+        if self.step == "bury":
+            return super().on_written(context, now)
+        if self.merged.deleted:
+            return context.take_in_topic(self.merged, now) + self.on_replaced(context, now)
+        if self.step == "carry":
+            return self.carry(context, now)
+        if self.step == "change" and self.merged.partitions < (self.wanted.partitions or 0):
+            return self.read(context, "look", now, groups=True)
+        return self.on_changed(context, now)
+
+    def has_read(self, message: m.RegistersReply) -> bool:
+        """Count only nodes that have the proposal: a node that puts a group there later hears of the partitions."""
+        there = [topic.all_partitions for topic in message.topics if topic.id == self.topic.id]
+        return self.step != "look" or max(there, default=0) >= (self.wanted.partitions or 0)
+
+    def on_read(self, context: Context, now: Now) -> list[Effect]:
+        if self.step != "look":
+            return super().on_read(context, now)
+        if self.merged.deleted:
+            return self.on_replaced(context, now)
+        self.pages = chunks_of(context.catalogue.group_registers(self.topic.id), GROUPS_PER_CHUNK)
+        return self.carry(context, now)
+
+    def carry(self, context: Context, now: Now) -> list[Effect]:
+        """Put every group to a majority of the new partitions' replicas before any client uses these."""
+        if self.pages:
+            new = self.drawn[self.merged.partitions :]
+            return self.write(context, "carry", self.merged, now, new, self.pages.pop(0))
+        return self.write(context, "confirm", with_replicas(self.merged, self.drawn), now)
+
+    def on_changed(self, context: Context, now: Now) -> list[Effect]:
+        """Go on after a majority has ``merged``, with all that was wanted."""
+        raise NotImplementedError
+
+
+class AlterTopicCoordinator(ChangeCoordinator):
+    """ALTER: the settings that the request names, on top of the other settings as they are."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: m.AlterTopic, topic: Topic) -> None:
+        super().__init__(key, request.name)
+        self.request = request
+        self.topic = topic
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        if self.is_crowded_out():
+            return self.give_up(context)
+        stamp = self.fresh_stamp(context, self.topic, now)
+        if stamp is None:
+            # A setting written below another's stamp stays if that change did not name it.
+            return self.give_up(context) if self.writes > 1 else self.refuse_unstamped(context)
+        return self.change(context, self.topic, self.request, stamp, now)
+
+    def on_changed(self, context: Context, now: Now) -> list[Effect]:
+        if is_overtaken(self.merged, self.request, self.stamp):
+            self.topic = self.merged
+            return self.start(context, now)
+        return self.finish(context, m.AlterTopicReply(self.merged))
+
+
+class DeleteTopicCoordinator(TopicCoordinator):
+    """DELETE. If the name has another topic by now, that one was created after all this had been done."""
+
+    __slots__ = ()
+
+    def __init__(self, key: int, request: m.DeleteTopic, topic: Topic) -> None:
+        super().__init__(key, request.name)
+        self.topic = self.merged = closed(topic)
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        newest = context.catalogue.register_named(self.name)
+        if newest is not None and newest.deletions > self.topic.deletions:
+            return self.on_buried(context, now)
+        return self.bury(context, self.topic, now)
+
+    def on_replaced(self, context: Context, now: Now) -> list[Effect]:
+        return self.on_buried(context, now)

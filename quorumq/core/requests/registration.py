@@ -1,0 +1,298 @@
+"""Registration of groups: a group may be read in a partition once enough nodes have its register. Requests wait here.
+
+A group is read once a majority of the nodes has its register, and a majority of the partition's replica set: then each
+later write of a register, and each question which groups there are, meets one that has it. So FETCHes, and requests
+that have changed the group, wait for one `Registration` of their node. It
+
+1. has the first register chosen, if no node here has heard of the group (core/requests/proposing.py);
+2. has the present messages skipped, if the group is to begin with what is published from now on
+(core/requests/skipping.py);
+3. writes the register to all nodes, until a majority of each awaited set has it.
+
+Each node answers to the register with partitions that it has heard of and the sender has not. Because ALTER asks for
+groups only nodes that have its proposal, one node at least is asked by both, and tells the later one (docs/protocol.md,
+MORE PARTITIONS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round, majority_of
+from quorumq.core.cluster.topics import replica_sets
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
+from quorumq.core.requests.skipping import Skipping
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import (
+    Group,
+    Incarnation,
+    Instance,
+    Latest,
+    NodeId,
+    Now,
+    PartitionId,
+    Stamp,
+    Topic,
+)
+
+EVERY: tuple[int, ...] = ()
+"""Stands for all partitions."""
+
+
+class Wanted(NamedTuple):
+    """Partitions that a request waits for: those by number, and all from ``known`` on, which may be added meanwhile."""
+
+    partitions: tuple[int, ...]
+    known: int
+
+
+class Registration(Coordinator):
+    """One group of one topic, on its way to be read.
+
+    Args:
+        key: a negative number, so that it is no client's.
+        topic: id of the group's topic.
+        name: name of the group.
+        latest: True if a group that is new here begins with messages that are published from now on.
+
+    Attributes:
+        waiting: requests by key, with the partitions that each waits for.
+    """
+
+    __slots__ = ("latest", "name", "proposer", "put", "skipping", "topic", "waiting", "written")
+
+    def __init__(self, key: int, topic: bytes, name: str, *, latest: bool) -> None:
+        super().__init__(key)
+        self.topic = topic
+        self.name = name
+        self.latest = latest
+        self.waiting: dict[int, Wanted] = {}
+        self.proposer: Proposer | None = None
+        self.skipping: Skipping | None = None
+        self.put: Round | None = None
+        self.written: Group | None = None
+
+    @property
+    def awaited_by(self) -> Sequence[int]:
+        return tuple(self.waiting)
+
+    def concerns(self, topic: bytes) -> bool:
+        return self.topic == topic
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.finish(context, None)  # the requests that wait hear it as well
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        del context.registrations[(self.topic, self.name)]
+        return super().finish(context, reply)
+
+    def wait(self, context: Context, key: int, wanted: Wanted, now: Now) -> list[Effect]:
+        """Have the request hear when the group may be read there, or that it cannot be."""
+        self.waiting[key] = wanted
+        if self.put is None:
+            return []
+        known = context.catalogue.groups.get((self.topic, self.name))
+        return self._tell(context, now) if known == self.written else self.start(context, now)
+
+    # ------------------------------------------------------------------------ the way
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now) if not self.rounds else []
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """Do the next thing, by what is known of the group here."""
+        self.close_rounds(context)
+        self.put = None
+        known = context.catalogue.groups.get((self.topic, self.name))
+        if known is None:
+            return self._propose(context, now)
+        if known.latest == Latest.SKIPPING:
+            self.skipping = Skipping(self, context.catalogue.topics[self.topic], known)
+            told = [Send(node, m.PutGroup(0, known)) for node in context.state.links]
+            return [*told, *self.skipping.start(context, now), *self._skipped(context, now)]
+        self.written = known
+        self.put = this = self.open_round(context, context.config.nodes, now)
+        topic = context.catalogue.topics[self.topic]
+        put = m.PutGroup(this.number, known, topic.all_partitions)
+        return [Send(node, put) for node in this.members]
+
+    def _propose(self, context: Context, now: Now) -> list[Effect]:
+        if self.proposer is None:
+            instance = Instance(self.topic, self.name, 0)
+            self.proposer = Proposer(instance, alike=not self.latest, implicit=True)
+        if self.proposer.proposals >= PROPOSALS_MAX:
+            return self._give_up(context, 0, now)
+        effects = self.proposer.propose(self, context, now)
+        if effects is None:  # a higher reserve must become durable first
+            self.proposer.put_off(context, self.key, now)
+        return effects or []
+
+    def _proposed(self, context: Context, now: Now) -> list[Effect]:
+        """Go on: the outcome is known, or another proposer is ahead, or the topic makes no groups for a FETCH."""
+        assert self.proposer is not None
+        if (self.topic, self.name) in context.catalogue.groups:
+            return self.start(context, now)
+        topic = context.catalogue.topics[self.topic]
+        if not topic.auto_create_groups:
+            problem = context.catalogue.no_group(topic.name, self.name)
+            return self._fail(context, list(self.waiting), problem, now)
+        pause = self.proposer.pause_s(context, now)
+        if not pause:
+            return self.start(context, now)
+        context.state.at(now.mono + pause, ("again", self.key))
+        return []
+
+    def own_value(self, context: Context, ballot: Stamp) -> Group:
+        first = Group(self.topic, self.name, 0)
+        return first._replace(latest=Latest.SKIPPING, made=ballot) if self.latest else first
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, m.ProposalReply):
+            assert self.proposer is not None
+            if message.error == Code.NOT_TRUSTED:
+                return self.on_not_trusted(context, message.round, sender, now)
+            effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
+            return effects + self._proposed(context, now) if look else effects
+        if isinstance(message, m.PutReply):
+            return self._on_put(context, sender, incarnation, message, now)
+        return super().on_reply(context, sender, incarnation, message, now)
+
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert self.skipping is not None
+        effects = self.skipping.on_answer(context, this, sender, bit, message, now)
+        return effects + self._skipped(context, now)
+
+    def _skipped(self, context: Context, now: Now) -> list[Effect]:
+        """Begin the group: all that was there is backfill it."""
+        if self.skipping is None or not self.skipping.done:
+            return []
+        begun = self.skipping.group._replace(latest=Latest.BEGUN)
+        self.skipping = None
+        effects = context.take_in_group(begun, now)
+        return effects if self.done else effects + self.start(context, now)
+
+    def _on_put(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PutReply, now: Now
+    ) -> list[Effect]:
+        this = self.put
+        assert this is not None
+        if message.refused == Code.UNKNOWN_TOPIC:
+            if (this.number, sender) in self.taught or self.written is None:
+                return []
+            self.taught[(this.number, sender)] = None
+            topic = context.catalogue.topics[self.topic]
+            put = m.PutGroup(this.number, self.written, topic.all_partitions)
+            return [Send(sender, m.PutTopic(0, topic)), Send(sender, put)]
+        effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
+        if not self.done and message.group is not None:
+            effects += context.take_in_group(message.group, now)
+        if self.done:  # the topic was deleted
+            return effects
+        this.hear(sender, incarnation)
+        if context.catalogue.groups.get((self.topic, self.name)) != self.written:
+            return effects + self.start(context, now)
+        return effects + self._tell(context, now)
+
+    def _tell(self, context: Context, now: Now) -> list[Effect]:
+        """Answer the requests that wait for no more than is done."""
+        this = self.put
+        assert this is not None
+        heard = this.valid(context.state)
+        topic = context.catalogue.topics[self.topic]
+        for number, members in enumerate(topic.replicas):
+            there = this.is_majority(heard) and this.is_majority_of_each(heard, (members,))
+            if there and self.written is not None and not self.written.deleted:
+                context.catalogue.settled_groups[(PartitionId(self.topic, number), self.name)] = None
+        over = [
+            key for key, wanted in self.waiting.items() if self._is_there(context, topic, this, wanted, heard)
+        ]
+        effects: list[Effect] = []
+        for key in over:
+            waiter = context.requests.get(key)
+            if self.waiting.pop(key, None) is not None and waiter is not None:
+                effects += waiter.on_registered(context, self.topic, now)
+        if not self.waiting and not self.done:
+            effects += self.finish(context, None)
+        return effects
+
+    def _is_there(self, context: Context, topic: Topic, this: Round, wanted: Wanted, heard: int) -> bool:
+        """Return True if these nodes are enough for the ``wanted`` partitions."""
+        config = context.config
+        sets = replica_sets(topic, topic.all_partitions, config.nodes, config.machines)
+        needed = dict.fromkeys([*[sets[number] for number in wanted.partitions], *sets[wanted.known :]])
+        return this.is_majority(heard) and this.is_majority_of_each(heard, needed)
+
+    # ------------------------------------------------------------------------ it cannot be
+
+    def on_not_trusted(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
+        """Fail the requests that a majority can no longer be had for, as ``sender`` cannot take the register in.
+
+        Args:
+            number: round that was asked.
+            sender: node that refused.
+
+        Why: while no majority can take the register in, no node can deliver for the group either. The requests
+        fail at once and do not wait for the timeout.
+        """
+        this = self.rounds[number]
+        this.unreachable |= this.bits_of([sender])
+        left = this.bits_of([context.state.me, *context.state.links]) & ~this.unreachable
+        topic = context.catalogue.topics[self.topic]
+        lost = [
+            key
+            for key, wanted in self.waiting.items()
+            if not self._is_there(context, topic, this, wanted, left)
+        ]
+        return self._fail(context, lost, None, now)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        return self._give_up(context, len(self.rounds[number].heard), now)
+
+    def _give_up(self, context: Context, answered: int, now: Now) -> list[Effect]:
+        """Fail after too few answers in time. If something of it was proposed, or skipped, that may have come about."""
+        proposed = self.proposer is not None and self.proposer.sent
+        code = Code.OUTCOME_UNKNOWN if proposed or self.skipping is not None else Code.TOO_FEW_REPLICAS
+        detail = f"group {self.name!r} could not be registered through {context.state.me}: ask another node"
+        needed = majority_of(len(context.config.nodes))
+        return self._fail(context, list(self.waiting), m.Failed(code, detail, needed, answered), now)
+
+    def _fail(self, context: Context, keys: list[int], problem: m.Failed | None, now: Now) -> list[Effect]:
+        for key in keys:
+            del self.waiting[key]
+        effects = self.finish(context, None) if not self.waiting else []
+        for key in keys:
+            waiter = context.requests.get(key)
+            if waiter is not None:
+                effects += waiter.on_unregistered(context, self.topic, problem, now)
+        return effects
+
+
+def register(
+    context: Context,
+    key: int,
+    topic: bytes,
+    name: str,
+    partitions: tuple[int, ...],
+    now: Now,
+    *,
+    latest: bool = False,
+) -> list[Effect]:
+    """Have request ``key`` hear when group ``name`` may be read in these partitions of the topic."""
+    known = context.catalogue.topics[topic].partitions
+    wanted = Wanted(partitions, known if partitions else 0)
+    this = context.registrations.get((topic, name))
+    if isinstance(this, Registration):
+        return this.wait(context, key, wanted, now)
+    this = Registration(context.next_key(), topic, name, latest=latest)
+    context.registrations[(topic, name)] = context.requests[this.key] = this
+    this.waiting[key] = wanted
+    return this.start(context, now)

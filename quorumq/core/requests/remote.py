@@ -1,0 +1,274 @@
+"""FETCH through a node that is not a replica of everything it is asked for.
+
+Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
+winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
+one won. The deliveries are the other node's: its incarnation owns the holds, and it looked at record, hold and
+deadline in the step that answered. Here nothing is decided about holds; only sub-fetches are opened, limits divided,
+and what cannot be used is given back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core import messages as m
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.requests.context import Context, released_of
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.groupreader import GroupReader
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
+
+GATHER_S = 0.003
+"""Seconds that an answer which is enough waits for other sub-fetches: messages that they have won come along."""
+
+SUB_FETCH_MARGIN_S = 1.0
+"""Seconds beyond its park that a sub-fetch may take before its silent node counts as gone."""
+
+SUSPECT_SHARE = 0.5
+"""Share of cases in which suspects that come backfill first-timers of another node take their place."""
+
+CALLED_OFF_MAX = 1000
+"""Legs called off whose answers are still watched for; what an older one won runs out by itself."""
+
+
+class SubFetch(NamedTuple):
+    """A part of a FETCH that another node serves, and the time until which its answer is of use (monotonic seconds)."""
+
+    node: NodeId
+    until: float
+
+
+class SubFetchCoordinator(FetchCoordinator):
+    """A FETCH on behalf of another node: as any other, but the answer goes to that node.
+
+    Args:
+        key: a negative number, so that it is no client's.
+    """
+
+    __slots__ = ("number", "peer")
+
+    def __init__(
+        self, key: int, message: m.RemoteFetch, partitions: tuple[PartitionId, ...], now: Now, peer: NodeId
+    ) -> None:
+        super().__init__(key, message.request, partitions, 0, now)
+        self.peer = peer
+        self.number = message.round
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        super().finish(context, None)
+        context.sub_fetches.pop((self.peer, self.number), None)
+        if isinstance(reply, m.FetchReply):
+            return [Send(self.peer, m.RemoteFetchReply(self.number, "", "", reply.slices, reply.suspects))]
+        if isinstance(reply, m.Failed):
+            return [Send(self.peer, m.RemoteFetchReply(self.number, reply.code, reply.detail, ()))]
+        return []
+
+
+class SplitCoordinator(GroupReader):
+    """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions."""
+
+    __slots__ = ("asked", "crowded", "over", "problem", "slices", "started", "sub_fetches")
+
+    def __init__(self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
+        super().__init__(key, request, partitions, now)
+        self.started = now.mono
+        self.slices: list[m.Slice] = []
+        self.sub_fetches: dict[int, SubFetch] = {}  # by round
+        self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
+        self.problem: m.Failed | None = None
+        self.over = False
+        self.crowded = False  # something came that there was no room for
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        return self._open_legs(context, self.partitions, now)
+
+    def _open_legs(self, context: Context, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        """Ask one node for each partition, dividing the limits that are left."""
+        shares: dict[NodeId, list[PartitionId]] = {}
+        for at, partition in enumerate(partitions):
+            target = self._target(context, partition, at, now)
+            if target is not None:
+                shares.setdefault(target, []).append(partition)
+        if not shares and not self.sub_fetches:
+            if self.problem is None:
+                topic = self.request.topics[0]
+                detail = (
+                    f"no replica of {topic!r} can be reached from node {context.state.me}: ask another node"
+                )
+                self.problem = m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
+            return self._answer(context, now)
+        messages = max(0, self.request.max_messages - self.won_messages)
+        size = max(0, self.request.max_bytes - self.won_bytes)
+        effects: list[Effect] = []
+        left = len(shares)
+        for target, some in shares.items():
+            share = -(-messages // left)
+            capacity = -(-size // left)
+            messages, size, left = messages - share, size - capacity, left - 1
+            if share <= 0 or capacity <= 0:
+                continue
+            wait = max(0.0, self.park_until - now.mono)
+            sub_fetch = self.request._replace(
+                max_messages=share,
+                max_bytes=capacity,
+                min_messages=max(1, min(share, self.request.min_messages - self.won_messages)),
+                min_bytes=0,
+                max_wait=wait,
+                idle=self.request.idle and not self.slices,
+            )
+            this = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
+            self.sub_fetches[this.number] = SubFetch(
+                target, now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
+            )
+            effects.append(Send(target, m.RemoteFetch(this.number, tuple(some), sub_fetch)))
+        return effects
+
+    def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
+        """Return the node to ask: ourselves if we can, else the replicas in turn, without those that failed us."""
+        members = context.catalogue.members_of(partition)
+        if context.may_coordinate(partition, now) and context.state.me not in self.asked:
+            return context.state.me
+        turn = (context.fetches + at) % max(1, len(members))
+        for member in members[turn:] + members[:turn]:
+            if member in context.state.links and member not in self.asked:
+                return member
+        return None
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        assert isinstance(message, m.RemoteFetchReply)
+        self.sub_fetches.pop(message.round)
+        self.close_round(context, message.round)
+        self.told = self.told or message.suspects
+        effects: list[Effect] = []
+        suspects = any(
+            map(is_suspect, message.slices)
+        )  # a sub-fetch brings first-timers or a lot of suspects
+        alone = suspects or any(map(is_suspect, self.slices))
+        if suspects and self._takes_suspects(context):
+            effects += context.free_slices(self.slices, now)
+            self.slices, self.won_messages, self.won_bytes = [], 0, 0
+            alone = False
+        for part in message.slices:
+            size = bytes_of(part)
+            if self.slices and not (suspects and not alone):
+                # A sub-fetch brings one message, however small its share. To ask again would bring it again.
+                crowded = self.won_bytes + size > self.request.max_bytes
+                self.crowded = self.crowded or crowded
+                if crowded or alone:
+                    effects += context.free_slices((part,), now)
+                    continue
+            self.slices.append(part)
+            self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
+            self.won_bytes += size
+        if message.code:
+            self.problem = m.Failed(message.code, message.detail, 1, 0)
+            self.asked[sender] = None
+            lost = tuple(found for found in self.partitions if sender in context.catalogue.members_of(found))
+            if now.mono < self.park_until and lost:
+                return effects + self._open_legs(context, lost, now)
+        return effects + self._go_on(context, now)
+
+    def _takes_suspects(self, context: Context) -> bool:
+        """Return True if suspects take the place of the first-timers that came before them, or of nothing.
+
+        Each node knows ages by its own clock, and publish times are by producers' clocks, which may be wrong for long.
+        So chance decides between the two kinds, because then neither waits for ever.
+        """
+        if not self.slices:
+            return True
+        share = 0.0 if self.request.had_lot or is_suspect(self.slices[0]) else SUSPECT_SHARE
+        return share > 0 and context.rng.random() < share
+
+    def _go_on(self, context: Context, now: Now) -> list[Effect]:
+        enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
+        full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
+        full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
+        if not self.sub_fetches:
+            if enough or full or now.mono >= self.park_until:
+                return self._answer(context, now)
+            return self._open_legs(context, self.partitions, now)
+        if full:
+            return self._answer(context, now)
+        if enough and not self.over:
+            self.over = True
+            context.state.at(now.mono + GATHER_S, ("gathered", self.key))
+        return []
+
+    def on_gathered(self, context: Context, now: Now) -> list[Effect]:
+        """Answer: there is enough, and the other sub-fetches have had their chance."""
+        return self._answer(context, now)
+
+    def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
+        """Drop our own sub-fetch's batches of the topic, forgotten by now; the other nodes hear of it themselves."""
+        effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
+        self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
+        self.slices = [part for part in self.slices if part.partition.topic != topic.id]
+        if self.partitions:
+            return effects
+        self.problem = why
+        return effects + self._answer(context, now)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        sub_fetch = self.sub_fetches[number]
+        heard_at = (
+            now.mono
+            if sub_fetch.node == context.state.me
+            else context.peers.heard_at.get(sub_fetch.node, 0.0)
+        )
+        silent = heard_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
+        if now.mono < sub_fetch.until and not silent:  # it is far away, or those that it asks are
+            context.state.at(min(now.mono + SUB_FETCH_MARGIN_S, sub_fetch.until), ("round", number))
+            return []
+        del self.sub_fetches[number]
+        self.close_round(context, number)
+        self.asked[sub_fetch.node] = None
+        self.problem = m.Failed(
+            Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
+        )
+        return call_off(context, number, sub_fetch.node) + self._go_on(context, now)
+
+    def _answer(self, context: Context, now: Now) -> list[Effect]:
+        effects = self._cancel(context)
+        given = [released for part in self.slices for released in released_of(part)]
+        context.remember_given(self.key, given, self.started + self.request.hold_time)
+        if not self.slices and self.problem is not None:
+            return effects + self.finish(context, self.problem)
+        told = self.told and not self.request.idle  # a sub-fetch of an idle client may not be
+        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), told)
+        return effects + self.finish(context, reply)
+
+    def _cancel(self, context: Context) -> list[Effect]:
+        return [
+            effect
+            for number, sub_fetch in self.sub_fetches.items()
+            for effect in call_off(context, number, sub_fetch.node)
+        ]
+
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        """Give messages back, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
+        effects = self._cancel(context) + context.free_slices(self.slices, now)
+        return effects + self.finish(context, None)
+
+
+def is_suspect(part: m.Slice) -> bool:
+    """Return True if these are suspects: their sub-fetch brings one lot of them and nothing else."""
+    return any(delivery.suspect for delivery in part.deliveries)
+
+
+def bytes_of(part: m.Slice) -> int:
+    """Return a slice's bytes of records. One that came over the wire has a header cut to its records."""
+    header = part.header
+    if isinstance(part, m.Slice):
+        return header.end_of(part.stop - 1) - header.end_of(part.first - 1)
+    return header.end_of(header.size - 1)
+
+
+def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
+    """Call a sub-fetch off. If its answer comes all the same, its messages are given back, once."""
+    context.called_off[number] = None
+    if len(context.called_off) > CALLED_OFF_MAX:
+        del context.called_off[next(iter(context.called_off))]
+    return [Send(target, m.RemoteGone(number))]

@@ -1,0 +1,271 @@
+"""Skipping all present messages for a group: it begins, or is rewound, with what is published from now on.
+
+No clock says what "from now on" is. Each message whose publish was OK before the question is known to one of any
+RF - majority + 1 replicas; what these report as known is SKIPPED at a majority, and then the group has it backfill it.
+A message that is published later is reported by none; its producer's clock does not matter.
+
+A group that is made so waits for that (`Latest.SKIPPING`), and any node may carry it out, several at once. So a node
+may find, backfill the answers of the replicas, that another one was done meanwhile: then the group has begun, messages
+may have been published to it since, and what this node has found is thrown away. It asks after the answers and before
+the first SKIPPED; the next page of the survey is that question, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round, Votes, majority_of
+from quorumq.core.messages.effects import Effect
+from quorumq.core.partition.listing import is_shown
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.purge import settled_by_few
+from quorumq.core.requests.survey import merge_pages
+from quorumq.core.values import limits
+from quorumq.core.values.spans import SpanSet
+from quorumq.core.values.types import (
+    Group,
+    Kind,
+    NodeId,
+    Now,
+    PartitionId,
+    Record,
+    Span,
+    Topic,
+)
+
+AT_ONCE = 16
+"""Partitions that are gone through at a time."""
+
+Wanted = tuple[m.SpanRecord, ...]
+
+
+class Writing:
+    """Spans that a round of SKIPPED writes, and bits of the replicas that have each span, or all."""
+
+    __slots__ = ("spans", "votes", "whole")
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self.spans = spans
+        self.votes = Votes()
+        self.whole = 0
+
+    def count(self, reply: m.MergeReply, bit: int) -> None:
+        """Take a replica's answer: spans that it has as asked, or settled otherwise."""
+        self.whole |= bit if reply.whole else 0
+        self.votes.add(reply.exact, bit)
+        self.votes.add([item.span for item in reply.higher], bit)
+
+    def is_done(self, this: Round, valid: int) -> bool:
+        """Return True if a majority has all of it."""
+        return this.is_majority(self.whole & valid) or all(
+            this.is_majority(((bits or 0) | self.whole) & valid)
+            for span in self.spans
+            for _, bits in self.votes.split(span)
+        )
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition, page by page.
+
+    Attributes:
+        after: start of the page that is asked for.
+        answers: answers to the open question.
+        found: spans of the last page to skip; it is not yet known if the group has begun since.
+        last: True if no page is backfill that.
+        merging: open rounds of SKIPPED, and their spans.
+    """
+
+    partition: PartitionId
+    after: Span | None = None
+    answers: dict[NodeId, m.SurveyReply] = field(default_factory=dict)
+    found: tuple[Span, ...] = ()
+    last: bool = False
+    asking: int = 0
+    merging: dict[int, Writing] = field(default_factory=dict)
+
+
+class Skipping:
+    """Skips all present messages, partition by partition, in rounds of a coordinator.
+
+    Args:
+        owner: coordinator of the rounds; it hands their answers and time-outs over.
+        group: register that is to begin, or is rewound.
+
+    Attributes:
+        begun: True if another node has finished meanwhile; the spans found here are not to be written.
+        wrote: True if a SKIPPED was sent.
+    """
+
+    __slots__ = ("begun", "group", "left", "owner", "parts", "topic", "wrote")
+
+    def __init__(self, owner: Coordinator, topic: Topic, group: Group) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.group = group
+        self.left = deque(range(topic.partitions))
+        self.parts: dict[int, Part] = {}  # by round
+        self.begun = False
+        self.wrote = False
+
+    @property
+    def done(self) -> bool:
+        """Return True if all is skipped, or there is nothing to skip any more."""
+        return self.begun or not (self.left or self.parts)
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """Ask about the first partitions."""
+        effects: list[Effect] = []
+        while self.left and len({id(part) for part in self.parts.values()}) < AT_ONCE:
+            effects += self._ask(context, Part(PartitionId(self.topic.id, self.left.popleft())), now)
+        return effects
+
+    def _ask(self, context: Context, part: Part, now: Now) -> list[Effect]:
+        """Ask for a page; of the last one again, only whether the group has begun since."""
+        part.answers = {}
+        this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
+        part.asking = this.number
+        self.parts[this.number] = part
+        most = limits.BEGIN_RUNS_MAX if self.group.latest else limits.PEEK_ITEMS_MAX
+        limit = most if not part.last else 1
+        ask = m.Survey(
+            this.number,
+            part.partition,
+            self.topic.epoch,
+            self.group.name,
+            part.after,
+            limit,
+            reclaimed=bool(self.group.latest),
+            generation=self.group.generation,
+        )
+        return self.owner.ask(context, this, part.partition, ask, now)
+
+    def on_answer(
+        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        """Take in an answer to one of the rounds."""
+        part = self.parts[this.number]
+        if isinstance(message, m.SurveyReply):
+            if not message.error and bit:
+                part.answers[sender] = message
+            return self._on_page(context, part, this, now)
+        assert isinstance(message, m.MergeReply)
+        if message.error or not bit:
+            return []
+        part.merging[this.number].count(message, bit)
+        if part.merging[this.number].is_done(this, this.valid(context.state)):
+            del part.merging[this.number]
+            self._close(context, this.number)
+            return self._go_on(context, part, now)
+        return []
+
+    def _on_page(self, context: Context, part: Part, this: Round, now: Now) -> list[Effect]:
+        valid = this.valid(context.state)
+        answers = [
+            answer for at, node in enumerate(this.members)
+            if valid & 1 << at and (answer := part.answers.get(node)) is not None
+        ]  # fmt: skip
+        beginning = bool(self.group.latest)
+        if beginning and any(answer.begun for answer in answers):
+            self.begun = True
+            self.owner.close_rounds(context)
+            self.parts.clear()
+            return []
+        if len(answers) < len(this.members) - majority_of(len(this.members)) + 1:
+            return []
+        self._close(context, this.number)
+        part.asking = 0
+        effects = self._skip_found(context, part, now)
+        if part.last:
+            return effects + self._go_on(context, part, now)
+        if beginning:
+            part.found, upto, last = self._unsettled(answers)
+        else:
+            items, upto = merge_pages(answers)
+            last = max((item.span for item in items), default=None)
+            effects += self._skip(context, part, self._open(items, answers), (), now)
+        part.last = upto is None
+        part.after = upto or last
+        return effects + self._go_on(context, part, now)
+
+    def _go_on(self, context: Context, part: Part, now: Now) -> list[Effect]:
+        """Ask for the next page, or begin the next partition."""
+        if part.asking or len(part.merging) > 1:  # one page is written while the next is read
+            return []
+        if part.found or not part.last:
+            return self._ask(context, part, now)
+        return [] if part.merging else self.start(context, now)
+
+    def _unsettled(self, answers: list[m.SurveyReply]) -> tuple[tuple[Span, ...], Span | None, Span | None]:
+        """Return all that a replica which answered knows, but for what they have all settled in this generation.
+
+        Returns:
+            These spans, the end of the page if there is another one, and the last span that was looked at.
+        """
+        first = answers[0]
+        if all((it.items, it.open, it.upto) == ((), first.open, first.upto) for it in answers):
+            return first.open, first.upto, first.upto or max(first.open, default=None)
+        ends = [answer.upto for answer in answers if answer.upto is not None]
+        upto = min(ends, key=lambda span: (span.producer_id, span.stop)) if ends else None
+        known, having = SpanSet(), Votes()
+        for at, answer in enumerate(answers):
+            settled = until([item.span for item in answer.items], upto)
+            having.add(settled, 1 << at)
+            for span in (*settled, *until(answer.open, upto)):
+                known.add(span)
+        everyone = (1 << len(answers)) - 1
+        spans = known.items()
+        left = SpanSet.from_spans(
+            part for span in spans for part, bits in having.split(span) if bits != everyone
+        )
+        return tuple(left.items()), upto, upto or max(spans, default=None)
+
+    def _open(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
+        """Return what is open, and what is settled at a few, as a purge of the backlog does."""
+        found = [
+            m.SpanRecord(item.span, item.record._replace(kind=Kind.SKIPPED))
+            for item in items
+            if item.record.kind == Kind.OPEN and is_shown(item, self.group.name, "open")
+        ]
+        return (*found, *(m.SpanRecord(*item) for item in settled_by_few(items, answers)))
+
+    def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
+        """Skip the messages that the page before has shown: all by one record."""
+        first, part.found = part.found[:1], part.found[1:]
+        skipped = Record(self.group.generation, 0, Kind.SKIPPED)
+        wanted = tuple(m.SpanRecord(span, skipped) for span in first)
+        effects = self._skip(context, part, wanted, part.found, now)
+        part.found = ()
+        return effects
+
+    def _skip(
+        self, context: Context, part: Part, wanted: Wanted, alike: tuple[Span, ...], now: Now
+    ) -> list[Effect]:
+        if not wanted:
+            return []
+        self.wrote = True
+        this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
+        self.parts[this.number] = part
+        part.merging[this.number] = Writing((*(item.span for item in wanted), *alike))
+        merge = m.Merge(this.number, part.partition, self.topic.epoch, self.group.name, wanted, alike=alike)
+        return self.owner.ask(context, this, part.partition, merge, now)
+
+    def _close(self, context: Context, number: int) -> None:
+        del self.parts[number]
+        self.owner.close_round(context, number)
+
+
+def until(spans: Iterable[Span], upto: Span | None) -> list[Span]:
+    """Return the parts of these that are not backfill the end of ``upto``."""
+    if upto is None:
+        return list(spans)
+    end = (upto.producer_id, upto.stop)
+    return [
+        span._replace(stop=min(span.stop, upto.stop)) if span.producer_id == upto.producer_id else span
+        for span in spans
+        if (span.producer_id, span.start) < end
+    ]

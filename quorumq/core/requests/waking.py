@@ -1,0 +1,64 @@
+"""Parked FETCHes look at newly available messages: a few of each client in one step, the others in their client's turn.
+
+A client may have thousands of FETCHes parked, and one message may be of use to fifty groups of them. All of them in one
+step would keep all other clients waiting. The step wakes `limits.WOKEN_PER_STEP` of each client; the line that is left
+waits in the fair queue (core/values/fairqueue.py), as costly work does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumq.core.messages.effects import Effect
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.values import limits
+from quorumq.core.values.types import Now, PartitionId
+
+ROUNDS_MAX = 8
+"""Rounds in one step: one FETCH may give back messages that another one waits for."""
+
+
+def wake_newly_ready(context: Context, now: Now) -> list[Effect]:
+    """Wake the FETCHes that wait for messages which became available in this step."""
+    effects: list[Effect] = []
+    for _ in range(ROUNDS_MAX):
+        newly_ready, context.state.newly_ready = context.state.newly_ready, {}
+        if not newly_ready:
+            break
+        for place in newly_ready:
+            if place in context.parked:
+                effects += wake(context, place, context.parked_at(place), now)
+    return effects
+
+
+def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], now: Now) -> list[Effect]:
+    """Wake FETCHes that are parked at a place, in order, while it has something to offer.
+
+    Args:
+        place: a partition and a group that reads it.
+        keys: keys of FETCHes; those that are parked there no more are left out.
+    """
+    effects: list[Effect] = []
+    for at, key in enumerate(keys):
+        if not has_offer(context, place):
+            break
+        pending = context.requests.get(key)
+        if not isinstance(pending, FetchCoordinator) or not pending.parked:
+            continue
+        if not context.may_wake(pending.caller):
+            context.costly.put(
+                pending.caller, limits.WAKING_COST, ("wake", place, tuple(keys[at:])), ("wake", place)
+            )
+            break
+        if not context.waits(pending, ("advance", key)):
+            effects += pending.advance(context, now)
+    return effects
+
+
+def has_offer(context: Context, place: tuple[PartitionId, str]) -> bool:
+    """Return True if something is left to take: a FETCH that comes too late need not look at all that it reads."""
+    partition, name = place
+    replica = context.replicas.get(partition)
+    view = replica.views.groups.get(name) if replica is not None else None
+    return view is not None and bool(view.available.ready.size or view.suspects.ready.size)

@@ -1,0 +1,1 @@
+"""Values and tables that know nothing of a cluster: spans, limits, errors, clocks."""

@@ -1,0 +1,90 @@
+"""The hybrid logical clock that numbers ballots and settings.
+
+The promise: a stamp that this node has used, or has granted a ballot at, is never above the reserve
+that is durable in its journal. So after any start the reserve is a minimum: every stamp that the node can
+have lost lies at or below it. A clock that runs ahead of the time of day (a peer's was a year ahead)
+counts on from there, because stamps serve order only. Stamps end at `STAMPS_END`. Only a peer that lies can bring a
+clock there. Such a clock makes no more stamps, and its node goes on with requests that need none.
+"""
+
+from __future__ import annotations
+
+from quorumq.core.values.limits import CLOCK_END, STAMP_LAST, STAMPS_END
+from quorumq.core.values.types import NodeId, Now, Stamp
+
+RESERVE_STEP = 60_000 << 16
+"""Distance in stamps by which a reserve is journalled ahead: one minute."""
+HALF_STEP = RESERVE_STEP // 2
+
+
+class HybridClock:
+    """A clock whose values never go back, across restarts too.
+
+    Args:
+        node: the node id that makes stamps unique.
+        minimum ballot: the reserve found in the journal; 0 for a new node.
+        reserve: the reserve that this start makes durable before it uses the clock.
+    """
+
+    __slots__ = ("min_ballot", "node", "reserve", "reserving", "value", "wanted")
+
+    def __init__(self, node: NodeId, min_ballot: int, reserve: int) -> None:
+        self.node = node
+        self.min_ballot = min_ballot
+        self.reserve = reserve
+        self.reserving = reserve  # asked to be made durable
+        self.value = min_ballot
+        self.wanted = min_ballot  # the highest stamp seen, which may lie above the reserve
+
+    def fresh(self, now: Now) -> Stamp | None:
+        """Return a stamp above every one used or seen; None while that needs a higher reserve, or if none is left."""
+        value = max(self.value + 1, self.wanted + 1, self.by_day(now))
+        if value > self.reserve:
+            self.wanted = max(self.wanted, min(value, STAMPS_END - 1))
+            return None
+        self.value = value
+        return Stamp(value, self.node)
+
+    @property
+    def used_up(self) -> bool:
+        """Return True if there is no stamp above those that were used or seen."""
+        return max(self.value, self.wanted) >= STAMP_LAST
+
+    def by_day(self, now: Now) -> int:
+        """Return the stamp of the time of day; 0 if no correct clock shows that time."""
+        value = now.wall_ms << 16
+        return value if value < CLOCK_END else 0
+
+    def first_reserve(self, now: Now) -> int:
+        """Return the reserve that a start makes durable before it speaks."""
+        self.reserving = min(
+            max(self.min_ballot, self.by_day(now)) + RESERVE_STEP, max(self.min_ballot, STAMP_LAST)
+        )
+        return self.reserving
+
+    def merge(self, time: int) -> bool:
+        """Note the time of a stamp seen elsewhere; return False while it lies above the durable reserve."""
+        if time > self.wanted:
+            self.wanted = time
+        if time > self.value:
+            self.value = min(time, self.reserve)
+        return time <= self.reserve
+
+    def next_reserve(self, now: Now) -> int | None:
+        """Return the reserve to make durable now, or None while less than half of the current one is used."""
+        highest = max(self.value, self.wanted, self.by_day(now))
+        if min(highest + HALF_STEP, STAMP_LAST) <= self.reserving:
+            return None
+        self.reserving = min(highest + RESERVE_STEP, STAMP_LAST)
+        return self.reserving
+
+    def reserved(self, time: int) -> None:
+        """Note that ``time`` is durable as a reserve."""
+        self.reserve = max(self.reserve, time)
+        self.value = max(self.value, min(self.wanted, self.reserve))
+
+    def check(self) -> None:
+        """Assert the invariants between any two events."""
+        assert self.min_ballot <= self.value <= self.reserve <= self.reserving
+        assert self.min_ballot <= self.wanted < STAMPS_END
+        assert self.reserving < STAMPS_END

@@ -1,0 +1,77 @@
+"""A span map that counts messages by the class of their values, so that no caller has to count them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar
+
+from quorumq.core.values.spans import Run, SpanMap
+from quorumq.core.values.types import ProducerId, Span
+
+V = TypeVar("V")
+
+
+class CountedMap(SpanMap[V]):
+    """A `SpanMap` with a tally.
+
+    Args:
+        kind_of: function from a value to its class: any number, which depends on the value alone.
+
+    Attributes:
+        tally: messages by class; a class without messages is not in it.
+    """
+
+    __slots__ = ("kind_of", "tally")
+
+    def __init__(self, kind_of: Callable[[V], int]) -> None:
+        super().__init__()
+        self.kind_of = kind_of
+        self.tally: dict[int, int] = {}
+
+    def count(self, kind: int) -> int:
+        """Return how many messages have a value of that class."""
+        return self.tally.get(kind, 0)
+
+    def put(self, span: Span, value: Any) -> None:
+        """Map a span to a value, as in `SpanMap`."""
+        producer_id, start, stop = span
+        runs = self.runs.get(producer_id, ())
+        if type(runs) is not tuple or (runs and runs[-1][1] > start):  # else it comes backfill all others
+            for run in self._overlap(producer_id, start, stop):
+                self._add(run, min(run[1], stop) - max(run[0], start), -1)
+        if value is not None:
+            kind = self.kind_of(value)
+            self.tally[kind] = self.tally.get(kind, 0) + stop - start
+        super().put(span, value)
+
+    def _write(self, producer_id: ProducerId, start: int, stop: int, chunks: Sequence[Run]) -> None:
+        if producer_id in self.runs:
+            for run in self._overlap(producer_id, start, stop):
+                self._add(run, min(run[1], stop) - max(run[0], start), -1)
+        for run in chunks:
+            self._add(run, run[1] - run[0], 1)
+        super()._write(producer_id, start, stop, chunks)
+
+    def _add(self, run: Run, size: int, sign: int) -> None:
+        kind = self.kind_of(run[2])
+        left = self.tally.get(kind, 0) + sign * size
+        if left:
+            self.tally[kind] = left
+        else:
+            self.tally.pop(kind, None)
+
+    def clone(self) -> Self:
+        """Return a copy that changes on its own from now on."""
+        twin = super().clone()
+        twin.kind_of, twin.tally = self.kind_of, self.tally.copy()
+        return twin
+
+    def check(self) -> None:
+        """Assert all that holds between any two operations, the tally among it."""
+        super().check()
+        found: dict[int, int] = {}
+        runs: list[Any] = [run for producer_id in self.runs for run in self._all(producer_id)]
+        for run in runs:
+            kind = self.kind_of(run[2])
+            found[kind] = found.get(kind, 0) + run[1] - run[0]
+        assert self.tally == found, f"counted {self.tally}, there are {found}"

@@ -1,0 +1,429 @@
+"""The nouns of the protocol, as values.
+
+Everything here is an immutable value that compares, hashes and sorts, because the same values
+go over the wire, into the journal, into the simulator's traces and into the explorer's state
+keys. A NamedTuple gives all of that and encodes as a positional array. docs/protocol.md,
+section 1 ("Words"), is the dictionary; the names here are its names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+from typing import NamedTuple
+
+from quorumq.core.values.limits import NUMBERS_END
+
+NodeId = str
+"""The configured name of a node, 1 to 32 characters of ``a-z 0-9 -``."""
+
+Machines = tuple[tuple[NodeId, str], ...]
+"""The machine of each node, if several nodes share one; else empty."""
+
+
+NODES_MAX = 64
+"""Nodes in a cluster's list."""
+
+
+class Incarnation(NamedTuple):
+    """One start of one node: ``n`` counts starts, ``nonce`` is 64 random bits minted at this start."""
+
+    n: int
+    nonce: int
+
+
+class ProducerId(NamedTuple):
+    """A source of message numbers: the ``k``-th producer session granted by one incarnation of a node."""
+
+    node: NodeId
+    n: int
+    nonce: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.n}.{self.nonce & 0xFFFF:04x}.{self.k}"
+
+
+DERIVED = "~derived"
+"""The node of producer ids that clients derive from the ids of other messages: no node can have this id. They belong to
+no session, so nothing says that such a producer id is finished: an input may be delivered again at any later time."""
+
+
+class Span(NamedTuple):
+    """The messages ``producer_id[start, stop)`` of one partition. Never empty if stored or sent."""
+
+    producer_id: ProducerId
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Return how many messages the span names."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}[{self.start},{self.stop})"
+
+
+def just_before(producer_id: ProducerId, seq: int) -> Span | None:
+    """Return a place in the order of ids just before a message, with nothing or little between; None for the beginning.
+
+    It is a span that is not empty, as those on the wire are: what comes after its end comes after the place.
+    """
+    if seq:
+        return Span(producer_id, 0, seq)
+    if producer_id.k:
+        return Span(producer_id._replace(k=producer_id.k - 1), 0, NUMBERS_END)
+    return (
+        Span(producer_id._replace(nonce=producer_id.nonce - 1), 0, NUMBERS_END) if producer_id.nonce else None
+    )
+
+
+class PartitionId(NamedTuple):
+    """One partition of one topic. ``topic`` is the 16-byte topic id, not the name."""
+
+    topic: bytes
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic.hex()[:8]}/{self.number}"
+
+
+class Stamp(NamedTuple):
+    """A hybrid logical clock value: 58 bits of time (milliseconds << 16 | counter), then the node id.
+
+    Stamps order ballots and settings. They are never compared with a time of day
+    (docs/protocol.md, "stamp, ballot").
+    """
+
+    time: int
+    node: NodeId
+
+    def __str__(self) -> str:
+        return f"{self.time}@{self.node}"
+
+
+STAMP_ZERO = Stamp(0, "")
+
+
+class Owner(NamedTuple):
+    """The owner of a hold: one delivery attempt (ballot) of one incarnation of one node."""
+
+    node: NodeId
+    incarnation: Incarnation
+    ballot: Stamp
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.incarnation.n}#{self.ballot.time}"
+
+
+class Kind(IntEnum):
+    """A record's statement, in the order in which equal (generation, n) merge. ACKED beats all of them."""
+
+    OPEN = 0
+    SKIPPED = 1  # the group's backlog was purged, or the message expired and its topic drops such
+    DEAD = 2  # a dead letter
+    PURGED = 3  # a dead letter that was purged, or acked in the dead-letter queue
+    ACKED = 4
+
+
+class Letter(NamedTuple):
+    """The history that a DEAD record carries. One letter may serve a whole span.
+
+    Times of day are in milliseconds since 1970; ``ballot`` is that of the hold under which it was written.
+    """
+
+    ballot: Stamp
+    reason: str  # "rejected" | "max-deliveries" | "expired"
+    error_class: str = ""
+    message: str = ""
+    stack: str = ""
+    fingerprint: str = ""
+    attempts: int = 0
+    published_ms: int = 0
+    first_delivered_ms: int = 0
+    last_delivered_ms: int = 0
+    died_ms: int = 0
+    consumer: str = ""
+    consumer_version: str = ""
+    host: str = ""
+    node: NodeId = ""
+    redrives: int = 0
+    interruptions: int = 0  # deliveries beside the attempts that clean stops of their consumers ended
+
+    @property
+    def text_bytes(self) -> int:
+        """Return the size of all texts, as UTF-8."""
+        return sum([len(value.encode()) for value in self if isinstance(value, str)])
+
+
+class Record(NamedTuple):
+    """The one value of (group, message): the outcome of the message for that group.
+
+    ``n`` counts redrives. An ACKED record always has ``n == 0``: nothing depends on the redrive that
+    was acked, and runs of ACKED messages then collapse into one span.
+    """
+
+    generation: int
+    n: int
+    kind: Kind
+    letter: Letter | None = None
+
+
+OPEN_ZERO = Record(0, 0, Kind.OPEN)
+
+
+def record_rank(record: Record) -> tuple[int, bool, int, int]:
+    """Return the order in which records merge (docs/protocol.md, "record, hold key"): larger wins."""
+    return (record.generation, record.kind == Kind.ACKED, record.n, int(record.kind))
+
+
+def merge_records(ours: Record, theirs: Record) -> Record:
+    """Return the larger of two records; of two equal DEADs the one with the lower ballot's history.
+
+    Of one ballot the longer history stays: a full node has cut the other one.
+    """
+    mine, other = record_rank(ours), record_rank(theirs)
+    if mine != other:
+        return ours if mine > other else theirs
+    if ours.letter is not None and theirs.letter is not None:
+        if ours.letter == theirs.letter:
+            return ours
+        return min(
+            (ours, theirs),
+            key=lambda it: (it.letter.ballot, -it.letter.text_bytes, it.letter),  # type: ignore[union-attr]
+        )
+    return ours if ours.letter is not None else theirs
+
+
+class Receipt(NamedTuple):
+    """A delivery's name for the client, which can use it later through any node."""
+
+    partition: PartitionId
+    group: str
+    generation: int
+    n: int
+    span: Span
+    owner: Owner
+
+
+class Topic(NamedTuple):
+    """One topic's register, spread to every node. Replica sets are chosen once, at creation.
+
+    ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. Without
+    ``auto_create_groups`` a FETCH for a group that was never created makes none. ``stamps`` are
+    those of the settings (core/cluster/topics.py): each goes to its last writer; () says that ``stamp`` is that of
+    all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
+    others. ``made`` tells the creation that this topic comes from; it, ``born`` and ``digest_key`` never change.
+    ``proposed`` counts all partitions whose addition has begun, if these are more than ``replicas`` has: until
+    one is confirmed, it is only counted. A deleted topic, whose ``replicas`` are gone, keeps that count.
+    """
+
+    id: bytes
+    name: str
+    rf: int
+    epoch: int
+    replicas: tuple[tuple[NodeId, ...], ...]  # one tuple of nodes per partition
+    max_deliveries: int
+    stamp: Stamp  # the highest of those of the settings
+    deleted: bool = False
+    retention_s: float = 0.0  # seconds that payload is kept after the last group's tombstone
+    ttl_s: float = 0.0  # seconds after which a message without an ACK expires; 0 = never
+    backoff: tuple[float, ...] = ()
+    born: int = 0  # partitions at creation, which derived messages are spread over
+    stamps: tuple[Stamp, ...] = ()
+    deletions: int = 0
+    made: Stamp = STAMP_ZERO  # stamp of the proposal that was chosen
+    proposed: int = 0
+    auto_create_groups: bool = True
+    on_expiry: str = "dead-letter"  # outcome of a message that expires; or "drop"
+    digest_key: bytes = b""  # key of the digests that replicas compare; no client gets it
+
+    @property
+    def partitions(self) -> int:
+        """Return how many partitions the topic has."""
+        return len(self.replicas)
+
+    @property
+    def all_partitions(self) -> int:
+        """Return how many partitions it has, or may yet have, or had."""
+        return max(len(self.replicas), self.proposed)
+
+
+class Latest(IntEnum):
+    """A group's beginning with what is published from now on: not wanted, under way, or done."""
+
+    NO = 0
+    SKIPPING = 1  # no client reads it yet: present messages are being skipped
+    BEGUN = 2
+
+
+class Group(NamedTuple):
+    """One group's register: a value that was decided, change by change (docs/protocol.md, "group, generation").
+
+    ``generation`` counts the changes: 0 is the first register, and each rewind, deletion, and creation after a deletion
+    is the next one. ``from_ms``: it reads batches published at or after this time of day, by their producers' clocks;
+    0 is all. ``buried`` is the generation of the last deletion; records from before that are void. ``made`` tells
+    the proposal that was chosen; zero stands for the register that all nodes propose alike.
+    """
+
+    topic: bytes
+    name: str
+    generation: int
+    from_ms: int = 0
+    buried: int = 0
+    latest: Latest = Latest.NO
+    made: Stamp = STAMP_ZERO
+
+    @property
+    def deleted(self) -> bool:
+        """Return True if the last change was a deletion."""
+        return 0 < self.generation == self.buried
+
+
+def merge_groups(ours: Group, theirs: Group) -> Group:
+    """Merge two registers of one group: the later change stands.
+
+    Two of one generation are one value, and one may have begun. They differ only if a majority of the
+    directories was lost and the generation was decided again; the later proposal stands then.
+    """
+    return max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
+
+
+class Instance(NamedTuple):
+    """One thing to decide: the first register of a topic of some name, or the next change of a group.
+
+    ``topic`` is the id of the group's topic; empty if ``name`` is a topic's. ``number``: how often that name had
+    been deleted before; of a group, the generation.
+    """
+
+    topic: bytes
+    name: str
+    number: int
+
+
+class Decision(NamedTuple):
+    """One node's promise and acceptance in one instance, until it knows what was chosen.
+
+    ``promised``: no proposal with a lower ballot is accepted. ``topic`` or ``group`` was proposed, and accepted here
+    under ``ballot``; it may never be chosen, and no node serves it.
+    """
+
+    instance: Instance
+    promised: Stamp = STAMP_ZERO
+    ballot: Stamp = STAMP_ZERO
+    topic: Topic | None = None
+    group: Group | None = None
+
+    @property
+    def value(self) -> Topic | Group | None:
+        """Return the accepted value."""
+        return self.topic or self.group
+
+
+def instance_of(value: Topic | Group) -> Instance:
+    """Return the instance in which a register was, or may be, chosen."""
+    if isinstance(value, Topic):
+        return Instance(b"", value.name, value.deletions)
+    return Instance(value.topic, value.name, value.generation)
+
+
+class BatchHeader(NamedTuple):
+    """A node's knowledge of a batch; the bytes of the records are in the body.
+
+    ``offsets`` are the ends of the records in the body (the first begins at 0) and ``crcs`` their
+    CRC-32C, both packed as little-endian u32; sections share one numbering of the records in order.
+    ``delay_ms`` and ``ttl_ms`` are of all its records.
+    """
+
+    partition: PartitionId
+    sections: tuple[Span, ...]
+    published_ms: int  # by the producer's clock
+    codec: int  # 0 = none
+    offsets: bytes
+    crcs: bytes
+    crc: int  # CRC-32C of the whole body
+    delay_ms: int = 0  # ms before which it is not delivered, counted from when the producer made the batch
+    ttl_ms: int = 0  # ms after which it expires, counted from the same time; 0: after the topic's `ttl_s`
+
+    @property
+    def size(self) -> int:
+        """Return how many records the batch holds."""
+        return len(self.offsets) // 4
+
+    def end_of(self, index: int) -> int:
+        """Return the end of record ``index`` in the body; 0 for index -1."""
+        if index < 0:
+            return 0
+        return int.from_bytes(self.offsets[4 * index : 4 * index + 4], "little")
+
+    def crc_of(self, index: int) -> int:
+        """Return the CRC-32C of record ``index``."""
+        return int.from_bytes(self.crcs[4 * index : 4 * index + 4], "little")
+
+    def key(self) -> str:
+        return f"{self.partition} {', '.join(map(str, self.sections))}"
+
+
+class Batch(NamedTuple):
+    """A batch as published, stored and sent: header and body bytes are encoded once, by the producer.
+
+    ``raw`` is the encoded header, kept so that it is not encoded again.
+    """
+
+    header: BatchHeader
+    raw: bytes
+    body: bytes | memoryview
+
+
+class Now(NamedTuple):
+    """One reading of both clocks, taken once per event.
+
+    ``mono`` is in seconds and counts suspended time if the system has such a clock; every hold,
+    deadline and timeout uses it. ``wall_ms`` is the time of day in milliseconds: it serves order
+    (stamps), delays and histories, and decides nothing.
+    """
+
+    mono: float
+    wall_ms: int
+
+
+def topic_id(name: str, rf: int, times_deleted: int = 0) -> bytes:
+    """Return the 128-bit id of a topic, so that two creations at once make one topic."""
+    text = f"quorumq topic\0{name}\0{rf}\0{times_deleted}".encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def made_ms(stamp: Stamp) -> int:
+    """Return when a stamp was made, in milliseconds since 1970 by the clock of stamps: for people, decides nothing."""
+    return stamp.time >> 16
+
+
+def replica_set(
+    nodes: tuple[NodeId, ...], machines: Machines, size: int, *keys: object
+) -> tuple[NodeId, ...]:
+    """Return the first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
+
+    Args:
+        machines: the machine of each node; empty if each has its own.
+        size: count of nodes; fewer if there are fewer machines.
+        keys: values that name the set's purpose.
+    """
+    ranked = rendezvous(nodes, *keys)
+    if not machines:
+        return tuple(ranked[:size])
+    on = dict(machines)
+    chosen: dict[str, NodeId] = {}
+    for node in ranked:
+        chosen.setdefault(on.get(node, node), node)
+    return tuple(chosen.values())[:size]
+
+
+def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
+    """Return ``nodes`` ranked by highest random weight for ``keys``; the same everywhere, in any order of the nodes."""
+    backfill = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
+
+    def weight(node: NodeId) -> bytes:
+        return hashlib.blake2b(node.encode() + backfill, digest_size=8).digest()
+
+    return sorted(nodes, key=weight, reverse=True)
