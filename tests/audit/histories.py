@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from quorumq.history import Row
+from sim.checkers import check_history
 from sim.hunt import run_without
 from sim.rules import HUNTED
 from sim.runner import run_schedule
