@@ -156,7 +156,7 @@ class Host(Machine):
             boot=self.boots,
         )
         if core.trust.moved:
-            self.world.saw("a directory that was moved was moved")
+            self.world.saw("a moved directory was noticed")
         core.take_position(self.journal.records_durable())
         core.load_damaged(self.journal.damaged(), now)
         if self.journal.damaged():

@@ -68,7 +68,7 @@ class Options:
     output_partitions: int = 1  # partitions of the topic that outputs are published to
     # True if payload is kept when groups are rewound or come later, so that they get all of it again.
     keep: bool = True
-    # Share of the targeted_faults at which sim/targeted_faults.py makes the worst fault for the cluster just then.
+    # Share of the moments at which sim/targeted_faults.py makes the worst fault for the cluster just then.
     targeted_faults: float = 0.0
     # Share of the FETCHes of a consumer that name messages which it had before.
     by_id: float = field(default=0.0, repr=False)

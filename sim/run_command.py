@@ -57,7 +57,7 @@ def run(
     resume_path: Path | None,
     html_path: Path | None,
 ) -> None:
-    """Run whole clusters of the real node core under random faults, and check_history what happened.
+    """Run whole clusters of the real node core under random faults, and check what happened.
 
     One seed and one commit give one run. With one seed (or --schedule) its schedule is printed in full first.
     Exits with 1 when a promise was broken, or when a campaign of 1,000 seeds or more missed something that it must see.

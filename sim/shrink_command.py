@@ -34,9 +34,7 @@ ROWS = {
 @command_line.profile
 @command_line.schedule("The schedule that fails, in a file; one that was shrunk before goes on from there.")
 @command_line.without
-@click.option(
-    "--check_history", default="", metavar="TEXT", help="Who must still see it; whoever sees it first."
-)
+@click.option("--checker", default="", metavar="TEXT", help="Who must still see it; whoever sees it first.")
 @click.option(
     "--seconds", default=60.0, show_default=True, type=click.FloatRange(1.0), help="How long it may take."
 )
@@ -48,13 +46,13 @@ def shrink(
     profile: str,
     path: Path | None,
     rule: str | None,
-    check_history: str,
+    checker: str,
     seconds: float,
     output: Path | None,
     test_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a failing run as small as it gets, while the same check_history still sees it fail.
+    """Make a failing run as small as it gets, while the same checker still sees it fail.
 
     What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it, --test makes a test
     of it. In it each packet that is not named arrives after the mean delay. Exits with 1 when nothing fails.
@@ -74,7 +72,7 @@ def shrink(
 
         shrinker = Shrinker(left_out, seconds, on_step)
         try:
-            found = shrinker.shrink(schedule, check_history)
+            found = shrinker.shrink(schedule, checker)
         except NothingFails as error:
             raise click.ClickException(str(error)) from None
     output = output or Path(f"shrunk-{schedule.seed}.json")
@@ -87,7 +85,7 @@ def shrink(
     if as_json:
         facts = {
             "commit": commit(),
-            "check_history": shrinker.wanted,
+            "checker": shrinker.wanted,
             "violation": found.violation,
             "before": asdict(shrinker.first.size),
             "after": asdict(found.size),

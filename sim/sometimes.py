@@ -64,7 +64,7 @@ SOMETIMES: tuple[str, ...] = (
     "a node asked for a topic that it did not know",
     "a message expired by the topic's TTL",
     "another configuration was refused",
-    "a directory that was moved was moved",
+    "a moved directory was noticed",
     "a start found a damaged batch",
     "a damaged batch was not served",
     "a damaged directory was started from",

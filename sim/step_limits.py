@@ -11,18 +11,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from quorumq.core.node import nodecore
-
 STEP_S = 0.01
 """Most seconds that a step takes if it leaves something to the next one, with little room."""
 
-CORE = nodecore.__name__.rpartition(".")[0] + "."
+CORE = "quorumq.core."
 
 TIMES = {
     "RUNS_PER_STEP": 1, "SURVEY_LIMIT": 1, "CHEAP": 1, "COSTLY_PER_STEP": 8, "REFRESHED_PER_STEP": 1,
     "LOOKS_PER_STEP": 1, "COMPARED_PER_STEP": 16, "RECLAIMED_PER_STEP": 4, "GROUPS_MADE_PER_STEP": 1,
     "TIMERS_PER_STEP": 4, "STORE_BATCHES_MAX": 1, "RECLAIM_BATCHES_MAX": 1, "PEEK_ITEMS_MAX": 4, "PEEK_SCAN_MAX": 8,
-    "LETTERS_PER_PIECE": 1, "GROUPS_PER_PIECE": 1, "REGISTERS_PER_PIECE": 1, "HOLDS_PER_PIECE": 1,
+    "LETTERS_PER_CHUNK": 1, "GROUPS_PER_CHUNK": 1, "REGISTERS_PER_CHUNK": 1, "HOLDS_PER_CHUNK": 1,
     "DIGESTS_MAX": 16, "LISTED_MAX": 1, "PULL_BATCHES_MAX": 1, "BALLOTS_AT_STOP_MAX": 2, "BEGIN_RUNS_MAX": 2,
     "SURVEY_SCAN_MAX": 1,
 }  # fmt: skip

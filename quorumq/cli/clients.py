@@ -71,7 +71,7 @@ def clients() -> None:
     "--groups", type=int, metavar="N", help="It makes no group where there are N to which it has a right."
 )
 @click.option(
-    "--producer_ids-per-s", type=float, metavar="N",
+    "--producer-ids-per-s", type=float, metavar="N",
     help="Sessions and derived producer ids a second that may begin in a partition by what one node takes of it.",
 )  # fmt: skip
 @json_option

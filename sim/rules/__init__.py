@@ -6,8 +6,8 @@ lines of docs/protocol.md, section 4; the others are single mistakes that a chan
 written, a wait for the disk that is left out, a vote that is not one, a memory that ends too soon.
 
 A rule says how it is shown to matter. The explorer tries every interleaving of its scenario (`python -m sim explore`);
-in random runs a seed is looked for in which a check_history sees it (sim/hunt.py). Both hold the simulator itself to
-account: a rule that can be left out unseen shows a fault that it lacks, or a check_history that is blind.
+in random runs a seed is looked for in which a checker sees it (sim/hunt.py). Both hold the simulator itself to
+account: a rule that can be left out unseen shows a fault that it lacks, or a checker that is blind.
 """
 
 from __future__ import annotations

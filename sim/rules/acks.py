@@ -55,14 +55,14 @@ def rank_by_n(record: Record) -> tuple[int, int, int]:
 def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
     """Acknowledge as soon as enough replicas have answered, with any grant."""
 
-    def check_history(
+    def judge(
         self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
         if enough(ballot, ballot.answered & valid):
             return "acked"
         return self.unknown(ballot) if last else None
 
-    return check_history
+    return judge
 
 
 def exclusive_without_memory(ballots: Ballots, facts: Facts, owner: Owner) -> bool:
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "acked-needs-exclusive",
         "`acked` is said only where a majority has granted no higher ballot",
-        ((AckCoordinator, "check_history", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
+        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
         off="it is said whenever the ACK is durable",
         scenario=Scenario(
             "late-verdict",
@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         hunted=True,
     ),
     Rule(
-        "min_ballot-is-not-exclusive",
+        "min-ballot-is-not-exclusive",
         "a replica that was started again is exclusive only for ballots above its minimum ballot",
         ((fate, "exclusive", exclusive_without_memory),),
         off="it has granted what it remembers, and nothing else",
@@ -273,7 +273,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tombstone-majority-1",
         "ACKED is durable on a majority",
-        ((AckCoordinator, "check_history", acked_once(lambda ballot, bits: bits)),),
+        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: bits)),),
     ),
     Rule(
         "no-read-repair",

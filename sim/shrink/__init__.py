@@ -1,4 +1,4 @@
-"""Makes a failing schedule as small as it gets, while the same check_history still sees it fail.
+"""Makes a failing schedule as small as it gets, while the same checker still sees it fail.
 
 A run that is changed in one place is another run from there on, as long as what becomes of packets is drawn. So the
 options and faults come first, tried with other random streams too where the seed's own does not do; then what becomes

@@ -122,12 +122,12 @@ class Shrinker:
         self.done = False
         self.began = time.monotonic()
 
-    def shrink(self, schedule: Schedule, check_history: str = "") -> Found:
+    def shrink(self, schedule: Schedule, checker: str = "") -> Found:
         """Return the smallest schedule that was found in time, and its run.
 
         Args:
             schedule: a schedule that fails.
-            check_history: checker that must still see it; "": the first that sees it.
+            checker: checker that must still see it; "": the first that sees it.
 
         Raises:
             NothingFails: it does not.
@@ -136,7 +136,7 @@ class Shrinker:
         outcome, log = self.run(schedule)
         if not outcome.violations:
             raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
-        self.wanted = check_history or checker_of(outcome.violations[0])
+        self.wanted = checker or checker_of(outcome.violations[0])
         seen = self.seen_by(outcome)
         if seen is None:
             others = ", ".join(dict.fromkeys(map(checker_of, outcome.violations)))

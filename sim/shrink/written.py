@@ -30,7 +30,7 @@ WITHOUT = """
 
 def test_without_the_rule_a_promise_breaks() -> None:
     seen = replay(SCHEDULE, "{rule}").violations
-    assert any("{check_history}" in violation for violation in seen), seen
+    assert any("{checker}" in violation for violation in seen), seen
 """
 
 WIDTH = 100
@@ -50,7 +50,7 @@ def as_test(found: Found, command: str, rule: str | None) -> str:
     )
     text = TEMPLATE.format(says=says, command=command, schedule=wrapped(found.schedule))
     if rule is not None:
-        text += WITHOUT.format(rule=rule, check_history=checker_of(found.violation).removeprefix("raised "))
+        text += WITHOUT.format(rule=rule, checker=checker_of(found.violation).removeprefix("raised "))
     return text
 
 

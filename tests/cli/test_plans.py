@@ -115,7 +115,7 @@ def test_a_plan_of_another_cluster_or_topic_changes_nothing(shell: Shell, tmp_pa
     plan.write()
     said = shell("deadletters redrive --plan", str(plan), code=64).err
     assert "none of the 2 messages" in said
-    # What is settled for good may have been reclaimed: a plan that names this cluster is not moved.
+    # What is settled for good may have been reclaimed: a plan that names this cluster is not suspected.
     plan.head["cluster"] = "local"
     plan.write()
     done = total_of(shell("deadletters redrive --plan", str(plan), "--json"))

@@ -1,4 +1,4 @@
-"""What promises something durable goes out backfill the fsync of it: the answer stands in the `then` of its Persist."""
+"""What promises something durable goes out behind the fsync of it: the answer stands in the `then` of its Persist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.core.test_reclaim import drained, replica, store
 
 
 class Watched(Cluster):
-    """Notes which promises were made at once, and which ones backfill what fsync."""
+    """Notes which promises were made at once, and which ones behind what fsync."""
 
     def __init__(self, *arguments: object, **settings: object) -> None:
         self.early: list[object] = []
@@ -44,10 +44,10 @@ class Watched(Cluster):
     def carry_out(self, name: str, effects: list[Effect]) -> None:
         if not self.inside:
             for effect in effects:
-                backfill = effect.then if isinstance(effect, Persist) else ()
+                behind = effect.then if isinstance(effect, Persist) else ()
                 if (promise := promised(effect)) is not None:
                     self.early.append(promise)
-                for item in backfill:
+                for item in behind:
                     if (promise := promised(item)) is not None:
                         kind = type(promise).__name__
                         self.made[kind] = self.made.get(kind, 0) + 1
@@ -135,7 +135,7 @@ def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() ->
         (effect,) = replica(cluster, "b").on_close_ask("a", ask, cluster.now)
         assert isinstance(effect, Persist)
         assert len(effect.records) == records
-        assert effect.then, "backfill whatever stands before it"
+        assert effect.then, "behind whatever stands before it"
 
 
 @pytest.mark.parametrize("again", [False, True])

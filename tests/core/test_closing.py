@@ -1,4 +1,4 @@
-"""Closing producer ids: what a producer's session leaves backfill shrinks to its number (docs/protocol.md, RECLAIM)."""
+"""Closing producer ids: what a producer's session leaves behind shrinks to its number (docs/protocol.md, RECLAIM)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ or one of them, after each message of the request's exchange, noticed or not, wi
 time-outs pass, the links come back and anti-entropy runs. Where the answer said that nothing was done, every node knows
 what it would know without the request, and the same is delivered.
 
-What a hold that stays backfill does is no effect in this sense: it runs out.
+What a hold that stays behind does is no effect in this sense: it runs out.
 """
 
 from __future__ import annotations

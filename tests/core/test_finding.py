@@ -46,7 +46,7 @@ from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 REGISTERS = (PutTopic, PutGroup, SyncTopics)
 
 
-def backfill(cluster: Cluster, *nodes: str) -> None:
+def behind(cluster: Cluster, *nodes: str) -> None:
     """These nodes hear of no topic and no group, but where they ask."""
     cluster.drop = lambda sender, to, message: to in nodes and to != sender and isinstance(message, REGISTERS)
 
@@ -62,12 +62,12 @@ def is_told(reply: ClientReply, *, code: str = "not-found") -> bool:
 def made() -> tuple[Cluster, Topic]:
     """Topic "jobs" was created and has a message; node c has heard of nothing."""
     cluster = Cluster(auto_create_topics=False)
-    backfill(cluster, "c")
+    behind(cluster, "c")
     topic = cluster.topic()
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
     assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"0"]))), PublishReply)
-    backfill(cluster, "c")
+    behind(cluster, "c")
     assert known(cluster, "c") == []
     return cluster, topic
 
@@ -107,7 +107,7 @@ def test_receipts_are_settled_through_a_node_that_has_not_heard_of_their_topic(k
     cluster, _ = made()
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
     got = receipts(cluster.ask("a", fetch()))
-    backfill(cluster, "c")
+    behind(cluster, "c")
     more: tuple[object, ...] = {RejectRequest: (0.0, None), ExtendRequest: (10.0, 0.0)}.get(kind, ())
     reply = cluster.ask("c", kind(got, *more))
     if kind is LeaveRequest:
@@ -121,7 +121,7 @@ def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     cluster.ask("a", DeleteTopic("jobs", topic.id))
-    backfill(cluster, "c")
+    behind(cluster, "c")
     again = cluster.topic()
     assert again.id != topic.id
     reply = cluster.ask("c", Metadata(("jobs",)))
@@ -132,14 +132,14 @@ def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
 def test_partitions_that_were_added_are_found() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    backfill(cluster, "c")
+    behind(cluster, "c")
     grown = cluster.ask("a", AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
     producer_id = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
     assert cluster.nodes["c"].topics[topic.id].partitions == 1
     assert isinstance(
         cluster.ask("c", Publish(cluster.batch(grown, producer_id, 0, [b"x"], partition=2))), PublishReply
     )
-    backfill(cluster, "b")
+    behind(cluster, "b")
     cluster.ask("a", AlterTopic("jobs", partitions=4))
     assert isinstance(cluster.ask("b", fetch()._replace(partitions=(3,))), FetchReply)
 
@@ -160,7 +160,7 @@ def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: b
     cluster = Cluster()
     if heard:
         cluster.topic()
-    backfill(cluster, "c")
+    behind(cluster, "c")
     if not heard:
         cluster.topic()
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
@@ -172,7 +172,7 @@ def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: b
 def test_a_name_that_nobody_has_is_not_found_and_the_next_request_asks_anew() -> None:
     """However soon after it was not found a topic is created, it is there."""
     cluster = Cluster()
-    backfill(cluster, "c")
+    behind(cluster, "c")
     assert is_told(cluster.ask("c", Metadata(("jobs",))))
     assert is_told(cluster.ask("c", fetch()))
     cluster.topic()
@@ -191,7 +191,7 @@ def test_a_majority_is_enough_to_say_that_there_is_none_and_less_is_not() -> Non
 
 def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> None:
     cluster = Cluster(5)
-    backfill(cluster, "c", "d")
+    behind(cluster, "c", "d")
     cluster.topic()
     cluster.feed("c", LinkDown("a"))
     silent = {"b", "e"}
@@ -210,7 +210,7 @@ def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> No
 def test_an_answer_of_a_node_that_cannot_trusted_is_none() -> None:
     """A node with an empty directory knows no topic, and that says nothing."""
     cluster = Cluster()
-    backfill(cluster, "c")
+    behind(cluster, "c")
     cluster.topic()
     cluster.kill("a")
     cluster.kill("b")
@@ -254,7 +254,7 @@ def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_nobody_can_b
     cluster = Cluster()
     here = cluster.topic("here", rf=1, partitions=9)
     mine = next(number for number, members in enumerate(here.replicas) if members == ("c",))
-    backfill(cluster, "c")
+    behind(cluster, "c")
     there = cluster.topic("there")
     got = []
     for topic, number, node in ((here, mine, "c"), (there, 0, "a")):

@@ -357,7 +357,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
 def test_who_finds_that_another_one_was_done_throws_away_what_it_has_found() -> None:
     """c asks what there is; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
 
-    b answers c's question backfill the publish, and knows the message; c has heard nobody who has begun in its page.
+    b answers c's question behind the publish, and knows the message; c has heard nobody who has begun in its page.
     """
     cluster = Cluster()
     topic, producer_id = published(cluster, 3)

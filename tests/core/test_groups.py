@@ -497,7 +497,7 @@ def test_purge_of_named_messages_leaves_all_others() -> None:
 
 
 def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One page for each that is far from the one before, and none backfill the last."""
+    """One page for each that is far from the one before, and none behind the last."""
     monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
     cluster = Cluster()
     topic = cluster.topic()

@@ -346,7 +346,7 @@ def test_no_step_takes_long_whatever_is_asked_for(
 
 
 def test_a_group_from_latest_passes_over_many_sessions_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many calls for each session, on all three nodes, the look at what is backfill the group included."""
+    """So many calls for each session, on all three nodes, the look at what is behind the group included."""
     cluster = of_sessions(1024)
     per_session = calls(lambda: begun(cluster, "late")) / 1024
     assert per_session <= 100

@@ -305,7 +305,7 @@ def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
 
 def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("finding", "registers"):
-        monkeypatch.setattr(f"quorumq.core.{module}.GROUPS_PER_CHUNK", 2)
+        monkeypatch.setattr(f"quorumq.core.requests.{module}.GROUPS_PER_CHUNK", 2)
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
         isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to == cluster.v)

@@ -189,7 +189,7 @@ NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
     "what is published with a delay": ({}, {"delay_ms": 60_000}, lambda piggyback: None),
     "the group where another node may have it": ({}, {}, parked_elsewhere),
     "what the generation does not cover": ({}, {}, skipped),
-    "what comes backfill something that waits for the disk": ({}, {}, unwritten),
+    "what comes behind something that waits for the disk": ({}, {}, unwritten),
     "what was acked": ({}, {}, recorded),
     "a replica that may not vote": ({}, {}, in_quarantine),
     "a full disk": ({}, {}, lambda piggyback: piggyback.cluster.feed("a", DiskFull(True))),

@@ -136,7 +136,7 @@ HOUR_MS = 3_600_000
 
 @pytest.mark.parametrize("off", [0, HOUR_MS, -HOUR_MS])
 def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
-    """The second producer's clock is wrong: it neither waits backfill later ones, nor overtakes an earlier one."""
+    """The second producer's clock is wrong: it neither waits behind later ones, nor overtakes an earlier one."""
     cluster = Cluster()
     topic = cluster.topic()
     producer_ids = [cluster.ask("a", OpenSession()).producer_id for _ in range(3)]

@@ -40,7 +40,7 @@ def answer(having: Known, end: int | None) -> SurveyReply:
 def test_what_somebody_knows_is_skipped_but_for_what_all_have_settled(
     replicas: list[tuple[Known, int | None]], alike: bool
 ) -> None:
-    """In the part of the order that all pages have come to; the next page begins backfill it."""
+    """In the part of the order that all pages have come to; the next page begins behind it."""
     if alike:
         replicas = [replicas[0]] * len(replicas)
     topic = Topic(b"t", "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO)

@@ -30,7 +30,7 @@ from tests.core.cluster import Cluster
 from tests.core.test_cluster_smoke import fetch, outcomes, receipts
 
 YEAR_MS = 365 * 86_400_000
-WRONG = {"ahead": YEAR_MS, "backfill": -YEAR_MS}
+WRONG = {"ahead": YEAR_MS, "behind": -YEAR_MS}
 
 
 def publish(
@@ -472,7 +472,7 @@ def test_a_delay_out_of_bounds_is_refused_by_name(delay: float) -> None:
 
 
 def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
-    """b's count is backfill: its step is the shorter one, and stays, though a peer has another at the same ballot."""
+    """b's count is behind: its step is the shorter one, and stays, though a peer has another at the same ballot."""
     cluster = Cluster(hold_time_max=1.0)
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
     topic = cluster.nodes["a"].topic_named("jobs")

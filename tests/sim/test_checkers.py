@@ -834,7 +834,7 @@ class Making(Story):
         return self.add("client:c", "ack", op=900 + ballot, outcome=outcome, **base)  # type: ignore[return-value]
 
     def stands(self) -> bool:
-        """Whether the check_history of creations is content."""
+        """Whether the checker of creations is content."""
         return "creations stand" not in self.broken()
 
 

@@ -94,7 +94,7 @@ BROKEN = {
     "starts-by-number": "G3",
     "purge-overtakes-redrive": "G7",
     "acked-needs-exclusive": "one `acked`",
-    "floor-is-not-exclusive": "one `acked`",
+    "min-ballot-is-not-exclusive": "one `acked`",
     "clean-stop-keeps-ballots": "one `acked`",
     "extend-looks-at-acked": "G3",
     "creation-takes-over": "one topic",
@@ -176,7 +176,7 @@ EXHAUSTED_LATER = {
     "hints-never-vote",
     "dead-granted-at-its-n",
     "redriven-stands",
-    "floor-is-not-exclusive",
+    "min-ballot-is-not-exclusive",
     "group-hears-of-partitions",
     "latest-begins-once",
 }
@@ -414,7 +414,7 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
     changes: list[Any] = [
         lambda twin, view: setattr(twin.state, "quarantine_until", 5.0),
         lambda twin, view: setattr(twin.state.clock, "value", twin.state.clock.value + 1),
-        lambda twin, view: setattr(view, "floor", 7),
+        lambda twin, view: setattr(view, "min_ballot", 7),
         lambda twin, view: view.available.spans.remove(span),
         lambda twin, view: view.leases.set(span, Lease(attempts=Attempts(0, 0, 1))),
         lambda twin, view: view.leases.set(span, Lease(attempts=Attempts(0, 0, 1, True))),

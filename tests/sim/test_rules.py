@@ -43,7 +43,7 @@ def test_every_missing_rule_is_found(rule: Rule) -> None:
     if rule.survives:
         assert found is None, f"{rule.name} is found now, by {found}: take away what says why it survives"
     else:
-        assert found is not None, f"{rule.name} survives {BOUND} seeds: a fault or a check_history is missing"
+        assert found is not None, f"{rule.name} survives {BOUND} seeds: a fault or a checker is missing"
 
 
 # ------------------------------------------------------------------- the patches are alive

@@ -1,5 +1,5 @@
 """What a seed draws can be written out packet by packet; and what fails is made small, before the same
-check_history."""
+checker."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_command_leaves_a_small_schedule_and_a_test(tmp_path: Path) -> None:
     assert facts["after"]["faults"] == 0
     assert facts["after"]["special"] < 20 < facts["before"]["special"]
     found = Schedule.from_json(output.read_text())
-    assert checker_of(replay(found, RULE).violations[0]) == facts["check_history"]
+    assert checker_of(replay(found, RULE).violations[0]) == facts["checker"]
     ran = CliRunner().invoke(main, ["run", "--schedule", str(output), "--without", RULE])
     assert ran.exit_code == 1, ran.output
     assert facts["violation"] in ran.output

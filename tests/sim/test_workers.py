@@ -29,13 +29,13 @@ POISONED = Options(
 
 
 def run(seed: int, **options: object) -> tuple[list[str], list[str], list[str]]:
-    """Which messages died, poison and good; and what the check_history of neighbours says."""
+    """Which messages died, poison and good; and what the checker of neighbours says."""
     outcome = outcome_of(seed, **options)
     assert outcome.violations == []
-    check_history = NobodyDiesByANeighbour()
-    found = judged(check_history, outcome)
-    poison = [name(key) for key in check_history.dead if is_poison(key[3], POISONED.poison)]
-    good = [name(key) for key in check_history.dead if not is_poison(key[3], POISONED.poison)]
+    checker = NobodyDiesByANeighbour()
+    found = judged(checker, outcome)
+    poison = [name(key) for key in checker.dead if is_poison(key[3], POISONED.poison)]
+    good = [name(key) for key in checker.dead if not is_poison(key[3], POISONED.poison)]
     return poison, good, found
 
 
@@ -45,12 +45,12 @@ def outcome_of(seed: int, **options: object) -> Outcome:
     return run_schedule(Schedule(seed, "quiet", drawn), keep=True)
 
 
-def judged(check_history: Checker, outcome: Outcome) -> list[str]:
-    """What a check_history says of it."""
+def judged(checker: Checker, outcome: Outcome) -> list[str]:
+    """What a checker says of it."""
     for row in outcome.rows:
-        if row["kind"] in check_history.kinds:
-            check_history.see(row)
-    return [str(violation) for violation in check_history.verdict()]
+        if row["kind"] in checker.kinds:
+            checker.see(row)
+    return [str(violation) for violation in checker.verdict()]
 
 
 @pytest.mark.parametrize("seed", range(3))

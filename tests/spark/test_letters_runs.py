@@ -60,7 +60,7 @@ def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_r
 
     die(cluster, 4, "lasting", START_MS + 3 * HOUR_MS)
     die(cluster, 3, "returning", START_MS + 3 * HOUR_MS + 1, n=1)
-    die(cluster, 5, "not_dead-of", START_MS + 3 * HOUR_MS + 2)
+    die(cluster, 5, "unheard-of", START_MS + 3 * HOUR_MS + 2)
     cluster.resolve(cluster.keys[0], "billing", Span(PRODUCER_ID, 2, 3), Record(0, 0, Kind.ACKED))
     cluster.commit()
     cluster.close()
@@ -71,7 +71,7 @@ def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_r
     assert (second["problems"]["count"], second["problems"]["harmless"]) == (1, 1)
     assert second["status"] == {"new": 1, "regressed": 1, "ongoing": 1, "gone": 1}
     page = (tmp_path / "second" / "report.html").read_text()
-    assert [name for name in ("lasting", "mended", "returning", "not_dead-of") if name not in page] == []
+    assert [name for name in ("lasting", "mended", "returning", "unheard-of") if name not in page] == []
 
     mails, _ = analysed(cluster.data, tmp_path / "mails", "--topic", "mails", *previous)
     assert mails["status"] == {"new": 0, "regressed": 0, "ongoing": 0, "gone": 0}, "other topics are not gone"

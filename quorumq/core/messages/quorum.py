@@ -415,7 +415,7 @@ class Survey(NamedTuple):
     """A question: the group's state of every message that this replica knows of. PEEK complete and PURGE ask it.
 
     Everything is listed, for any request: a message that is ready at one replica may be acked at another. Items
-    come in the order of message ids, from backfill the end of ``after``. ``reclaimed``: list what was reclaimed, too,
+    come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed, too,
     and of all only what ``generation`` has settled of it. The answer says whether that has begun.
     """
 

@@ -157,7 +157,7 @@ class GroupsRequest(NamedTuple):
 
     number: int
     topics: tuple[bytes, ...]
-    after: str = ""  # only those backfill this group of the first topic
+    after: str = ""  # only those behind this group of the first topic
 
 
 class GroupsReply(NamedTuple):
@@ -171,7 +171,7 @@ class GroupsReply(NamedTuple):
 class RegistersRequest(NamedTuple):
     """A question: the topics of these names and ids, and these groups. Of a group, topic and name count.
 
-    With ``after``, also all groups of the topics ``ids``, sorted, backfill that one; "" is before all.
+    With ``after``, also all groups of the topics ``ids``, sorted, behind that one; "" is before all.
     """
 
     round: int
@@ -188,7 +188,7 @@ class RegistersReply(NamedTuple):
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
     known: tuple[Incarnation, ...] = ()  # starts of the node list, in its order
-    more: bool = False  # groups follow, backfill the last one
+    more: bool = False  # groups follow, behind the last one
 
 
 class SyncPull(NamedTuple):

@@ -145,7 +145,7 @@ class Timers:
         return []
 
     def _look(self, now: Now) -> list[Effect]:
-        """Have groups that are backfill look at more, until the step has no time left."""
+        """Have groups that are behind look at more, until the step has no time left."""
         context, backfill = self.context, self.context.state.backfill
         for partition in list(backfill):
             if context.state.looks_left <= 0:

@@ -76,7 +76,7 @@ class Voter:
     def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
         """Answer a STORE: keep, or refuse, each of its batches. STORED goes once all that was kept is durable.
 
-        A batch that is present already is answered backfill all that may not be durable yet. So a retry that overtakes
+        A batch that is present already is answered behind all that may not be durable yet. So a retry that overtakes
         its own fsync is not promised early.
         """
         effects: list[Effect] = []

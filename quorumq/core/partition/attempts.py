@@ -14,7 +14,7 @@ class Attempts(NamedTuple):
     """Number of attempts at (generation, redrive number ``n``) that ended by expiry or REJECT, and the last one's end.
 
     The greater count is kept, and the greater numbers of expiries and of interruptions of the two. Of equal counts the
-    greater is the one whose last attempt expired. A message that is wrongly moved loses some time, while one that
+    greater is the one whose last attempt expired. A message that is wrongly suspected loses some time, while one that
     is wrongly trusted takes its neighbours along.
     """
 

@@ -347,7 +347,7 @@ class Batches:
         asked: list[Span] = []
         for number in list(islice(self.uncertain, LOOKED_AT)):
             told = self.uncertain.pop(number)
-            self.uncertain[number] = told  # backfill the others, for the next time
+            self.uncertain[number] = told  # behind the others, for the next time
             batch = self.stored[number]
             if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
                 del self.uncertain[number]  # due by now: its age matters no more

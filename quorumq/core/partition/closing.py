@@ -37,7 +37,7 @@ class Closing(PartitionComponent):
             if over and len(found) < most and self.is_done(producer_id):
                 found.append(producer_id)
             del idle_since[producer_id]
-            idle_since[producer_id] = since  # backfill the others, for the next time
+            idle_since[producer_id] = since  # behind the others, for the next time
         return found
 
     def promise(self, producer_ids: Iterable[ProducerId]) -> list[SessionsPromised]:

@@ -33,7 +33,7 @@ LISTED_MAX: Final = 64
 DIGEST_BYTES: Final = limits.DIGEST_BYTES
 SUMS_END: Final = 1 << 8 * DIGEST_BYTES
 ROOT: Final = 1
-"""A node is named by its digits backfill a 1, as one number: the root has none."""
+"""A node is named by its digits behind a 1, as one number: the root has none."""
 
 _PLACE_BITS: Final = 4 * DIGITS
 _PLACES: Final = (1 << _PLACE_BITS) - 1
@@ -290,7 +290,7 @@ def depth_of(place: int) -> int:
 
 
 def bounds_of(place: int) -> tuple[int, int]:
-    """Return the first place of a node, and the one backfill its last."""
+    """Return the first place of a node, and the one behind its last."""
     rest = 4 * (DIGITS - depth_of(place))
     first = (place << rest) & _PLACES
     return first, first + (1 << rest)

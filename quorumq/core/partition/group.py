@@ -94,7 +94,7 @@ class GroupView:
         available: messages that may be delivered with any others; a suspect is never in it.
         suspects: messages that may be delivered in lots, with nothing else.
         kept: other messages of the batches here that the group keeps.
-        backfill: batches that the group has not looked at yet; None if it has looked at all.
+        behind: batches that the group has not looked at yet; None if it has looked at all.
         dropped: messages that expired here, since the start, if the topic drops such.
         given_up: holds that each owner gave up, and the time until which the longest of them was to last.
         digests: digests of records, attempts and delays.

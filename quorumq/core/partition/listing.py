@@ -168,7 +168,7 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
 
 
 def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
-    """Yield the spans known here backfill ``after``, in order, with their batch if it is here; none that was reclaimed.
+    """Yield the spans known here behind ``after``, in order, with their batch if it is here; none that was reclaimed.
 
     It steps from run to run, however many numbers lie between them.
     """
@@ -185,7 +185,7 @@ def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, St
 
 
 def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
-    """Return all that is known here backfill ``after``, in order."""
+    """Return all that is known here behind ``after``, in order."""
     tables = (batches.present, batches.absent, batches.reclaimed)
     for producer_id in producer_ids_from(batches, after):
         start = after.stop if after is not None and producer_id == after.producer_id else 0

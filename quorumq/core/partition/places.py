@@ -44,7 +44,7 @@ class SlotRuns:
         self.seen = NOTHING
 
     def append(self, run: Run) -> bool:
-        """Put a run backfill all others; False if it is not backfill them, or may go on with the last one."""
+        """Put a run behind all others; False if it is not behind them, or may go on with the last one."""
         last = self.rows.before((NUMBERS_END,))
         if last is None or run[0] < last[1] or run[2][0] == last[2]:
             return False

@@ -21,7 +21,7 @@ class StoredBatch:
     ``born`` is when its producer made it, on our monotonic clock, as far as its age is known. Time that was not counted
     on the way makes it younger, so that nothing is due, or expires, too early. ``key`` is its place among the others,
     oldest first: when it was made, in milliseconds of our monotonic clock, and its number. No producer's time of day
-    is in it, because a wrong one would keep a message backfill all others, or put it before them.
+    is in it, because a wrong one would keep a message behind all others, or put it before them.
 
     Args:
         made_ms: for the key, if it is not `born` as it is now. The key never changes, and `born` may, by what peers
@@ -44,7 +44,9 @@ class StoredBatch:
     def salt(self) -> int:
         """Return the number that its chunks are ranked by, with a node's own: used if several nodes fetch."""
         if self._salt < 0:
-            self._salt = salt_of(repr(self.header.sections[0].producer_id))
+            node, n, nonce, k = self.header.sections[0].producer_id
+            # All nodes rank by this very text: it depends on no name in the code.
+            self._salt = salt_of(f"Origin(node={node!r}, n={n}, nonce={nonce}, k={k})")
         return self._salt
 
     @property

@@ -232,7 +232,7 @@ class Sync(PartitionComponent):
     # ------------------------------------------------------------------ pulls
 
     def pull(self, peer: NodeId, missing: list[Span], ends_one: bool, now: Now) -> list[Effect]:
-        """Step 3, backfill the records: pull missing messages from ``peer``, which has them. One pull at a time.
+        """Step 3, behind the records: pull missing messages from ``peer``, which has them. One pull at a time.
 
         Args:
             ends_one: True if it says so at the end of its answer to a pull.

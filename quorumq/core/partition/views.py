@@ -240,7 +240,7 @@ class Views:
             self.node.put_off(self.partition)
 
     def catch_up(self, view: GroupView, now: Now) -> None:
-        """Have a group that is backfill look at batches, as many as this step has time for.
+        """Have a group that is behind look at batches, as many as this step has time for.
 
         One that skips what is here looks at it afterwards.
         """

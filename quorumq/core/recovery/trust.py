@@ -168,7 +168,7 @@ class Trust:
         return [Persist((*trusted, Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context) -> list[Effect]:
-        """Be trusted again once all has been heard, backfill all of it in the journal.
+        """Be trusted again once all has been heard, behind all of it in the journal.
 
         If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
         clock by now, which is therefore the minimum ballot of grants that may be forgotten here.

@@ -433,7 +433,7 @@ class Context:
     def put_topic(self, sender: NodeId, message: m.PutTopic, now: Now) -> list[Effect]:
         """Merge a topic's register and some groups' registers, to be kept (in a round), or as news (round 0).
 
-        A sender backfill the times gets the newer register.
+        A sender behind the times gets the newer register.
         """
         number, topic, groups = message
         newest = self.catalogue.register_named(topic.name)
@@ -456,7 +456,7 @@ class Context:
         return effects
 
     def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
-        """Merge a group's register, to be kept, or as news (round 0). A sender backfill the times gets the newer
+        """Merge a group's register, to be kept, or as news (round 0). A sender behind the times gets the newer
         one."""
         number, group, partitions = message
         if not number:

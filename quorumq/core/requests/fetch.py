@@ -338,9 +338,9 @@ class FetchCoordinator(GroupReader):
             if reply.not_due:
                 effects += replica.learning.adopt_delays(group, reply.not_due, now)
         for item in reply.settled:
-            backfill = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
-            if backfill and sender != context.state.me:  # it does not know of the dead letter, and gets it
-                effects += replica.learning.tell(sender, group, backfill, replica.topic.epoch)
+            stale = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
+            if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it
+                effects += replica.learning.tell(sender, group, stale, replica.topic.epoch)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:

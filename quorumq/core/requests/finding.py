@@ -108,8 +108,8 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
     groups = [group for group in found if group is not None][:TOLD_MAX]
     more: list[Group] = []
     if message.after is not None:
-        backfill = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
-        more = [catalogue.groups[key] for key in sorted(backfill)]
+        later = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
+        more = [catalogue.groups[key] for key in sorted(later)]
     told = m.RegistersReply(
         message.round,
         tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],

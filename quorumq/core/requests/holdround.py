@@ -136,13 +136,13 @@ class HoldRound(Round):
         Returns:
             spans whose requested dead letter the member does not know.
         """
-        backfill: list[Span] = []
+        not_dead_letters: list[Span] = []
         for part, n in self.redrives.within(item.span):
             if record_rank(item.record) > record_rank(asked._replace(n=n)):
                 self.votes.add((part,), ((1 << len(self.members)) - 1) << NO)
             else:
-                backfill.append(part)
-        return backfill
+                not_dead_letters.append(part)
+        return not_dead_letters
 
     # ------------------------------------------------------------ winning and losing
 

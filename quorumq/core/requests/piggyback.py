@@ -1,7 +1,7 @@
 """HOLD is piggybacked on STORE: if a client waits here for what is published, the STORE also holds it for that client.
 
 So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: each
-replica votes on it as on any HOLD, and says so with STORED, backfill the fsync (docs/protocol.md, HOLD IS PIGGYBACKED
+replica votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD IS PIGGYBACKED
 ON STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
 """
 

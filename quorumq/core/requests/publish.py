@@ -153,7 +153,7 @@ class StoreCoordinator(Coordinator):
             if hold is not None:
                 store = store._replace(hold=hold)
         effects = self.ask(context, this, self.publishes[0].partition, store, now)
-        if store.hold is not None:  # if we refuse it ourselves, the RELEASE is to come backfill the HOLD
+        if store.hold is not None:  # if we refuse it ourselves, the RELEASE is to come behind the HOLD
             effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
         return effects
 

@@ -116,7 +116,7 @@ class PurgeCoordinator(SurveyCoordinator):
         return self.survey(context, now)
 
     def _skip(self) -> bool:
-        """Move on backfill the last page, or before the next named message; return False if none is left."""
+        """Move on behind the last page, or before the next named message; return False if none is left."""
         self.after = self.upto
         upto = (self.upto.producer_id, self.upto.stop) if self.upto is not None else None
         left = (span for span in self.only.items() if upto is None or (span.producer_id, span.stop) > upto)

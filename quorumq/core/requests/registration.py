@@ -172,7 +172,7 @@ class Registration(Coordinator):
         return effects + self._skipped(context, now)
 
     def _skipped(self, context: Context, now: Now) -> list[Effect]:
-        """Begin the group: all that was there is backfill it."""
+        """Begin the group: all that was there is behind it."""
         if self.skipping is None or not self.skipping.done:
             return []
         begun = self.skipping.group._replace(latest=Latest.BEGUN)

@@ -26,7 +26,7 @@ SUB_FETCH_MARGIN_S = 1.0
 """Seconds beyond its park that a sub-fetch may take before its silent node counts as gone."""
 
 SUSPECT_SHARE = 0.5
-"""Share of cases in which suspects that come backfill first-timers of another node take their place."""
+"""Share of cases in which suspects that come behind first-timers of another node take their place."""
 
 CALLED_OFF_MAX = 1000
 """Legs called off whose answers are still watched for; what an older one won runs out by itself."""

@@ -1,11 +1,11 @@
 """Skipping all present messages for a group: it begins, or is rewound, with what is published from now on.
 
 No clock says what "from now on" is. Each message whose publish was OK before the question is known to one of any
-RF - majority + 1 replicas; what these report as known is SKIPPED at a majority, and then the group has it backfill it.
+RF - majority + 1 replicas; what these report as known is SKIPPED at a majority, and then the group has it behind it.
 A message that is published later is reported by none; its producer's clock does not matter.
 
 A group that is made so waits for that (`Latest.SKIPPING`), and any node may carry it out, several at once. So a node
-may find, backfill the answers of the replicas, that another one was done meanwhile: then the group has begun, messages
+may find, behind the answers of the replicas, that another one was done meanwhile: then the group has begun, messages
 may have been published to it since, and what this node has found is thrown away. It asks after the answers and before
 the first SKIPPED; the next page of the survey is that question, too.
 """
@@ -76,7 +76,7 @@ class Part:
         after: start of the page that is asked for.
         answers: answers to the open question.
         found: spans of the last page to skip; it is not yet known if the group has begun since.
-        last: True if no page is backfill that.
+        last: True if no page is behind that.
         merging: open rounds of SKIPPED, and their spans.
     """
 
@@ -260,7 +260,7 @@ class Skipping:
 
 
 def until(spans: Iterable[Span], upto: Span | None) -> list[Span]:
-    """Return the parts of these that are not backfill the end of ``upto``."""
+    """Return the parts of these that are not behind the end of ``upto``."""
     if upto is None:
         return list(spans)
     end = (upto.producer_id, upto.stop)

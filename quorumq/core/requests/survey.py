@@ -34,7 +34,7 @@ class SurveyCoordinator(Coordinator):
 
     Args:
         which: kind of messages, as in a PeekRequest.
-        after: span backfill whose end to begin; None for the beginning.
+        after: span behind whose end to begin; None for the beginning.
     """
 
     __slots__ = ("after", "answers", "group", "limit", "needed", "partition", "problem", "which")

@@ -109,7 +109,7 @@ class _Runs:
     MANY_OVERLAP: ClassVar[Any]
 
     APPENDS: ClassVar[bool] = False
-    """True if `MANY` has `append`, which tries to put a run backfill all others."""
+    """True if `MANY` has `append`, which tries to put a run behind all others."""
 
     def __init__(self) -> None:
         # Per producer id either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
@@ -240,7 +240,7 @@ class _Runs:
     def put(self, span: Span, value: Any) -> None:
         """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out.
 
-        Quick if the producer id has one run at most, which is replaced whole, or if the span comes backfill all runs.
+        Quick if the producer id has one run at most, which is replaced whole, or if the span comes behind all runs.
         """
         producer_id, start, stop = span
         runs = self.runs.get(producer_id)

@@ -421,9 +421,9 @@ def replica_set(
 
 def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
     """Return ``nodes`` ranked by highest random weight for ``keys``; the same everywhere, in any order of the nodes."""
-    backfill = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
+    rest = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
 
     def weight(node: NodeId) -> bytes:
-        return hashlib.blake2b(node.encode() + backfill, digest_size=8).digest()
+        return hashlib.blake2b(node.encode() + rest, digest_size=8).digest()
 
     return sorted(nodes, key=weight, reverse=True)

@@ -117,7 +117,7 @@ def work(cluster: Cluster, topic: Topic, rate: int, sessions: int, seconds: floa
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--producer_ids", type=int, default=250_000)
+    parser.add_argument("--producer-ids", type=int, default=250_000)
     parser.add_argument("--rate", type=int, default=1000, help="messages a second of others")
     parser.add_argument("--sessions", type=int, default=100, help="that they are published by")
     parser.add_argument("--seconds", type=float, default=6.0)
