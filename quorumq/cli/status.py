@@ -148,7 +148,7 @@ DISK_ROOMS: Final = {
     "second": "has only its last reserve of disk space left: only acks, purges and deletions are taken there",
     "none": "has a full disk: only deletions are taken there",
 }
-"""Sentence on a node by the room left on its disk (`disk_room`)."""
+"""Sentence on a node by the room left on its disk (`disk_capacity`)."""
 
 
 def _middle(values: Sequence[N]) -> N:
@@ -221,7 +221,7 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
         if row.get("quarantine_s", 0) > 0:
             yield f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
         if row.get("disk_full"):
-            goes_on = DISK_ROOMS.get(row.get("disk_room", ""), DISK_ROOMS["first"])
+            goes_on = DISK_ROOMS.get(row.get("disk_capacity", ""), DISK_ROOMS["first"])
             yield (
                 f"{name} {goes_on}; let consumers ack what is there, delete topics that are not needed, or give it a "
                 "larger disk"

@@ -134,7 +134,7 @@ class Capacity:
             facts = {"free": free, "reserve": reserve, "data_dir": self.config.data_dir}
             self.log.warning("disk_full", capacity=capacity.name.lower(), reason=reason, **facts)
         elif capacity < before:
-            self.log.info("disk_has_capacity", capacity=capacity.name.lower(), free=free, reserve=reserve)
+            self.log.info("disk_not_full", capacity=capacity.name.lower(), free=free, reserve=reserve)
         return capacity
 
     def _capacity(self, free: int) -> DiskCapacity:

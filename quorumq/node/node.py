@@ -516,7 +516,7 @@ class Node:
             )
             self.feed(MemoryFull(refusal))
         elif full and used <= most - most // 10:
-            self.log.info("memory_has_capacity", rss=used, memory_max=most)
+            self.log.info("memory_not_full", rss=used, memory_max=most)
             self.feed(MemoryFull(""))
 
     async def watch(self) -> None:

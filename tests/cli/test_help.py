@@ -87,6 +87,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         "quorumq.cli.main",
         "quorumq.commands",
         "quorumq.core",
+        "quorumq.core.values",
         "quorumq.core.values.errors",
         "quorumq.core.values.printable",
     ]
@@ -102,7 +103,7 @@ def test_publishing_imports_the_client_and_nothing_beside_it() -> None:
     of_cli = [name for name in ours if name.startswith("quorumq.cli.")]
     # probe says that nobody answers: it is not imported where somebody does
     assert of_cli == [f"quorumq.cli.{name}" for name in ("common", "main", "probe", "progress", "publish")]
-    assert len(ours) <= 76, "what publishing needs has grown: is it needed?"
+    assert len(ours) <= 84, "what publishing needs has grown: is it needed?"
 
 
 def test_a_misspelt_command_is_answered_with_those_there_are() -> None:

@@ -77,7 +77,7 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
         ({"quarantine_s": 1.23}, "n1 restarted without a clean stop: it delivers again in 1.2 s"),
         *(
             (
-                {"disk_full": True, "disk_room": room},
+                {"disk_full": True, "disk_capacity": room},
                 f"n1 {text}; let consumers ack what is there, delete topics that are not needed, or give it a larger "
                 "disk",
             )

@@ -93,7 +93,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             held = receipts(await other.ask(fetch()))
             assert outcomes(await other.ack(*held)) == ["storage-full"], "it is refused at once"
             facts = (await other.ask(m.StatusRequest())).facts
-            assert (facts["disk_full"], facts["disk_room"]) == (True, "none")
+            assert (facts["disk_full"], facts["disk_capacity"]) == (True, "none")
             assert not got or got[0].code == "outcome-unknown"
             fill(cluster, MIB)
             await trio.sleep(2.1)
@@ -101,10 +101,10 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
         assert RESERVE_NAME in disk.list(), "it is made again"
         assert outcomes(await client.ack(*held)) == ["acked"]
         assert payloads(await client.ask(fetch())) == [b"z"], "what waited was written"
-        rooms = [fields["room"] for fields in cluster.logs["a"].of("disk_full")]
+        rooms = [fields["capacity"] for fields in cluster.logs["a"].of("disk_full")]
         assert rooms == ["none"]
         assert "larger disk" in cluster.logs["a"].of("disk_full")[0]["reason"]
-        assert cluster.logs["a"].of("disk_has_room")
+        assert cluster.logs["a"].of("disk_not_full")
 
 
 async def test_acks_use_the_last_reserve_and_stop_before_the_room_of_a_start() -> None:

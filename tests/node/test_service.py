@@ -228,7 +228,7 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
         assert isinstance(await client.ask(publish(topic, producer_id, 1, b"y")), m.PublishReply)
         assert [event for _, event, _ in cluster.logs["a"].lines if event.startswith("disk")] == [
             "disk_full",
-            "disk_has_room",
+            "disk_not_full",
         ]
         cluster.services["a"].node.feed(DiskFull(Capacity.PLENTY))
 
@@ -261,7 +261,7 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
         for request in new[1:]:
             assert not isinstance(await client.ask(request), m.Failed), request
         lines = [event for _, event, _ in cluster.logs["a"].lines if event.startswith("memory")]
-        assert lines == ["memory_full", "memory_has_room"]
+        assert lines == ["memory_full", "memory_not_full"]
 
 
 async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_damage_in_it_is_seen() -> None:
