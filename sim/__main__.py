@@ -18,7 +18,6 @@ COMMANDS = {
     "shell": ("sim.shell_command:shell", "Run the production shell in virtual time under faults."),
     "check": ("sim.check_command:check", "Checker histories that are there already."),
     "explore": ("sim.explorer.cli:explore", "Try every interleaving of a small cluster, within bounds."),
-    "rivals": ("sim.rivals.command:rivals", "Compare quorumq with other designs under the same faults."),
 }
 """Import path of the click command and the line that `--help` shows, by subcommand."""
 

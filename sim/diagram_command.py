@@ -50,7 +50,7 @@ def diagram(
     items: int,
     seconds: float,
 ) -> None:
-    """Draw a run as one HTML file, or tell what happened to a message.
+    """Draw a run as one HTML file, or tell the story of one message.
 
     HISTORY is files or directories of docs/history.md: of `sim run --history`, of `quorumq demo --keep`, of your own
     cluster. --seed and --schedule run a simulation and draw its packets too; --explore a path of the explorer.

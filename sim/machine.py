@@ -1,6 +1,6 @@
 """A simulated machine for any server: clocks, a disk, clients that wait; it stands still, and dies.
 
-sim/host.py adds quorumq's node, sim/rivals/machine.py a server of another design.
+sim/host.py adds quorumq's node.
 """
 
 from __future__ import annotations

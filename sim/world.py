@@ -1,6 +1,6 @@
 """Time, the network and the history of one simulated run.
 
-An event heap: nothing happens but what stands in it, in order of time, ties in order of scheduling. There
+An event heap: nothing happens but the events that stand in it, in order of time, ties in order of scheduling. There
 is one true time; every node and client has clocks of its own that run at other rates. All randomness comes
 from streams named after the seed and the concern. So one schedule gives one run, and `World.trace` is a
 hash over all of it.

@@ -1,6 +1,6 @@
 """Dead letters are conserved (promise G7): once confirmed one exists, once, until redriven, purged or acked.
 
-What must hold: a dead letter confirmed at redrive number n is not delivered at n or below again in that generation;
+The promise: a dead letter confirmed at redrive number n is not delivered at n or below again in that generation;
 nothing is delivered at n + 1 without a request for that redrive, and a
 confirmed redrive is not undone. In the end, if the run was drained, each replica lists the same dead letters,
 each once, and none that was redriven, purged or acked with OK. Each confirmed one is among them, unless

@@ -1,6 +1,6 @@
 """Deleted for good (protocol.md, DELETE): once a DELETE is confirmed, nothing of that topic succeeds any more.
 
-What must hold: no FETCH sent after that delivers anything of it, and no PUBLISH, ACK, REJECT or EXTEND sent after that
+The promise: no FETCH sent after that delivers anything of it, and no PUBLISH, ACK, REJECT or EXTEND sent after that
 succeeds; in the end of a drained run no node has a register, a group or a record of it, even one that was down. A
 topic that is created again under the name is another one, and its lines name it otherwise (docs/history.md).
 

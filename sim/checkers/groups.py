@@ -1,6 +1,6 @@
 """Groups read what they were asked to read: generations, their starts, and purges (protocol.md, "group, generation").
 
-What must hold: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, but dead
+The promise: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, but dead
 letters, and redriven messages, if the new one leaves them out; a generation delivers nothing from before its start;
 it counts attempts anew; what was published before a PURGE of it that was confirmed is not delivered later, unless
 the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,

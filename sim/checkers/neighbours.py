@@ -1,6 +1,6 @@
 """Suspects come in lots, and alone at last (protocol.md, FETCH): no message dies by its neighbour.
 
-What must hold of a dead letter without a REJECT, of five deliveries or more: in the first two it may have had any
+The promise of a dead letter without a REJECT, of five deliveries or more: in the first two it may have had any
 company, then that of a lot, and from the fifth on none. Company is what the same process had in hand at the same time:
 delivered to it, and not yet acked. A process that was started again is another one. This is asked only of histories in
 which no node crashes: each crash may lose a count.

@@ -1,6 +1,6 @@
 """Settings as written (protocol.md, "settings"): all nodes end with one register, and each setting with its last write.
 
-What must hold at the end of a drained run: every node that says what it has of the topic says the same; each setting
+The promise at the end of a drained run: every node that says what it has of the topic says the same; each setting
 has a value that was written, and no write of that setting that was confirmed began after that one had ended (a
 write whose outcome is unknown never ends). Partitions only become more: there are as many as some request asked for,
 and no fewer than were ever confirmed. What a CREATE left to the node may have been written.

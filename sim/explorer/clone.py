@@ -1,9 +1,9 @@
 """Copies of a node core, and keys that say when two are the same.
 
-The explorer forks the world at every step, so a node is copied before it steps: `clone` copies what can change
-and shares what cannot. It knows no field of the core by name. It walks the object graph, so a field that the core
-gains tomorrow is copied, and is part of the key, without a change here. That is why `key_of` has a list of what it
-leaves out, and not of what it takes in: forgetting something there costs states, never a missed behaviour.
+The explorer forks the world at every step, so a node is copied before it steps: `clone` copies all that can change
+and shares the others. It knows no field of the core by name. It walks the object graph, so a field that the core
+gains tomorrow is copied, and is part of the key, without a change here. That is why `key_of` lists the fields that it
+leaves out, and not those that it takes in: forgetting something there costs states, never a missed behaviour.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One step of one node, and the effects that the world around it collects.
 
 The core is driven by quorumq/driver.py. Persists are durable at once, unless each fsync is a step of its own: then
-what waits in the driver is part of a node's state.
+the driver's queue is part of a node's state.
 """
 
 from __future__ import annotations

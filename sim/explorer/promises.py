@@ -37,7 +37,7 @@ def handed_out(world: World, local: int, reply: int) -> str:
 
 
 def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
-    """Check that no replica holds what it refuses to store: HOLD is piggybacked on STORE."""
+    """Check that no replica holds messages that it refuses to store: HOLD is piggybacked on STORE."""
     for number in sent:
         envelope = world.nodes.traffic.messages.all[number]
         message = envelope.message

@@ -109,7 +109,7 @@ class Scenario:
     give_up: bool = True  # True if a round may time out at any moment (else: never)
     # True if a FETCH may also take its ballot from a clock that lags behind all others.
     low_clocks: bool = False
-    # True if an fsync of a node that may crash is a step of its own, and a crash loses what came after it.
+    # True if an fsync of a node that may crash is a step of its own, and a crash loses all that came after it.
     unsynced: bool = False
     max_deliveries: int = 5  # maximum of the topic
     shorter_holds: bool = False  # True if each start tries a lower hold_time_max first

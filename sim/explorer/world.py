@@ -95,7 +95,7 @@ class World:
     # -------------------------------------------------------------------- a lost disk
 
     def wipe(self, locals_: tuple[int, ...], index: int, tick: int) -> list[Outcome]:
-        """Lose a disk, and bring the node back with what every other replica knows.
+        """Lose a disk, and bring the node back with the knowledge of every other replica.
 
         docs/protocol.md, RECOVERY, "empty, wiped": the others record the new incarnation in one step with what they
         answer, the node starts far above the highest start count they report, and its quarantine begins. What the

@@ -1,1 +1,0 @@
-"""The pull-based log consumer: leaders with in-sync replicas, a group coordinator, partitions that have owners."""
