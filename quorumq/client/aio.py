@@ -339,14 +339,14 @@ class Producer(Bridged, producing.Producer):
         try:
             more = True
             while more:
-                some: list[Outgoing] = []
+                chunk: list[Outgoing] = []
                 try:
-                    some.extend(islice(rest, PUBLISH_MANY))
+                    chunk.extend(islice(rest, PUBLISH_MANY))
                 except Exception as error:
-                    await call(bulk.take, some)
+                    await call(bulk.take, chunk)
                     await call(bulk.end_by, error)
                     raise
-                more = bool(some) and await call(bulk.take, some)
+                more = bool(chunk) and await call(bulk.take, chunk)
             return await call(bulk.finish)
         finally:
             bulk.abandon()
@@ -407,8 +407,8 @@ class Client(Bridged, waiting.Client):
         source = cast("Any", super().peek(*args, **more))
 
         try:
-            while found := await self.bridge.call(page_of, source):
-                for one in found:
+            while page := await self.bridge.call(page_of, source):
+                for one in page:
                     yield one
         finally:
             with suppress(Closed):

@@ -150,8 +150,8 @@ def _settling(
         tickets = [one.inner if isinstance(one, Message) else one for one in given]
         return cast("T", self.portal.call(method, self.inner, tickets, *args, **more))
 
-    found: Any = update_wrapper(called, method)
-    return cast("Callable[Concatenate[Any, Iterable[Message | Settleable], P], T]", found)
+    wrapped: Any = update_wrapper(called, method)
+    return cast("Callable[Concatenate[Any, Iterable[Message | Settleable], P], T]", wrapped)
 
 
 class Pending(Counterpart[batches.Pending]):
@@ -185,14 +185,14 @@ class Producer(Entered[producing.Producer]):
         try:
             more = True
             while more:
-                some: list[Outgoing] = []
+                chunk: list[Outgoing] = []
                 try:
-                    some.extend(islice(rest, PUBLISH_MANY))
+                    chunk.extend(islice(rest, PUBLISH_MANY))
                 except Exception as error:
-                    self.portal.call(bulk.take, some)
+                    self.portal.call(bulk.take, chunk)
                     self.portal.call(bulk.end_by, error)
                     raise
-                more = bool(some) and self.portal.call(bulk.take, some)
+                more = bool(chunk) and self.portal.call(bulk.take, chunk)
             return self.portal.call(bulk.finish)
         finally:
             bulk.abandon()
@@ -211,10 +211,10 @@ class Consumer(Entered[consuming.Consumer]):
         return self
 
     def __next__(self) -> Message:
-        found = self.next()
-        if found is None:
+        message = self.next()
+        if message is None:
             raise StopIteration
-        return found
+        return message
 
     def next(self, timeout: float = float("inf")) -> Message | None:
         """Return the next message, waiting for one if need be.
@@ -228,8 +228,8 @@ class Consumer(Entered[consuming.Consumer]):
         Raises:
             TooFewReplicas, UsageError: as iterating `quorumq.client.Consumer` does.
         """
-        found = self.take(1, timeout=timeout)
-        return found[0] if found else None
+        messages = self.take(1, timeout=timeout)
+        return messages[0] if messages else None
 
     @like(consuming.Consumer.take)
     def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
@@ -238,8 +238,8 @@ class Consumer(Entered[consuming.Consumer]):
 
     @like(consuming.Consumer.batches)
     def batches(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> Iterator[list[Message]]:
-        while found := self.take(max_messages, timeout=timeout):
-            yield found
+        while batch := self.take(max_messages, timeout=timeout):
+            yield batch
 
 
 def _fetching(
@@ -258,8 +258,8 @@ def _listing(
         source = method(self.inner, *args, **more)
 
         try:
-            while found := self.portal.call(page_of, source):
-                yield from found
+            while page := self.portal.call(page_of, source):
+                yield from page
         finally:
             with suppress(Closed):
                 self.portal.call(source.aclose)  # type: ignore[attr-defined]

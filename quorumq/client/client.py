@@ -323,7 +323,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         only = () if node is None else (await context.address_of(node, timeout),)
         pool = self._pools.pop() if self._pools else ""
         try:
-            found = await Gathering(
+            messages = await Gathering(
                 context,
                 sets,
                 Reader(
@@ -346,7 +346,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             if pool:
                 self._pools.append(pool)
         now = self.clock()
-        alive = [message for message in found if now < message.deadline]
+        alive = [message for message in messages if now < message.deadline]
         if self.history is not None:
             self.history.delivered(alive)
         return alive

@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 async def page_of(listing: AsyncIterator[T]) -> list[T]:
     """Return the next items of a listing, at most a PAGE of them; none at its end."""
-    found: list[T] = []
+    page: list[T] = []
     async for one in listing:
-        found.append(one)
-        if len(found) == PAGE:
+        page.append(one)
+        if len(page) == PAGE:
             break
-    return found
+    return page
 
 
 def like(method: Callable[..., object]) -> Callable[[T], T]:
@@ -78,9 +78,9 @@ class Portal:
 
     def open(self, connect: Callable[[], Any]) -> Client:
         """Call `begin`, and wait for it."""
-        begun = self.begin(connect)
+        future = self.begin(connect)
         try:
-            return begun.result()
+            return future.result()
         except BaseException:
             self.close()
             raise

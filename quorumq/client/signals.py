@@ -39,8 +39,8 @@ def stopped_by_signals(
         post(stop, number)
 
     in_main = threading.current_thread() is threading.main_thread()
-    wanted = OURS if in_main and signals is not False else ()
-    heard = [number for number in wanted if _take(number, even_others=signals is True)]
+    candidates = OURS if in_main and signals is not False else ()
+    heard = [number for number in candidates if _take(number, even_others=signals is True)]
     for number in heard:
         _hearing[number].append(hear)
     try:

@@ -175,7 +175,7 @@ class Looker:
             )
             reply, _ = await self.client.nodes.ask(
                 lambda request=request: request,  # type: ignore[misc]
-                what=f"peek at {self.task.topic!r}/{self.task.key.number}",
+                action=f"peek at {self.task.topic!r}/{self.task.key.number}",
                 timeout=timeout,
                 writes=False,
                 only=addresses,

@@ -266,7 +266,7 @@ class Publisher:
         try:
             await self.client.nodes.ask(
                 lambda: m.Publish(made, max(0, int(1000 * (self.client.clock() - began)))),
-                what=f"publish of {len(some)} rows to {self.options.topic!r}/{partition.number}",
+                action=f"publish of {len(some)} rows to {self.options.topic!r}/{partition.number}",
                 timeout=self.options.timeout,
                 writes=True,
             )

@@ -291,7 +291,7 @@ async def test_a_lost_hold_is_not_extended_for_ever() -> None:
         (message,) = await take(consumer, 1)
         await client.nodes.ask(
             lambda: LeaveRequest((message.receipt,)),  # type: ignore[arg-type]
-            what="leave", timeout=1.0, writes=True,
+            action="leave", timeout=1.0, writes=True,
         )  # fmt: skip
         await trio.sleep(12.0)
         assert len(cluster.of(ExtendRequest)) == 1

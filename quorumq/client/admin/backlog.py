@@ -93,8 +93,8 @@ class BacklogCalls(Calls):
         topic, group = source_of(topic, group)
         known = await self.context.metadata(topic, timeout=timeout)
         register = self.context.known(known.topics[0])
-        if group not in [found.name for found in known.groups]:
-            raise NotFound(unknown_group(topic, group, [found.name for found in known.groups]))
+        if group not in [known_group.name for known_group in known.groups]:
+            raise NotFound(unknown_group(topic, group, [known_group.name for known_group in known.groups]))
         nodes = [node for members in register.replicas for node in members]
         nodes += [info.node for info in known.nodes if info.up]
         request = m.DescribeGroup(topic, group)
@@ -113,7 +113,7 @@ class BacklogCalls(Calls):
             **{name: sum(getattr(part, name) for part in parts) for name in counted},
             oldest=oldest_of(part.oldest for part in parts),
             partitions=tuple(parts),
-            consumers=joined(found for part in parts for found in part.consumers),
+            consumers=joined(consumer for part in parts for consumer in part.consumers),
         )
 
 
@@ -129,10 +129,10 @@ def merged(
     ready, held, delayed = (middle(counts) for counts in zip(*(view[1:4] for view in views), strict=True))
     flows = [flow for answer in answers for flow in answer.flows if flow.partition == number]
     consumers = [
-        GroupConsumer(*found[:4], delivered)
+        GroupConsumer(*consumer[:4], delivered)
         for answer in answers
-        for found in answer.consumers
-        for partition, delivered in zip(found.partitions, found.delivered, strict=True)
+        for consumer in answer.consumers
+        for partition, delivered in zip(consumer.partitions, consumer.delivered, strict=True)
         if partition == number
     ]
     return PartitionBacklog(
@@ -154,9 +154,9 @@ def merged(
 def joined(consumers: Iterable[GroupConsumer]) -> tuple[GroupConsumer, ...]:
     """Merge consumers by name, with the sum of their deliveries."""
     sums: dict[GroupConsumer, int] = {}
-    for found in consumers:
-        who = found._replace(delivered=0)
-        sums[who] = sums.get(who, 0) + found.delivered
+    for consumer in consumers:
+        who = consumer._replace(delivered=0)
+        sums[who] = sums.get(who, 0) + consumer.delivered
     return tuple(who._replace(delivered=delivered) for who, delivered in sorted(sums.items()))
 
 

@@ -100,7 +100,7 @@ class BrowseCalls(Calls):
         register = await self.context.topic(topic, timeout=timeout)
         numbers = range(register.partitions) if partition is None else (partition,)
         nodes = self.context.nodes
-        left = limit
+        remaining = limit
         for number in numbers:
             members = register.replicas[number] if number < register.partitions else ()
             only = (nodes.address_of(node),) if node is not None else nodes.addresses_of(members)
@@ -110,13 +110,13 @@ class BrowseCalls(Calls):
             shown = SpanSet()
             history = self.context.history
             asked = history.clock() if history is not None else 0.0
-            while cursor is not None and (left is None or left > 0):
+            while cursor is not None and (remaining is None or remaining > 0):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
-                most = PEEK_LIMIT if complete else min(left or PEEK_LIMIT, PEEK_LIMIT)
+                most = PEEK_LIMIT if complete else min(remaining or PEEK_LIMIT, PEEK_LIMIT)
                 request = m.BrowseRequest(topic, number, group, which, cursor, most, bodies, complete, after)
                 reply, connection = await nodes.ask(
                     lambda request=request: request,  # type: ignore[misc]
-                    what=f"peek at {topic!r}/{number}",
+                    action=f"peek at {topic!r}/{number}",
                     timeout=self.context.time(timeout),
                     writes=False,
                     only=only,
@@ -128,14 +128,14 @@ class BrowseCalls(Calls):
                     cursor = (0, 0)
                     continue
                 page = cast("m.BrowseReply", reply)
-                found = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
+                contents = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
                 if history is not None:
                     history.listed(topic, number, group, page.items, connection.node, complete)
                 for item in page.items:
                     for span in shown.add(item.span):
-                        if left is not None:
-                            left -= span.size
-                        yield Peek(topic, number, item._replace(span=span), *within(span, found))
+                        if remaining is not None:
+                            remaining -= span.size
+                        yield Peek(topic, number, item._replace(span=span), *within(span, contents))
                 cursor = page.cursor
                 if complete and page.upto is not None:
                     cursor, after = (0, 0), page.upto
@@ -172,7 +172,7 @@ class BrowseCalls(Calls):
         for name in sorted(ids_of(ids)):
             check_topic(name, register)
             by_partition.setdefault(name.partition.number, []).append(name)
-        found: dict[MessageId, Peek] = {}
+        peeks: dict[MessageId, Peek] = {}
         for number, names in by_partition.items():
             members = register.replicas[number] if number < register.partitions else ()
             at, most = 0, LOOKUP_FIRST
@@ -185,8 +185,10 @@ class BrowseCalls(Calls):
                 ):
                     after = skip
                 request = m.BrowseRequest(topic, number, group, "all", (0, 0), most, False, True, after)
-                what, only = f"look at {topic!r}/{number}", self.context.nodes.addresses_of(members)
-                page: m.BrowseReply = await self.context.ask(request, what, timeout, writes=False, only=only)
+                action, only = f"look at {topic!r}/{number}", self.context.nodes.addresses_of(members)
+                page: m.BrowseReply = await self.context.ask(
+                    request, action, timeout, writes=False, only=only
+                )
                 begin = at
                 for item in page.items:
                     span = item.span
@@ -194,14 +196,14 @@ class BrowseCalls(Calls):
                         at += 1
                     while at < len(names) and names[at][1:] < (span.producer_id, span.stop):
                         one = span._replace(start=names[at].seq, stop=names[at].seq + 1)
-                        found[names[at]] = Peek(topic, number, item._replace(span=one), 0, {})
+                        peeks[names[at]] = Peek(topic, number, item._replace(span=one), 0, {})
                         at += 1
                 after = page.upto
                 while at < len(names) and (after is None or names[at][1:] < (after.producer_id, after.stop)):
                     at += 1
                 # Messages that are close together are worth long pages, others short ones.
                 most = min(2 * most, PEEK_LIMIT) if 2 * (at - begin) >= len(page.items) else LOOKUP_FIRST
-        return found
+        return peeks
 
     async def redrive(
         self,
@@ -237,8 +239,8 @@ class BrowseCalls(Calls):
         refused: list[tuple[Span, QuorumqError]] = []
         for partition, entries in by_partition.items():
             for at in range(0, len(entries), REDRIVE_ENTRIES_MAX):
-                some = tuple(entries[at : at + REDRIVE_ENTRIES_MAX])
-                request = m.RedriveRequest(topic, partition, group, some)
+                chunk = tuple(entries[at : at + REDRIVE_ENTRIES_MAX])
+                request = m.RedriveRequest(topic, partition, group, chunk)
                 try:
                     reply = await self.context.ask(
                         request,
@@ -280,25 +282,25 @@ def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
 
 def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[ProducerId, int], tuple[int, Parts]]:
     """Return published time and parts of each message in slices; those that are damaged are left out."""
-    found: dict[tuple[ProducerId, int], tuple[int, Parts]] = {}
+    bodies: dict[tuple[ProducerId, int], tuple[int, Parts]] = {}
     for part in slices:
         parts = iter(readable(part))
         for producer_id, start, stop in part.header.sections:
             for seq in range(start, stop):
                 body = next(parts)
                 if body is not None:
-                    found[(producer_id, seq)] = (part.header.published_ms, body)
-    return found
+                    bodies[(producer_id, seq)] = (part.header.published_ms, body)
+    return bodies
 
 
 def within(
-    span: Span, found: dict[tuple[ProducerId, int], tuple[int, Parts]]
+    span: Span, bodies: dict[tuple[ProducerId, int], tuple[int, Parts]]
 ) -> tuple[int, dict[int, Parts]]:
     """Return the earliest published time and the parts, by number, of the messages in ``span``."""
     mine = {
-        seq: found[(span.producer_id, seq)]
+        seq: bodies[(span.producer_id, seq)]
         for seq in range(span.start, span.stop)
-        if (span.producer_id, seq) in found
+        if (span.producer_id, seq) in bodies
     }
     published = min((time for time, _ in mine.values()), default=0)
     return published, {seq: parts for seq, (_, parts) in mine.items()}

@@ -106,18 +106,22 @@ class GroupCalls(Calls):
             NotStored, OutcomeUnknown: too few replicas answered: it may be deleted, or become so. Repeat it.
         """
         request = m.DeleteGroup(topic, group)
-        what = f"delete group {group!r} of {topic!r}"
+        action = f"delete group {group!r} of {topic!r}"
         watch = self.context.calling("delete_group", topic, group=group)
-        return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
+        return cast(
+            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
+        )
 
     async def _set_group(
         self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None
     ) -> Group:
         word, from_ms = start_fields(start)
         request = m.SetGroup(topic, group, word, from_ms, rewind)
-        what = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
+        action = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
         watch = self.context.calling("set_group", topic, group=group, rewind=rewind)
-        return cast("Group", (await self.context.ask(request, what, timeout, writes=True, watch=watch)).group)
+        return cast(
+            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
+        )
 
     async def purge(
         self,
@@ -159,10 +163,10 @@ class GroupCalls(Calls):
         count = 0
         for number, spans in asked:
             request = m.PurgeRequest(topic, number, group, spans)
-            what = f"purge of group {group!r} in {topic!r}/{number}"
+            action = f"purge of group {group!r} in {topic!r}/{number}"
             watch = self.context.calling("purge", topic, partition=number, group=group)
             try:
-                count += (await self.context.ask(request, what, timeout, writes=True, watch=watch)).messages
+                count += (await self.context.ask(request, action, timeout, writes=True, watch=watch)).messages
             except Unanswered as exc:
                 if not count:
                     raise

@@ -133,25 +133,25 @@ class ShowCalls(Calls):
             f"{node}.{n}.{nonce:016x}.{k}",
             replicas,
             next(
-                (found for reply in replies.values() for part in reply.slices for found in readable(part)),
+                (stored for reply in replies.values() for part in reply.slices for stored in readable(part)),
                 None,
             ),
         )
 
 
 def seen(shown: m.ShownGroup) -> Seen:
-    found = shown.found
+    peeked = shown.found
     return Seen(
         shown.group,
-        found.state,
-        found.remaining,
-        found.attempts,
-        found.record.n,
-        found.record.generation,
-        found.owner.node if found.owner is not None else None,
+        peeked.state,
+        peeked.remaining,
+        peeked.attempts,
+        peeked.record.n,
+        peeked.record.generation,
+        peeked.owner.node if peeked.owner is not None else None,
         shown.granted.time if shown.granted != STAMP_ZERO else 0,
-        found.record.letter,
-        found.interruptions,
+        peeked.record.letter,
+        peeked.interruptions,
     )
 
 

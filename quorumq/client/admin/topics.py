@@ -201,9 +201,9 @@ class TopicCalls(Calls):
         facts: dict[str, object] = reply.facts
         while reply.more is not None:
             only = only or (await self.context.address_of(str(facts["node"]), left_of(end)),)
-            what = f"more of the status of {facts['node']}"
+            action = f"more of the status of {facts['node']}"
             reply = await self.context.ask(
-                m.StatusRequest(reply.more), what, left_of(end), writes=False, only=only
+                m.StatusRequest(reply.more), action, left_of(end), writes=False, only=only
             )
             facts = reply.joined_to(facts)
         return facts

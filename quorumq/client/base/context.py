@@ -105,14 +105,14 @@ class Context:
         """Return the end of an operation that begins now, by trio's clock."""
         return trio.current_time() + self.time(timeout)
 
-    async def ask(self, request: m.ClientRequest, what: str, timeout: float | None, **more: Any) -> Any:
+    async def ask(self, request: m.ClientRequest, action: str, timeout: float | None, **more: Any) -> Any:
         """Ask one node after the other until one does it: see `Nodes.ask`."""
         self.nodes.check_open()
-        reply, _ = await self.nodes.ask(lambda: request, what=what, timeout=self.time(timeout), **more)
+        reply, _ = await self.nodes.ask(lambda: request, action=action, timeout=self.time(timeout), **more)
         return reply
 
     async def ask_each(
-        self, nodes: Iterable[str], request: m.ClientRequest, what: str, timeout: float | None
+        self, nodes: Iterable[str], request: m.ClientRequest, action: str, timeout: float | None
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Ask these nodes at once; return the replies by node, and the errors of the others.
 
@@ -125,7 +125,7 @@ class Context:
         async def ask(node: str) -> None:
             only = self.nodes.addresses_of((node,))
             try:
-                replies[node] = await self.ask(request, f"{what} at {node}", each, writes=False, only=only)
+                replies[node] = await self.ask(request, f"{action} at {node}", each, writes=False, only=only)
             except QuorumqError as error:
                 errors[node] = str(error)
 

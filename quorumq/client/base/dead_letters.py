@@ -103,13 +103,13 @@ def top_frame(error: BaseException | None) -> str:
 
     Without the line, which moves with every edit above it.
     """
-    found = ""
+    frame = ""
     walk = error.__traceback__ if error is not None else None
     while walk is not None:
         code = walk.tb_frame.f_code
-        found = f"{walk.tb_frame.f_globals.get('__name__', '?')}:{code.co_qualname}"
+        frame = f"{walk.tb_frame.f_globals.get('__name__', '?')}:{code.co_qualname}"
         walk = walk.tb_next
-    return found
+    return frame
 
 
 def normalised(message: str) -> str:

@@ -64,9 +64,9 @@ class History:
 
     def delivered(self, messages: Sequence[Message]) -> None:
         """Write that messages are being handed to the application."""
-        for delivery, found in groupby(messages, key=_delivery):
-            for until, some in groupby(found, key=_deadline):
-                mine = list(some)
+        for delivery, same_delivery in groupby(messages, key=_delivery):
+            for until, same_deadline in groupby(same_delivery, key=_deadline):
+                mine = list(same_deadline)
                 producer_id, first, _ = delivery.receipt.span
                 crcs = "".join(delivery.crcs[8 * (x.seq - first) : 8 * (x.seq - first) + 8] for x in mine)
                 self.write(
@@ -128,9 +128,9 @@ class History:
 
     def derived(self, outputs: Iterable[Output]) -> None:
         """Write that these are about to be published: a line for each run of them."""
-        found = sorted(outputs)
-        for _, some in groupby(found, key=lambda output: output[:-2]):
-            mine = list(some)
+        ordered = sorted(outputs)
+        for _, run in groupby(ordered, key=lambda output: output[:-2]):
+            mine = list(run)
             first = mine[0]
             self.write(
                 "derive",
@@ -210,7 +210,7 @@ def _made(header: BatchHeader) -> dict[str, object]:
     """Return the further fields of a batch that is about to be sent."""
     times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
     crcs = "".join(f"{header.crc_of(index):08x}" for index in range(header.size))
-    said = {what: seconds for what, seconds in times.items() if seconds}
+    said = {name: seconds for name, seconds in times.items() if seconds}
     return {**said, "crcs": crcs, "published_ms": header.published_ms}
 
 
@@ -302,9 +302,9 @@ class Calling:
             self._asked |= {"start": request.start, "from_ms": request.from_ms}
         elif isinstance(request, m.CreateTopic):
             values = settings_value(request)
-            left = tuple(values) if request.implicit else request.unnamed
-            self._asked["settings"] = {name: value for name, value in values.items() if name not in left}
-            self._asked["defaults"] = {name: value for name, value in values.items() if name in left}
+            omitted = tuple(values) if request.implicit else request.unnamed
+            self._asked["settings"] = {name: value for name, value in values.items() if name not in omitted}
+            self._asked["defaults"] = {name: value for name, value in values.items() if name in omitted}
         elif isinstance(request, m.AlterTopic):
             self._asked["settings"] = settings_value(request)
         elif isinstance(request, m.PurgeRequest) and request.spans:

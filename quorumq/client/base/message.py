@@ -63,10 +63,10 @@ class MessageId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> MessageId:
         """Return the id that ``str`` gave; ValueError with the text if it is none."""
-        found = _ID.fullmatch(text)
-        if found is None:
+        match = _ID.fullmatch(text)
+        if match is None:
             raise ValueError(f"not a message id: {text!r}; it looks like TOPIC/PARTITION/NODE.N.NONCE.K/SEQ")
-        topic, number, node, n, nonce, k, seq = found.groups()
+        topic, number, node, n, nonce, k, seq = match.groups()
         return cls(
             PartitionId(bytes.fromhex(topic), int(number)),
             ProducerId(node, int(n), int(nonce, 16), int(k)),
@@ -108,7 +108,7 @@ def settleables_of(messages: Any) -> list[Settleable]:
     Raises:
         UsageError: one is no message that was delivered.
     """
-    found: list[Settleable] = []
+    settleables: list[Settleable] = []
     alone = isinstance(messages, Settleable | str | MessageId) or not isinstance(messages, Iterable)
     for one in [messages] if alone else messages:
         if not isinstance(one, Settleable):
@@ -116,8 +116,8 @@ def settleables_of(messages: Any) -> list[Settleable]:
                 f"{one!r} is not a message that was delivered: settle what a consumer or `fetch` gave, or "
                 "`ticket(receipt)`; an id names a message, and no delivery"
             )
-        found.append(one)
-    return found
+        settleables.append(one)
+    return settleables
 
 
 def check_topic(name: MessageId, topic: Topic) -> None:
@@ -406,12 +406,12 @@ def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: flo
     """Return the messages of a delivery, made without a call for each; ``parts`` has None for an unreadable one."""
     made: list[Message] = []
     new: Callable[[type[Message]], Message] = object.__new__
-    for seq, found in enumerate(parts, delivery.receipt.span.start):
-        if found is not None:
+    for seq, content in enumerate(parts, delivery.receipt.span.start):
+        if content is not None:
             message = new(Message)
             message.delivery = delivery
             message.seq = seq
-            message.payload, message.key, message.headers = found
+            message.payload, message.key, message.headers = content
             message.deadline = deadline
             message.outcome = message.failure = None
             made.append(message)

@@ -26,8 +26,8 @@ def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
     for name in (*topics, group):
         if not isinstance(name, str):
             raise UsageError(f"{name!r} is no name of a topic or a group: names are text")
-    found = [name for name in topics if name.endswith(DEAD_LETTER_TOPIC)]
-    if found and len(found) < len(topics):
+    dead_topics = [name for name in topics if name.endswith(DEAD_LETTER_TOPIC)]
+    if dead_topics and len(dead_topics) < len(topics):
         raise UsageError(
             f"{', '.join(topics)}: topics and dead letters cannot be read together: make a consumer for each"
         )
@@ -53,12 +53,14 @@ def spans_of(
     Raises:
         UsageError: one is of another topic.
     """
-    found: dict[int, list[Span]] = {}
+    by_partition: dict[int, list[Span]] = {}
     for name in sorted(ids_of(ids)):
         check_topic(name, register)
-        found.setdefault(name.partition.number, []).append(Span(name.producer_id, name.seq, name.seq + 1))
+        by_partition.setdefault(name.partition.number, []).append(
+            Span(name.producer_id, name.seq, name.seq + 1)
+        )
     return [
-        (number, merge_spans(some[at : at + FETCH_NAMED_MAX]))
-        for number, some in sorted(found.items())
-        for at in range(0, len(some), FETCH_NAMED_MAX)
+        (number, merge_spans(spans[at : at + FETCH_NAMED_MAX]))
+        for number, spans in sorted(by_partition.items())
+        for at in range(0, len(spans), FETCH_NAMED_MAX)
     ]

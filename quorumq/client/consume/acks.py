@@ -44,13 +44,13 @@ class Call:
 
     def give_up(self, *, sent: bool) -> None:
         """Fail because its time is over before that of others that it shares a request with, or waits behind."""
-        what = f"ack of {count_of(self.tickets)} was not answered within {self.timeout:.3g} s"
+        description = f"ack of {count_of(self.tickets)} was not answered within {self.timeout:.3g} s"
         if sent:
             self.error = OutcomeUnknown(
-                f"{what}; others in the same request wait for longer. It may have happened: repeat it"
+                f"{description}; others in the same request wait for longer. It may have happened: repeat it"
             )
         else:
-            self.error = NotStored(f"{what}: it waited for other acks, and nothing was sent")
+            self.error = NotStored(f"{description}: it waited for other acks, and nothing was sent")
         self.over = True
         note_failures(self.tickets, dict.fromkeys(self.tickets, self.error))
 
@@ -161,7 +161,7 @@ class AckQueue:
             m.AckRequest,
             on_acked,
             failures,
-            what=f"ack of {count_of(tickets)}",
+            action=f"ack of {count_of(tickets)}",
             timeout=timeout,
             watch=self.watch(),
         )

@@ -185,11 +185,11 @@ class Consumer:
         """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
         self._scope.cancel()
         await self.drain()
-        left = [message for message in self._working if message.outcome is None and message.is_live]
-        if left:
+        unsettled = [message for message in self._working if message.outcome is None and message.is_live]
+        if unsettled:
             text = "a consumer of group %r is left with %d messages that are unsettled, as %r: they come again in %g s"
             self._context.log.warning(
-                ("left", self.group), text, self.group, len(left), left[0], self.hold_time
+                ("left", self.group), text, self.group, len(unsettled), unsettled[0], self.hold_time
             )
         self._working.clear()
 
@@ -251,10 +251,10 @@ class Consumer:
             await self._place(most)
         self._ahead.pace.asked(self._context.clock())
         while True:
-            found = self._take(1) if len(self._working) < most else await self._place(most)
-            if found:
+            messages = self._take(1) if len(self._working) < most else await self._place(most)
+            if messages:
                 self._ahead.handed(1)
-                return found[0]
+                return messages[0]
             await self._wait(1)
 
     async def batches(
@@ -269,8 +269,8 @@ class Consumer:
         Raises:
             as iterating does.
         """
-        while found := await self.take(max_messages, timeout=timeout):
-            yield found
+        while batch := await self.take(max_messages, timeout=timeout):
+            yield batch
 
     async def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
         """Return the messages that are there, waiting for the first if need be.
@@ -294,12 +294,12 @@ class Consumer:
             self._ahead.pace.asked(self._context.clock())
             while True:
                 count = max_messages if most is None else min(max_messages, most - len(self._working))
-                found: list[Message] = []
-                while len(found) < count and (more := self._take(count - len(found))):
-                    found += more
-                if found:
-                    self._ahead.handed(len(found))
-                    return found
+                messages: list[Message] = []
+                while len(messages) < count and (more := self._take(count - len(messages))):
+                    messages += more
+                if messages:
+                    self._ahead.handed(len(messages))
+                    return messages
                 try:
                     await (
                         self._place(most or 1) if count < 1 and not self._ahead.closed else self._wait(count)
@@ -337,7 +337,7 @@ class Consumer:
                 self._full_since = now
         return []
 
-    async def _wait(self, wanted: int) -> None:
+    async def _wait(self, count: int) -> None:
         """Wait until something came, or raise the error of fetching."""
         if not self._entered:
             raise UsageError("nothing is fetched yet: use the consumer by `with`")
@@ -350,23 +350,23 @@ class Consumer:
             error, ahead.error = ahead.error, None
             raise again(error)
         ahead.waiting += 1
-        ahead.wanted += wanted
+        ahead.requested += count
         try:
             ahead.want()
             await ahead.arrival.park()
         finally:
             ahead.waiting -= 1
-            ahead.wanted -= wanted
+            ahead.requested -= count
 
     def _take(self, most: int) -> list[Message]:
         """Return the messages of `Prefetch.take`; from now on their holds are extended."""
-        found = self._ahead.take(most)
-        if found:
-            self._working.update(zip(found, repeat(self._context.clock())))
+        messages = self._ahead.take(most)
+        if messages:
+            self._working.update(zip(messages, repeat(self._context.clock())))
             history = self._context.history
             if history is not None:
-                history.delivered(found)
-        return found
+                history.delivered(messages)
+        return messages
 
     def _unpack(self, buffer: Prefetched) -> list[Message]:
         return unpack(
@@ -389,13 +389,13 @@ class Consumer:
             await trio.sleep(turn)
             now = self._context.clock()
             self._tell_stall(now - slept_at - turn, now)
-            left = deadline_of(0.0, self.hold_time) - EXTEND_SHARE * self.hold_time
+            margin = deadline_of(0.0, self.hold_time) - EXTEND_SHARE * self.hold_time
             due: list[Message] = []
             before = len(self._working)
             for message, since in list(self._working.items()):
                 if message.outcome is not None or now >= message.deadline or now - since > self.max_extend:
                     del self._working[message]
-                elif self.auto_extend and message.deadline - now <= left:
+                elif self.auto_extend and message.deadline - now <= margin:
                     due.append(message)
             if len(self._working) < before:
                 self._has_place()

@@ -143,7 +143,7 @@ async def fetch_from(
     )
     reply, connection = await nodes.ask(
         lambda: request._replace(sent_at=nodes.clock()),
-        what=f"fetch from {where.topic!r} for group {reader.group!r}",
+        action=f"fetch from {where.topic!r} for group {reader.group!r}",
         timeout=reader.timeout,
         writes=False,
         only=reader.only or nodes.addresses_of(where.nodes),
@@ -220,15 +220,15 @@ def readable(part: WireSlice) -> list[Parts | None]:
 
 def salvage(part: WireSlice) -> list[Parts | None]:
     """Return the records of a slice one by one, None for each that is damaged or cannot be read."""
-    found: list[Parts | None] = []
+    contents: list[Parts | None] = []
     header = part.header
     for index in range(header.size):
         record = part.body[header.end_of(index - 1) : header.end_of(index)]
         try:
-            found += records_of(header, index, index + 1, record)
+            contents += records_of(header, index, index + 1, record)
         except Corrupt:
-            found.append(None)
-    return found
+            contents.append(None)
+    return contents
 
 
 def leave_items(parts: Iterable[WireSlice]) -> list[SignedNamed]:
@@ -254,14 +254,14 @@ def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
 async def give_back(context: Context, items: Sequence[SignedNamed]) -> None:
     """Give back by LEAVE, through any node; if no node takes it, the holds run out."""
     for at in range(0, len(items), SPANS_SETTLED_MAX):
-        some = items[at : at + SPANS_SETTLED_MAX]
+        chunk = items[at : at + SPANS_SETTLED_MAX]
         if context.history is not None:
-            context.history.left(some, context.topic_names)
-        request = m.LeaveRequest(signed_items(some))
+            context.history.left(chunk, context.topic_names)
+        request = m.LeaveRequest(signed_items(chunk))
         try:
             await context.nodes.ask(
                 lambda request=request: request,  # type: ignore[misc]
-                what="leave",
+                action="leave",
                 timeout=LEAVE_TIMEOUT_S,
                 writes=True,
                 attempt_timeout=LEAVE_TIMEOUT_S / 2,
@@ -325,10 +325,10 @@ class Gathering:
 
     def _wait(self) -> float:
         """Return the seconds that the next FETCH may be parked."""
-        left = max(0.0, self.until - self.context.clock())
+        remaining = max(0.0, self.until - self.context.clock())
         if len(self.sets) == 1:
-            return left
-        return min(left, PASS_WAIT_S) if self._quiet >= len(self.sets) else 0.0
+            return remaining
+        return min(remaining, PASS_WAIT_S) if self._quiet >= len(self.sets) else 0.0
 
     def _take(self, fetched: m.FetchReply, connection: Connection) -> None:
         self._quiet = 0 if fetched.slices else self._quiet + 1
@@ -347,12 +347,12 @@ class Gathering:
             self.until = min(self.until, fetched.sent_at + AGE_SHARE * self.reader.hold_time)
 
     def _is_done(self) -> bool:
-        found = len(self._messages)
-        enough = found >= min(self.min_messages, self.max_messages) or self._bytes >= self.max_bytes
+        count = len(self._messages)
+        enough = count >= min(self.min_messages, self.max_messages) or self._bytes >= self.max_bytes
         if enough or self._alone:
             return True
         # Without any message, each replica set is to be asked at least once; named ones, until nothing more comes.
         all_asked = self._quiet >= len(self.sets) or (
-            not self.sets[0].spans and (found > 0 or len(self.sets) == 1)
+            not self.sets[0].spans and (count > 0 or len(self.sets) == 1)
         )
         return all_asked and self.context.clock() >= self.until

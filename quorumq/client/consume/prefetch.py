@@ -101,7 +101,7 @@ class Prefetched:
         self.deadline = deadline_of(fetched.sent_at, fetched.hold_time)
         self.came = now
         self.give_back_at = now + GIVE_BACK_SHARE * (self.deadline - now)
-        self.left = part.header.size  # messages not handed over
+        self.remaining = part.header.size  # messages not handed over
         self.messages: list[Message] | None = None  # decoded, once it is its turn
         self.at = 0  # the next of these
 
@@ -120,7 +120,7 @@ class Prefetch:
     unpack: Callable[[Prefetched], list[Message]]  # the messages of a slice in the buffer
     in_hand: Callable[[], int]  # how many messages are handed over and not settled
     waiting: int = 0  # tasks that wait for messages
-    wanted: int = 0  # messages that they asked for
+    requested: int = 0  # messages that they asked for
     wish: int = 0  # messages that a task asked for that left before they came, and may come back
     pace: Pace = field(default_factory=Pace)  # how fast messages are used up
     arrival: ParkingLot = field(default_factory=ParkingLot)  # until something came or is the matter
@@ -136,11 +136,11 @@ class Prefetch:
     _lot_since: float = 0.0  # when room was made for it
     _lot_begun: bool = False  # some of it were handed over, and nothing else is in hand
     _had_lot: bool = False  # nothing came since
-    _told: Fetcher | None = None  # has suspects, which wait for nothing to be in hand
+    _hinted: Fetcher | None = None  # has suspects, which wait for nothing to be in hand
     _heard: Fetcher | None = None  # the same, from a hint at a time when nothing makes room
-    _told_at: float = 0.0  # since when
-    _left: int = 0  # messages then in hand or in the buffer
-    _left_at: float = 0.0  # when that changed
+    _hinted_at: float = 0.0  # since when
+    _pending: int = 0  # messages then in hand or in the buffer
+    _pending_at: float = 0.0  # when that changed
     _fresh_until: float = 0.0  # a refusal before is the first word of the cluster
     _refused_at: float | None = None  # since when nothing is allowed that was before
     _deaf_until: float = 0.0  # it was in vain, or a lot has had its share of the time
@@ -249,8 +249,8 @@ class Prefetch:
             if one.where.topic == name:
                 one.over = True
                 one.wake.set()
-                if self._told is one:
-                    self._told = None
+                if self._hinted is one:
+                    self._hinted = None
                 if self._heard is one:
                     self._heard = None
         self._fetchers = [one for one in self._fetchers if not one.over]
@@ -264,17 +264,17 @@ class Prefetch:
         room_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.buffered_bytes
         room = self._room(fetcher)
         if room <= 0 or room_bytes <= 0:
-            if self.wanted:
+            if self.requested:
                 with trio.move_on_after(LOOK_S):
                     await fetcher.wake.wait()
             else:
                 await fetcher.wake.wait()
             for _ in range(ACK_TURNS):
-                if not self.wanted:
+                if not self.requested:
                     await trio.lowlevel.checkpoint()
             return
         idle = self._is_idle()
-        told = idle and self._told is fetcher
+        hinted = idle and self._hinted is fetcher
         try:
             fetched, connection = await fetch_from(
                 self.context,
@@ -282,14 +282,14 @@ class Prefetch:
                 self._reader,
                 max_messages=room,
                 max_bytes=room_bytes,
-                max_wait=0.0 if told and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
+                max_wait=0.0 if hinted and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
                 first=fetcher.first,
                 idle=idle,
                 had_lot=self._had_lot,
             )
         except (TooFewReplicas, Busy) as exc:
-            if told:
-                self._told = None
+            if hinted:
+                self._hinted = None
             await trio.lowlevel.checkpoint()  # if the client was closed, this ends here, and is no trouble
             self._trouble(exc)
             return
@@ -297,24 +297,24 @@ class Prefetch:
             if not self._is_passing(exc):
                 raise
             fetcher.first = ""  # other nodes may have the right file
-            if told:
-                self._told = None
+            if hinted:
+                self._hinted = None
             await trio.sleep(LOOK_S)
             return
         fetcher.first = connection.address
         self.error = self._refused_at = None
         self._fresh_until = 0.0
         now = self.context.clock()
-        if told:
-            self._untold(now)
+        if hinted:
+            self._clear_hint(now)
             self.want()
-        if fetched.suspects and self._told is None:
+        if fetched.suspects and self._hinted is None:
             self._heard = fetcher
         if fetched.slices:
             parts = cast("tuple[WireSlice, ...]", fetched.slices)
             came = [Prefetched(part, fetched, connection, fetcher, now) for part in parts]
             for buffer in came:
-                fetcher.buffered += buffer.left
+                fetcher.buffered += buffer.remaining
                 fetcher.buffered_bytes += len(buffer.part.body)
                 self._buffer.append(buffer)
             self._had_lot = (
@@ -326,7 +326,7 @@ class Prefetch:
                 else:
                     self._heard = None
                     self._lot, self._lot_begun = came, False
-                    self._lot_since = self._told_at if told else now
+                    self._lot_since = self._hinted_at if hinted else now
             self._filled.set()
             self.arrival.unpark_all()
 
@@ -349,12 +349,14 @@ class Prefetch:
             return 0
         now = self.context.clock()
         if self._heard is not None and now >= self._deaf_until:
-            self._told, self._told_at, self._heard = self._heard, now, None
-        if self._told is not None and self._is_kept(fetcher):
+            self._hinted, self._hinted_at, self._heard = self._heard, now, None
+        if self._hinted is not None and self._is_kept(fetcher):
             return 0
         ahead = self.pace.ahead(now, self.waiting)
         count = len(self._fetchers)
-        window = min(max(1, self._most // count), self.wanted + self.wish - (-ahead // count))  # rounded up
+        window = min(
+            max(1, self._most // count), self.requested + self.wish - (-ahead // count)
+        )  # rounded up
         room = window - fetcher.buffered
         return room if room * 4 >= window and room > 0 else 0
 
@@ -371,7 +373,7 @@ class Prefetch:
         if not lot:
             return False
         now = self.context.clock()
-        if (self.in_hand() or any(buffer.left for buffer in lot)) and now < lot[0].deadline:
+        if (self.in_hand() or any(buffer.remaining for buffer in lot)) and now < lot[0].deadline:
             return True
         self._lot = []
         self._deaf_until = now + (now - self._lot_since)
@@ -380,21 +382,21 @@ class Prefetch:
     def _is_kept(self, fetcher: Fetcher) -> bool:
         """Return True while this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
         now = self.context.clock()
-        left = self.in_hand() + sum(one.buffered for one in self._fetchers)
-        if left != self._left or self._left_at < self._told_at:
-            self._left, self._left_at = left, now
-        waited = now - self._left_at
-        if not left:
-            return fetcher is not self._told and waited < FIRST_S
+        pending = self.in_hand() + sum(one.buffered for one in self._fetchers)
+        if pending != self._pending or self._pending_at < self._hinted_at:
+            self._pending, self._pending_at = pending, now
+        waited = now - self._pending_at
+        if not pending:
+            return fetcher is not self._hinted and waited < FIRST_S
         if waited < self._patience:
             return True
-        self._untold(now)
+        self._clear_hint(now)
         return False
 
-    def _untold(self, now: float) -> None:
+    def _clear_hint(self, now: float) -> None:
         """End a time with nothing in hand, or its attempt: unless it brings suspects, it is not done again soon."""
-        self._told = None
-        self._deaf_until = now + REST * (now - self._told_at)
+        self._hinted = None
+        self._deaf_until = now + REST * (now - self._hinted_at)
 
     def _trouble(self, error: QuorumqError) -> None:
         self.error = error
@@ -409,7 +411,7 @@ class Prefetch:
         """Have it fetch if that may be worth it; while suspects are about, it is to look again, and again."""
         if fetcher.over:  # its topic's buffer outlives it
             return
-        if self._told is not None or self._lot or self._room(fetcher):
+        if self._hinted is not None or self._lot or self._room(fetcher):
             fetcher.wake.set()
 
     def handed(self, count: int) -> None:
@@ -435,7 +437,7 @@ class Prefetch:
             if lot and buffer not in lot:
                 return []
             if buffer.connection.lost or self.context.clock() >= buffer.deadline:
-                self.expired += buffer.left
+                self.expired += buffer.remaining
                 items = self._take_out(buffer)
                 if buffer.connection.lost:
                     self._leave_later(items)
@@ -444,12 +446,12 @@ class Prefetch:
                 self._leave_later(self._take_out(buffer))
                 continue
             messages = self._open(buffer) if buffer.messages is None else buffer.messages
-            found = messages[buffer.at : buffer.at + most]
-            if found:
-                buffer.at += len(found)
-                self._unstock(buffer, len(found))
+            taken = messages[buffer.at : buffer.at + most]
+            if taken:
+                buffer.at += len(taken)
+                self._unstock(buffer, len(taken))
                 self._lot_begun = bool(lot)
-                return found
+                return taken
             self._take_out(buffer)  # damaged messages in it were not handed over, and are no longer here
         return []
 
@@ -478,7 +480,7 @@ class Prefetch:
         return buffer.messages
 
     def _unstock(self, buffer: Prefetched, count: int) -> None:
-        buffer.left -= count
+        buffer.remaining -= count
         buffer.fetcher.buffered -= count
 
     def rewound(self, topic: bytes, generation: int) -> None:
@@ -497,7 +499,7 @@ class Prefetch:
     def _take_out(self, buffer: Prefetched) -> list[SignedNamed]:
         """Take a slice out of buffer; return the items by which its messages not handed over are given back."""
         self._buffer.remove(buffer)
-        self._unstock(buffer, buffer.left)
+        self._unstock(buffer, buffer.remaining)
         buffer.fetcher.buffered_bytes -= len(buffer.part.body)
         self._wake(buffer.fetcher)
         if buffer.messages is None:
@@ -532,7 +534,7 @@ class Prefetch:
                 await self._filled.wait()
             await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
             now = self.context.clock()
-            soon = self.wanted + self.pace.ahead(now, self.waiting)
+            soon = self.requested + self.pace.ahead(now, self.waiting)
             wished = self.wish > 0
             stale = [buffer for buffer in self._buffer if buffer.is_stale(now, soon, wished=wished)]
             if not all(buffer.connection.lost for buffer in stale):

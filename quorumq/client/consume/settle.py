@@ -69,11 +69,11 @@ class Item:
 def items_of(tickets: Iterable[Settleable]) -> list[Item]:
     """Return the tickets by receipt, in order."""
     by_receipt: dict[bytes, list[Settleable]] = {}
-    for delivery, some in groupby(tickets, key=_delivery):
-        by_receipt.setdefault(delivery.signed, []).extend(some)
-    for found in by_receipt.values():
-        found.sort(key=_seq)
-    return [Item(signed, found) for signed, found in by_receipt.items()]
+    for delivery, same_delivery in groupby(tickets, key=_delivery):
+        by_receipt.setdefault(delivery.signed, []).extend(same_delivery)
+    for of_receipt in by_receipt.values():
+        of_receipt.sort(key=_seq)
+    return [Item(signed, of_receipt) for signed, of_receipt in by_receipt.items()]
 
 
 def are_single(tickets: Sequence[Settleable]) -> bool:
@@ -100,7 +100,7 @@ def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
 def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
     """Return the items in requests of at most ``most`` spans, or else of `SPANS_MAX`."""
     most = min(most or SPANS_MAX, SPANS_MAX)
-    found: list[list[Item]] = []
+    packed: list[list[Item]] = []
     room = 0
     for item in items:
         parts = [item]
@@ -110,11 +110,11 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
             ]
         for part in parts:
             if len(part.spans) > room:
-                found.append([])
+                packed.append([])
                 room = most
-            found[-1].append(part)
+            packed[-1].append(part)
             room -= len(part.spans)
-    return found
+    return packed
 
 
 def named(items: Iterable[Item]) -> tuple[m.ReceiptPart, ...]:
@@ -136,29 +136,29 @@ class Settling:
         parts: dict[int, list[m.Verdict]] = {}
         for verdict in verdicts.verdicts:
             parts.setdefault(verdict.item, []).append(verdict)
-        left: list[Settleable] = []
+        unanswered: list[Settleable] = []
         error: QuorumqError | None = None
         for index, item in enumerate(self.items):
-            found = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
+            ordered = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
             judge = self._judge_runs if are_single(item.tickets) else self._judge_each
-            for tickets, judged in judge(item.tickets, found):
+            for tickets, judged in judge(item.tickets, ordered):
                 if judged is not None and judged.outcome not in LATER:
                     self.failures.update(self.on_final(tickets, judged, verdicts))
                 else:
-                    left += tickets
+                    unanswered += tickets
                     error = later(judged, error)
-        self.items = items_of(left)
+        self.items = items_of(unanswered)
         return error
 
     @staticmethod
     def _judge_runs(
-        tickets: list[Settleable], found: list[m.Verdict]
+        tickets: list[Settleable], verdicts: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
         """Yield the verdicts on tickets of one message each, by runs that share one."""
         seqs = list(map(_seq, tickets))
-        ends = [verdict.span.start for verdict in found[1:]]
+        ends = [verdict.span.start for verdict in verdicts[1:]]
         at = 0
-        for verdict, end in zip_longest(found, ends):
+        for verdict, end in zip_longest(verdicts, ends):
             _, start, stop = verdict.span
             first = bisect_left(seqs, start, at)
             behind = bisect_left(seqs, stop if end is None else min(stop, end), first)
@@ -171,13 +171,13 @@ class Settling:
             yield tickets[at:], None
 
     def _judge_each(
-        self, tickets: list[Settleable], found: list[m.Verdict]
+        self, tickets: list[Settleable], verdicts: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
         """Yield the verdicts on tickets of any size, one by one."""
-        starts = [verdict.span.start for verdict in found]
+        starts = [verdict.span.start for verdict in verdicts]
         for ticket in tickets:
             first = max(bisect_right(starts, ticket.seq) - 1, 0)
-            mine = found[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
+            mine = verdicts[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
             yield [ticket], self._verdict(ticket, mine)
 
     @staticmethod
@@ -227,7 +227,7 @@ async def settle(
     on_final: Final_,
     failures: Failures,
     *,
-    what: str,
+    action: str,
     timeout: float,
     watch: Watch | None = None,
     most: int = 0,
@@ -247,12 +247,12 @@ async def settle(
     for chunk in chunks(items_of(tickets), most):
         settling = Settling(chunk, on_final, failures)
 
-        def request(this: Settling = settling) -> m.ClientRequest:
-            return make(named(this.items))
+        def request(bound: Settling = settling) -> m.ClientRequest:
+            return make(named(bound.items))
 
         try:
             await nodes.ask(
-                request, what=what, timeout=left_of(end), writes=True, judge=settling.take, watch=watch
+                request, action=action, timeout=left_of(end), writes=True, judge=settling.take, watch=watch
             )
         except QuorumqError as exc:
             settling.fail(exc)
@@ -274,9 +274,9 @@ def failures_of(tickets: Sequence[Settleable]) -> Iterator[Failures]:
         yield failures
     finally:
         note_failures(tickets, failures)
-    found = most_retryable(failures[ticket] for ticket in tickets if ticket in failures)
-    if found is not None:
-        raise again(found)
+    worst = most_retryable(failures[ticket] for ticket in tickets if ticket in failures)
+    if worst is not None:
+        raise again(worst)
 
 
 def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
@@ -284,8 +284,8 @@ def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
 
     Else a caller that treats one as the end of the matter, as HoldLost often is, would not hear of the others.
     """
-    found = list(failures)
-    return next((one for one in found if isinstance(one, Unanswered)), found[0] if found else None)
+    errors = list(failures)
+    return next((one for one in errors if isinstance(one, Unanswered)), errors[0] if errors else None)
 
 
 def count_of(tickets: Sequence[Settleable]) -> str:

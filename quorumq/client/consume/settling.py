@@ -53,14 +53,14 @@ class SettleCalls(Calls):
         Raises:
             BadReceipt: it names no messages, or several spans.
         """
-        found = read_receipt(receipt.signed)
-        spans = receipt.spans or (found.span,)
+        parsed = read_receipt(receipt.signed)
+        spans = receipt.spans or (parsed.span,)
         if len(spans) != 1:
             raise BadReceipt(f"the receipt names {len(spans)} spans: settle them one by one")
         delivery = Delivery(
             topic="",
             signed=receipt.signed,
-            receipt=found,
+            receipt=parsed,
             attempt=0,
             published_ms=0,
             delivered_ms=0,
@@ -139,14 +139,14 @@ class SettleCalls(Calls):
             by_letter.setdefault(self._letter(message, error, reason), []).append(message)
         failures: list[QuorumqError] = []
         end = self.context.end(timeout)
-        for letter, some in by_letter.items():
+        for letter, same_letter in by_letter.items():
             try:
-                await self._reject(some, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
+                await self._reject(same_letter, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
             except QuorumqError as exc:
                 failures.append(exc)
-        found = most_retryable(failures)
-        if found is not None:
-            raise found
+        failure = most_retryable(failures)
+        if failure is not None:
+            raise failure
 
     def _letter(self, message: Settleable, error: BaseException | None, reason: str) -> Letter:
         delivery = message.delivery
@@ -183,7 +183,7 @@ class SettleCalls(Calls):
             return {ticket: refusal(ticket, verdict, done) for ticket in tickets}
 
         self.context.nodes.check_open()
-        what = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
+        action = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
         if letter is not None:
             watch = self.context.watch("dead_letter", reason=letter.reason)
         else:
@@ -196,7 +196,7 @@ class SettleCalls(Calls):
                     lambda items: m.RejectRequest(items, delay, letter, interrupted),
                     on_final,
                     failures,
-                    what=what,
+                    action=action,
                     timeout=self.context.time(timeout),
                     watch=watch,
                     most=0 if letter is None else LETTERS_BYTES_MAX // letter.text_bytes,
@@ -248,14 +248,14 @@ class SettleCalls(Calls):
             by_time.setdefault(message.delivery.hold_time if hold_time is None else hold_time, []).append(
                 message
             )
-        for seconds, some in by_time.items():
+        for seconds, same_hold_time in by_time.items():
             await settle(
                 self.context.nodes,
-                some,
+                same_hold_time,
                 lambda items, seconds=seconds: m.ExtendRequest(items, seconds, self.context.clock()),  # type: ignore[misc]
                 on_final,
                 failures,
-                what=f"extend of {count_of(some)}",
+                action=f"extend of {count_of(same_hold_time)}",
                 timeout=left_of(end),
                 watch=self.context.watch("extend", hold_time=seconds),
             )
@@ -284,8 +284,12 @@ _holder: Final = attrgetter("delivery.holder")
 
 def note_settled(messages: Sequence[Settleable]) -> None:
     """Tell consumers which of their messages have their verdicts."""
-    for holder, found in groupby(messages, key=_holder):
+    for holder, same_holder in groupby(messages, key=_holder):
         if holder is not None:
             holder.settled(
-                [one for one in found if one.outcome is not None or isinstance(one.failure, AlreadySettled)]
+                [
+                    one
+                    for one in same_holder
+                    if one.outcome is not None or isinstance(one.failure, AlreadySettled)
+                ]
             )

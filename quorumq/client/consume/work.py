@@ -210,9 +210,9 @@ class Pool:
     consume: Callable[..., Consumer]  # makes a consumer, as `Client.consumer` does
     tasks: Sequence[Task]
     grace: Duration  # seconds that handlers have to end, once `stop` was called
-    told: Stop | None = None  # calls `stop` when it is set
+    stop_signal: Stop | None = None  # calls `stop` when it is set
     _consumers: list[Consumer] = field(default_factory=list)
-    _begun: int = 0  # messages whose handlers run
+    _started: int = 0  # messages whose handlers run
     _stop: trio.Event = field(default_factory=trio.Event)
     _handling: trio.CancelScope = field(default_factory=trio.CancelScope)
     _worked: Worked = field(default_factory=Worked)
@@ -225,8 +225,8 @@ class Pool:
         self._grace_s = number_of("grace", self.grace)
         if not self._grace_s >= 0:
             raise UsageError(f"grace is {self.grace!r}: give 0 seconds or more")
-        if self.told is not None and not callable(getattr(self.told, "is_set", None)):
-            raise UsageError(f"stop is {self.told!r}: give an event of trio, asyncio or threading")
+        if self.stop_signal is not None and not callable(getattr(self.stop_signal, "is_set", None)):
+            raise UsageError(f"stop is {self.stop_signal!r}: give an event of trio, asyncio or threading")
 
     def stop(self, number: int | None = None) -> None:
         """Begin to end; called again, cancel running handlers. In the thread of trio; ``number`` is the signal's."""
@@ -278,8 +278,8 @@ class Pool:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_when_told)
-            if self.told is not None:
-                nursery.start_soon(self._listen, self.told)
+            if self.stop_signal is not None:
+                nursery.start_soon(self._listen, self.stop_signal)
             with self._handling:
                 async with trio.open_nursery() as slots:
                     for task, consumer in zip(self.tasks, self._consumers, strict=True):
@@ -288,15 +288,15 @@ class Pool:
                             slots.start_soon(self._slot, task, consumer, limiter, fuse)
             nursery.cancel_scope.cancel()
 
-    async def _listen(self, told: Stop) -> None:
-        while not told.is_set():
+    async def _listen(self, stop_signal: Stop) -> None:
+        while not stop_signal.is_set():
             await trio.sleep(STOP_LOOK_S)
         if not self._stop.is_set():
             self.stop()
 
     async def _end_when_told(self) -> None:
         await self._stop.wait()
-        log.info("told to stop: %d messages that are begun have %g s to end", self._begun, self._grace_s)
+        log.info("told to stop: %d messages that are begun have %g s to end", self._started, self._grace_s)
         self._handling.deadline = min(self._handling.deadline, trio.current_time() + self._grace_s)
         async with trio.open_nursery() as nursery:
             for consumer in self._consumers:
@@ -317,13 +317,13 @@ class Pool:
             except (TooFewReplicas, Busy) as error:  # after the client's timeout; nodes come back
                 log.warning("no work for group %r: %s", task.group, error)
                 continue
-            self._begun += 1
+            self._started += 1
             try:
                 # In a task of its own: a handler's changes of its context variables are hidden from the next one.
                 async with trio.open_nursery() as own:
                     own.start_soon(self._handle, task, consumer, limiter, fuse, message)
             finally:
-                self._begun -= 1
+                self._started -= 1
 
     async def _handle(
         self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, fuse: Fuse, message: Message

@@ -220,11 +220,11 @@ class RecordBatch:
 
     def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
         """Return the errors of given-up messages that no caller has received, or can if ``forgotten``; each once."""
-        found = [index for index in self.failures() if index not in self.heard]
+        indexes = [index for index in self.failures() if index not in self.heard]
         if forgotten:
-            found = [index for index in found if index in self.forgotten]
-        self.heard.update(found)
-        return [self.error or self.refused[index] for index in found]
+            indexes = [index for index in indexes if index in self.forgotten]
+        self.heard.update(indexes)
+        return [self.error or self.refused[index] for index in indexes]
 
 
 @dataclass(eq=False)

@@ -51,8 +51,8 @@ class NotAllStored(QuorumqError):
     ) -> NotAllStored:
         """Return the error that says so in words."""
         stored = len(ids) - ids.count(None)
-        some = sorted(errors.items())[:NAMED]
-        reasons = "; ".join(f"number {place}: {type(error).__name__}: {error}" for place, error in some)
+        named = sorted(errors.items())[:NAMED]
+        reasons = "; ".join(f"number {place}: {type(error).__name__}: {error}" for place, error in named)
         more = f"; and {len(errors) - NAMED} more, see `errors`" if len(errors) > NAMED else ""
         rest = "" if untaken is None else f"; from number {untaken} on nothing was taken"
         are = plural(stored, f"message to {topic!r} is", f"messages to {topic!r} are")

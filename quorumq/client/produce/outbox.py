@@ -281,12 +281,12 @@ class Outbox:
 
     def take_silent(self) -> list[QuorumqError]:
         """Return the errors of given-up messages that no caller can wait for any more; each once."""
-        found: list[QuorumqError] = []
+        errors: list[QuorumqError] = []
         while self.silent:
             record_batch, _ = self.silent.popitem()
             self._log(record_batch)
-            found += record_batch.take_failures(forgotten=True)
-        return found
+            errors += record_batch.take_failures(forgotten=True)
+        return errors
 
     def _log(self, record_batch: RecordBatch) -> None:
         """Log that messages of it were given up, as far as no caller can wait for them any more."""

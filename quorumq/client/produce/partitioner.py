@@ -39,7 +39,7 @@ class DefaultPartitioner:
         if sticky < 1:
             raise UsageError(f"sticky is {sticky}: it must be at least 1")
         self._sticky = sticky
-        self._left = sticky
+        self._remaining = sticky
         self._at = (rng or random.Random()).randrange(1 << 16)
 
     def __call__(self, key: bytes | None, partitions: int) -> int:
@@ -53,13 +53,13 @@ class DefaultPartitioner:
         """Return the partitions of ``count`` messages without a key, each with its number of messages, in order."""
         if partitions == 1:
             return [(0, count)]
-        found = []
+        runs = []
         while count:
-            if self._left == 0:
+            if self._remaining == 0:
                 self._at += 1
-                self._left = self._sticky
-            run = min(count, self._left)
-            self._left -= run
+                self._remaining = self._sticky
+            run = min(count, self._remaining)
+            self._remaining -= run
             count -= run
-            found.append((self._at % partitions, run))
-        return found
+            runs.append((self._at % partitions, run))
+        return runs

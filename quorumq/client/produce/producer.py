@@ -333,8 +333,10 @@ class Producer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if not self._takes(len(made.record), numbered=made.derived_from is None):
-            left = await self._room_within(made.timeout, len(made.record), numbered=made.derived_from is None)
-            made = made._replace(timeout=left)
+            remaining = await self._room_within(
+                made.timeout, len(made.record), numbered=made.derived_from is None
+            )
+            made = made._replace(timeout=remaining)
         return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
 
     def _make(
@@ -424,8 +426,8 @@ class Producer:
         until = trio.current_time() + timeout
         with trio.move_on_at(until):
             await self._room(size, numbered=numbered)
-            left = left_of(until)
-            return timeout if left > SHARED_LEFT * timeout else left
+            remaining = left_of(until)
+            return timeout if remaining > SHARED_LEFT * timeout else remaining
         raise NotStored(
             f"publish to {self.topic!r} did not begin within {timeout:g} s: no node has said what the topic is, or too "
             "much is buffered before it. Nothing was sent"

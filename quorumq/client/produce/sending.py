@@ -89,7 +89,7 @@ class Sender(NamedTuple):
             lambda: m.Publish(
                 batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.signature
             ),
-            what=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
+            action=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
             timeout=min(self.timeout, left_of(record_batch.until)) if record_batch.timeout else self.timeout,
             writes=True,
             watch=self.context.watch("publish"),

@@ -167,7 +167,7 @@ class Connection:
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
         self._outbox: deque[Waiter] = deque()
-        self._begun: bytes | memoryview = b""  # rest of a frame that the socket did not take
+        self._rest: bytes | memoryview = b""  # rest of a frame that the socket did not take
         self._writing = False  # the stream is the writer's
         # None if the bytes do not go into a socket
         socket = self._stream.socket if isinstance(self._stream, trio.SocketStream) else None
@@ -286,7 +286,7 @@ class Connection:
         waiter = Waiter(number, chunks, orphan, type(request) in REPEATABLE, end)
         self._waiters[number] = waiter
         self._outbox.append(waiter)
-        if len(self._outbox) > 1 or self._writing or self._begun or not self._send_now(waiter):
+        if len(self._outbox) > 1 or self._writing or self._rest or not self._send_now(waiter):
             self._wake.set()
         self._asked.set()
         return waiter
@@ -307,7 +307,7 @@ class Connection:
         self._outbox.clear()
         waiter.sent = True
         waiter.chunks = []
-        self._begun = memoryview(data)[taken:]
+        self._rest = memoryview(data)[taken:]
         return taken == len(data)
 
     def _abandon(self, waiter: Waiter) -> None:
@@ -342,10 +342,10 @@ class Connection:
     async def _write(self) -> None:
         while True:
             self._wake = trio.Event()
-            while self._outbox or self._begun:
+            while self._outbox or self._rest:
                 chunks: list[bytes | memoryview] = []
-                begun, self._begun = self._begun, b""
-                size = len(begun)
+                rest, self._rest = self._rest, b""
+                size = len(rest)
                 while self._outbox and size < WRITE_BYTES:
                     waiter = self._outbox.popleft()
                     if not waiter.withdrawn:
@@ -356,7 +356,7 @@ class Connection:
                 if self._tls is not None:
                     chunks = [self._tls.signature(b"".join(chunks))]
                 self._writing = True
-                await self._stream.send_all(b"".join((begun, *chunks)))
+                await self._stream.send_all(b"".join((rest, *chunks)))
                 self._writing = False
             if self._finishing:
                 break
@@ -396,13 +396,13 @@ class Connection:
     async def _tick(self) -> None:
         """Let a tick pass. Whose time is over meanwhile hears of it at that moment: a deadline for each would cost more
         than all else that is done for a request here."""
-        left = TICK_S
-        while left > 0:
+        remaining = TICK_S
+        while remaining > 0:
             now = self._time()
             ends = [it.end for it in self._waiters.values() if it.event is not None and not it.late]
-            pause = max(0.0, min(left, min(ends, default=math.inf) - now))
+            pause = max(0.0, min(remaining, min(ends, default=math.inf) - now))
             await trio.sleep(pause)
-            left -= pause
+            remaining -= pause
             now = self._time()
             for waiter in self._waiters.values():
                 if waiter.end <= now and waiter.event is not None:
@@ -417,14 +417,14 @@ class Connection:
 
     async def _read(self) -> None:
         socket = self._socket
-        wanted = RECEIVE_BYTES
+        read_size = RECEIVE_BYTES
         while True:
             if socket is None:
                 data: bytes | bytearray = await self._stream.receive_some(RECEIVE_BYTES)
             else:
                 await trio.lowlevel.wait_readable(socket)
                 try:
-                    data = os.read(socket.fileno(), wanted)
+                    data = os.read(socket.fileno(), read_size)
                 except BlockingIOError:
                     continue
             self._heard = True
@@ -447,7 +447,7 @@ class Connection:
                     self.late.append(reply)
                 elif waiter.orphan is not None:
                     waiter.orphan(self, reply)
-            wanted = RECEIVE_BYTES if read < RECEIVE_BYTES else self._wanted()
+            read_size = RECEIVE_BYTES if read < RECEIVE_BYTES else self._wanted()
 
     def _wanted(self) -> int:
         """Return the number of bytes to ask for: all that is missing of a large reply, within reason."""
@@ -504,13 +504,13 @@ async def open_connection(
 
 def reason_of(exc: BaseException) -> str:
     """Describe an error of a socket in a few words: the system's text, without the numbers that Python adds."""
-    found: BaseException = exc
-    while found.__cause__ is not None:
-        found = found.__cause__
-    if isinstance(found, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(reason_of(item) for item in found.exceptions))
-    if isinstance(found, ssl.SSLError | ssl.CertificateError):
-        return tls_reason_of(found)
-    if isinstance(found, OSError) and found.strerror:
-        return found.strerror.lower()
-    return str(found) or type(found).__name__
+    cause: BaseException = exc
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(reason_of(item) for item in cause.exceptions))
+    if isinstance(cause, ssl.SSLError | ssl.CertificateError):
+        return tls_reason_of(cause)
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    return str(cause) or type(cause).__name__

@@ -97,8 +97,8 @@ class Answered(NamedTuple):
 class Attempts:
     """Attempts of one request, for the error at its end."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, action: str) -> None:
+        self.action = action
         self.sent = False  # whether any node may have carried it out
         self.needed = 0
         self.answered = 0
@@ -131,10 +131,10 @@ class Attempts:
         ]
         more = f"; and {len(causes) - CAUSES_SHOWN} more" if len(causes) > CAUSES_SHOWN else ""
         tried = "; ".join(causes[-CAUSES_SHOWN:]) + more or "no node could be tried in that time"
-        text = f"{self.what} did not succeed within {seconds:.3g} s. Tried {tried}"
+        text = f"{self.action} did not succeed within {seconds:.3g} s. Tried {tried}"
         if self.refused is not None and not self.sent:
             if not self.other:  # all nodes say the same: once is enough
-                text = f"{self.what} did not succeed within {seconds:.3g} s: {self.refused}"
+                text = f"{self.action} did not succeed within {seconds:.3g} s: {self.refused}"
             return type(self.refused)(text)
         if not writes:
             reasons = [cause for _, cause in self.causes]
@@ -212,8 +212,8 @@ class Nodes:
 
     def addresses_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """Return the known addresses of node ids, two of one that was reached elsewhere than METADATA says now."""
-        found = [at.get(node) for node in nodes for at in (self.ids, self._said)]
-        return tuple(filter(None, dict.fromkeys(found)))
+        addresses = [at.get(node) for node in nodes for at in (self.ids, self._said)]
+        return tuple(filter(None, dict.fromkeys(addresses)))
 
     async def connection(self, address: str, *, timeout: float, pool: str = "") -> Connection:
         """Return the connection to ``address``, dialled if there is none; those of a pool are apart from all others.
@@ -306,17 +306,17 @@ class Nodes:
         backoff = BACKOFF_MIN_S
         while True:
             for address in self._order((), ""):
-                left = until - trio.current_time()
-                if left <= 0:
+                remaining = until - trio.current_time()
+                if remaining <= 0:
                     break
                 try:
-                    return await self.connection(address, timeout=left)
+                    return await self.connection(address, timeout=remaining)
                 except Lost as exc:
                     attempts.note(address, exc.cause)
-            left = until - trio.current_time()
-            if left <= 0:
+            remaining = until - trio.current_time()
+            if remaining <= 0:
                 raise attempts.error(timeout, writes=False)
-            await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
+            await trio.sleep(min(remaining, self.rng.uniform(0.5, 1.0) * backoff))
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     # ------------------------------------------------------------------------ asking
@@ -325,7 +325,7 @@ class Nodes:
         self,
         make: Make,
         *,
-        what: str,
+        action: str,
         timeout: float,
         writes: bool,
         only: Sequence[str] = (),
@@ -340,7 +340,7 @@ class Nodes:
 
         Args:
             make: gives the request, anew for each attempt.
-            what: name of the request, for the error: "publish of 3 messages to jobs/0".
+            action: name of the request, for the error: "publish of 3 messages to jobs/0".
             timeout: seconds for all attempts together.
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
             only: addresses to ask; all known when empty.
@@ -361,20 +361,20 @@ class Nodes:
         clock = self._time
         began = clock()
         until = began + timeout
-        attempts = Attempts(what)
+        attempts = Attempts(action)
         backoff = BACKOFF_MIN_S
         while True:
             missing: NotFound | None = None
             refused = False
             pause = 0.0
             for address in self._order(only, first):
-                left = until - clock()
-                if left <= 0:
+                remaining = until - clock()
+                if remaining <= 0:
                     break
                 where = address
                 asked = False
                 try:
-                    connection = await self.connection(address, timeout=left, pool=pool)
+                    connection = await self.connection(address, timeout=remaining, pool=pool)
                     where = f"{connection.welcome.node} ({address})"
                     wait = min(attempt_timeout or self.attempt_timeout, max(until - clock(), 0.001))
                     request = make()
@@ -389,7 +389,7 @@ class Nodes:
                     attempts.note(where, exc.cause, sent=exc.sent)
                     if not self._closed:
                         self.log.info(
-                            ("lost", address), "%s: %s: %s; another node is asked", what, where, exc.cause
+                            ("lost", address), "%s: %s: %s; another node is asked", action, where, exc.cause
                         )
                     continue
                 except (
@@ -417,19 +417,19 @@ class Nodes:
                 if not isinstance(error, Unanswered | StorageFull | Busy):
                     raise error
                 attempts.refuse(where, error)
-                self.log.info(("refused", address), "%s: %s: %s; it is tried again", what, where, error)
+                self.log.info(("refused", address), "%s: %s: %s; it is tried again", action, where, error)
                 if isinstance(error, Busy):  # so will others be, or it would be no quota
                     pause = error.delay
                     break
             if missing is not None and not refused and not attempts.sent:
                 raise missing
-            left = until - clock()
-            if left <= pause:
+            remaining = until - clock()
+            if remaining <= pause:
                 raise attempts.error(timeout, writes=writes)
             if pause:
                 await trio.sleep(pause)
                 continue
-            await trio.sleep(min(left, self.rng.uniform(0.5, 1.0) * backoff))
+            await trio.sleep(min(remaining, self.rng.uniform(0.5, 1.0) * backoff))
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
     def _order(self, only: Sequence[str], first: str) -> Iterator[str]:
@@ -442,7 +442,9 @@ class Nodes:
         known = list(known)  # as it is now
         start = known.index(head) if head in known else self.rng.randrange(len(known))
         ring = known[start + asked :] + known[:start]
-        there = [at for (pool, at), found in self._connections.items() if not pool and not found.lost]
+        there = [
+            at for (pool, at), connection in self._connections.items() if not pool and not connection.lost
+        ]
         # Stable: the ring's order within each.
         ring.sort(key=lambda at: (self._is_uncertain(at), at != head, at not in there))
         yield from ring
@@ -451,5 +453,9 @@ class Nodes:
         """Return True if the node could not be asked just now, or gives no sign of life on any connection."""
         if self._doubted.get(address, 0.0) > self._time():
             return True
-        silent = [at for (_, at), found in self._connections.items() if found.silent and not found.lost]
+        silent = [
+            at
+            for (_, at), connection in self._connections.items()
+            if connection.silent and not connection.lost
+        ]
         return address in silent

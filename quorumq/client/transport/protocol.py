@@ -131,14 +131,14 @@ class ClientProtocol:
                 reply, number = m.Failed(exc.code, str(exc)), exc.request
             if number == 0:
                 continue  # not an answer: a newer node says something that this client has no use for
-            wanted = self._awaited.pop(number, None)
-            if wanted is None:
+            expected = self._awaited.pop(number, None)
+            if expected is None:
                 raise PeerError(f"the node answered request {number}, which is not waiting for an answer")
-            if isinstance(reply, m.Failed) and wanted is m.Welcome:
+            if isinstance(reply, m.Failed) and expected is m.Welcome:
                 raise error_of(reply)
-            if not isinstance(reply, wanted | m.Failed):
+            if not isinstance(reply, expected | m.Failed):
                 raise PeerError(
-                    f"the node answered request {number} with {type(reply).__name__}, not {wanted.__name__}"
+                    f"the node answered request {number} with {type(reply).__name__}, not {expected.__name__}"
                 )
             if isinstance(reply, m.Welcome):
                 lowest, highest = m.VERSIONS
