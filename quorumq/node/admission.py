@@ -51,7 +51,7 @@ def admitted(
     keys: Mapping[int, bytes],
     credentials: Credentials | None,
     catalogue: Catalogue,
-    begun: Begun,
+    new_producer_ids: Begun,
 ) -> Any:
     """Check a request and return it as the core is to carry it out.
 
@@ -59,7 +59,7 @@ def admitted(
         message: as it came, a request of clients.
         keys: keys that sign receipts and sessions, by number.
         credentials: credentials of the client; None if the node does not ask for them.
-        begun: tells how many producer ids begin with a publish.
+        new_producer_ids: tells how many producer ids begin with a publish.
 
     Raises:
         BadFields, TooLarge, BadReceipt: it is not as it has to be.
@@ -75,4 +75,4 @@ def admitted(
     elif isinstance(message, CloseSession):
         check_session(message.producer_id, message.signature, keys=keys)
     request = open_request(message, keys=keys)
-    return request if credentials is None else credentials.check(request, catalogue, begun)
+    return request if credentials is None else credentials.check(request, catalogue, new_producer_ids)

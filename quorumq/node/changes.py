@@ -102,8 +102,8 @@ def is_there(request: Any, catalogue: Catalogue) -> bool:
 
 def facts_of(request: Any, who: str) -> dict[str, Any]:
     """Return the fields of the line for a request: the client, the change, and its topic, group and partition."""
-    what = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
-    facts: dict[str, Any] = {"client": who, "what": what}
+    change = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
+    facts: dict[str, Any] = {"client": who, "what": change}
     if isinstance(request, m.DeclareSurvivors):
         facts["survivors"] = ", ".join(request.survivors)
         return facts

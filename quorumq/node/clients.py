@@ -128,8 +128,8 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
 
 def quotas_of(entry: Entry) -> dict[str, Any]:
     """Return the quotas of a client that has any."""
-    found = {field: getattr(entry, field) for field in Quotas.__struct_fields__}
-    return {field: most for field, most in found.items() if most is not None}
+    quotas = {field: getattr(entry, field) for field in Quotas.__struct_fields__}
+    return {field: most for field, most in quotas.items() if most is not None}
 
 
 def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) -> None:
@@ -170,8 +170,8 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
 
 
 def _belong_as(descriptor: int, old: os.stat_result) -> None:
-    found = os.fstat(descriptor)
-    if (found.st_uid, found.st_gid) != (old.st_uid, old.st_gid):
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (old.st_uid, old.st_gid):
         os.fchown(descriptor, old.st_uid, old.st_gid)
     os.fchmod(descriptor, old.st_mode & 0o775)
 
@@ -208,8 +208,8 @@ def _lock(folder: int, target: Path) -> None:
 
 def _some(names: Iterable[str]) -> str:
     """Return the names as text for the log."""
-    found = list(names)
-    return ", ".join(found[:NAMES_SHOWN]) + (", …" if len(found) > NAMES_SHOWN else "")
+    listed = list(names)
+    return ", ".join(listed[:NAMES_SHOWN]) + (", …" if len(listed) > NAMES_SHOWN else "")
 
 
 class Clients:
@@ -234,10 +234,10 @@ class Clients:
 
     def _look(self) -> tuple[int, ...]:
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             return ()
-        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+        return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
 
     def refresh(self) -> bool:
         """Read the file again if it changed, and stayed the same since the look before: it may be half copied.
@@ -276,8 +276,8 @@ class Clients:
         """Return the client that has this token; None if no client has it."""
         name, _, secret = token.partition(".")
         entry = self._entries.get(name)
-        wanted = entry.token if entry is not None else NOBODY
-        if not hmac.compare_digest(hashed(secret), wanted) or entry is None:
+        expected = entry.token if entry is not None else NOBODY
+        if not hmac.compare_digest(hashed(secret), expected) or entry is None:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)
 
@@ -354,12 +354,12 @@ class Credentials:
             raise Unauthorized(unknown)
         self.usage.begin(self.client, request, size, self.clock())
 
-    def check(self, request: Any, catalogue: Catalogue, begun: Begun) -> Any:
+    def check(self, request: Any, catalogue: Catalogue, new_producer_ids: Begun) -> Any:
         """Refuse what the client may not do, or not now.
 
         Args:
             request: a request of clients, its receipts opened.
-            begun: tells how many producer ids begin with a publish.
+            new_producer_ids: tells how many producer ids begin with a publish.
 
         Returns:
             the request as it is to be carried out.
@@ -369,4 +369,4 @@ class Credentials:
             Busy, TooLarge: it is beyond a quota.
         """
         self.allow(request, catalogue)
-        return self.usage.take(self.client, request, catalogue, self.clock(), begun)
+        return self.usage.take(self.client, request, catalogue, self.clock(), new_producer_ids)

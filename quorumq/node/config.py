@@ -208,7 +208,7 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
         ConfigError: with every key that is wrong.
     """
     problems: list[str] = []
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(ServeConfig)}
     for table in ("nodes", "peers", "machines"):
         rows = values.get(table)
@@ -223,11 +223,11 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
             close = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else "docs/operations.md lists the keys; remove it"
             problems.append(f"unknown key {name!r}: {hint}")
-        elif key in found:
+        elif key in settings:
             problems.append(f"{name!r} and {key!r} are the same setting: keep one")
         else:
             try:
-                found[key] = msgspec.convert(value, fields[key].type)
+                settings[key] = msgspec.convert(value, fields[key].type)
             except msgspec.ValidationError as error:
                 shown = "" if key in HIDDEN else f" = {_shown(value)}"
                 problems.append(f"{name}{shown}: {_plain(str(error))}")
@@ -237,19 +237,19 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
             problems.append(f"{name} is missing: {_REQUIRED[name]}")
     if not {"secret", "secret_file"} & {ALIASES.get(key, key) for key in values}:
         problems.append(f"secret is missing: {_SECRET}")
-    if found.get("secret_file"):
-        if "secret" in found:
+    if settings.get("secret_file"):
+        if "secret" in settings:
             problems.append("secret and secret_file are both given: keep one")
         else:
-            problems += _read_secret(found)
-    problems += _problems(found)
+            problems += _read_secret(settings)
+    problems += _problems(settings)
     if problems:
         raise ConfigError(f"{where}: " + "; ".join(problems))
-    if "listen" not in found and found["node"] in found.get("nodes", {}):
-        found["listen"] = found["nodes"][found["node"]]
-    if "peer_listen" not in found and found.get("peers"):
-        found["peer_listen"] = found["peers"][found["node"]]
-    return ServeConfig(**found)
+    if "listen" not in settings and settings["node"] in settings.get("nodes", {}):
+        settings["listen"] = settings["nodes"][settings["node"]]
+    if "peer_listen" not in settings and settings.get("peers"):
+        settings["peer_listen"] = settings["peers"][settings["node"]]
+    return ServeConfig(**settings)
 
 
 _SECRET: Final = (
@@ -263,10 +263,10 @@ _REQUIRED: Final = {
 }
 
 
-def _problems(found: Mapping[str, Any]) -> list[str]:
+def _problems(settings: Mapping[str, Any]) -> list[str]:
     """Return the problems of values that have their types."""
     problems: list[str] = []
-    node, nodes = found.get("node"), found.get("nodes", {})
+    node, nodes = settings.get("node"), settings.get("nodes", {})
     for name in dict.fromkeys((*([node] if node is not None else []), *nodes)):
         if not NODE_ID.fullmatch(name):
             problems.append(f"node id {name!r}: must be 1 to 32 characters of a-z, 0-9 and '-'")
@@ -276,14 +276,16 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"node = {node!r} is not in nodes ({', '.join(nodes)}): {hint}nodes lists all, this one too"
         )
-    if "cluster_id" in found and not 1 <= len(found["cluster_id"].encode()) <= limits.NAME_BYTES_MAX:
-        problems.append(f"cluster_id = {found['cluster_id']!r}: must have 1 to {limits.NAME_BYTES_MAX} bytes")
-    if "secret" in found:
-        problems += _problems_of_secret(found["secret"])
-    if found.get("tls_cert") and not found.get("tls_ca") and len(nodes) > 1:
+    if "cluster_id" in settings and not 1 <= len(settings["cluster_id"].encode()) <= limits.NAME_BYTES_MAX:
+        problems.append(
+            f"cluster_id = {settings['cluster_id']!r}: must have 1 to {limits.NAME_BYTES_MAX} bytes"
+        )
+    if "secret" in settings:
+        problems += _problems_of_secret(settings["secret"])
+    if settings.get("tls_cert") and not settings.get("tls_ca") and len(nodes) > 1:
         problems.append("tls_ca is missing: nodes know each other by certificates of these authorities")
-    problems += _problems_of_peers(found.get("peers", {}), found)
-    machines = found.get("machines", {})
+    problems += _problems_of_peers(settings.get("peers", {}), settings)
+    machines = settings.get("machines", {})
     if machines and (differ := sorted({*machines} ^ {*nodes})):
         problems.append(
             f"machines and nodes differ in {', '.join(map(repr, differ))}: machines has every node, or is left out"
@@ -294,14 +296,14 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
         if not (1 <= len(machine) <= 64 and machine.isprintable())
     ]
     for key in ("tls_key", "tls_ca"):
-        if found.get(key) and not found.get("tls_cert"):
+        if settings.get(key) and not settings.get("tls_cert"):
             problems.append(f"{key} without tls_cert: give the node's certificate, too")
-    if "data_dir" in found and not found["data_dir"]:
+    if "data_dir" in settings and not settings["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
-    places = {"listen": found.get("listen")}
-    places |= {key: found.get(key) or None for key in ("advertise", "peer_listen", "http_listen")}
+    places = {"listen": settings.get("listen")}
+    places |= {key: settings.get(key) or None for key in ("advertise", "peer_listen", "http_listen")}
     for table in ("nodes", "peers"):
-        places |= {f"{table}.{name}": address for name, address in found.get(table, {}).items()}
+        places |= {f"{table}.{name}": address for name, address in settings.get(table, {}).items()}
     for key, address in places.items():
         if address is not None:
             try:
@@ -316,18 +318,18 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _problems_of_peers(peers: Mapping[str, str], found: Mapping[str, Any]) -> list[str]:
+def _problems_of_peers(peers: Mapping[str, str], settings: Mapping[str, Any]) -> list[str]:
     """Return the problems of the peers' own addresses for the nodes."""
     if not peers:
         return ["peer_listen without peers: give the address at which each node is dialled"] * bool(
-            found.get("peer_listen")
+            settings.get("peer_listen")
         )
-    if differ := sorted({*peers} ^ {*found.get("nodes", {})}):
+    if differ := sorted({*peers} ^ {*settings.get("nodes", {})}):
         return [
             f"peers and nodes differ in {', '.join(map(repr, differ))}: peers has every node, or is left out"
         ]
-    if found.get("peer_listen") and found.get("peer_listen") == found.get("listen"):
-        return [f"listen and peer_listen are both {found['listen']!r}: one of them is for nodes alone"]
+    if settings.get("peer_listen") and settings.get("peer_listen") == settings.get("listen"):
+        return [f"listen and peer_listen are both {settings['listen']!r}: one of them is for nodes alone"]
     return []
 
 
@@ -347,14 +349,14 @@ def _problems_of_secret(text: str) -> list[str]:
     return []
 
 
-def _read_secret(found: dict[str, Any]) -> list[str]:
+def _read_secret(settings: dict[str, Any]) -> list[str]:
     """Take the secret from its file; return the problems of that."""
-    path = found["secret_file"]
+    path = settings["secret_file"]
     try:
         with open(path, "rb") as file:
             if problem := exposed(file):
                 return [f"secret_file {path}: {problem}: chmod 600 it"]
-            found["secret"] = file.read(SECRET_FILE_BYTES_MAX).decode()
+            settings["secret"] = file.read(SECRET_FILE_BYTES_MAX).decode()
     except OSError as error:
         return [f"secret_file {path} cannot be read ({error.strerror}): put the cluster's secret there"]
     except UnicodeDecodeError:
@@ -364,10 +366,10 @@ def _read_secret(found: dict[str, Any]) -> list[str]:
 
 def exposed(file: BinaryIO) -> str:
     """Return, as text, the other users that can open a secret file; "" without any. root's group may."""
-    found = os.fstat(file.fileno())
-    if found.st_mode & 0o007:
+    status = os.fstat(file.fileno())
+    if status.st_mode & 0o007:
         return "everybody on this machine can open it"
-    return "its group can open it, and it is not root's" if found.st_mode & 0o070 and found.st_uid else ""
+    return "its group can open it, and it is not root's" if status.st_mode & 0o070 and status.st_uid else ""
 
 
 def lines_of(text: str) -> list[str]:

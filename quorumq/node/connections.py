@@ -399,8 +399,10 @@ class Inbound:
                 self._answer(number, refusal)
                 return None
             core = self.node.core
-            begun = partial(producer_ids_begun, core.replicas)
-            request = admitted(message, size, self.node.keys, self.credentials, core.catalogue, begun)
+            new_producer_ids = partial(producer_ids_begun, core.replicas)
+            request = admitted(
+                message, size, self.node.keys, self.credentials, core.catalogue, new_producer_ids
+            )
         except UnknownMessage as error:
             self._note_broken(size)
             if error.request:

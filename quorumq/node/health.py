@@ -50,9 +50,9 @@ class Health:
         self.rss: Callable[[], int] = rss  # asked for the resident bytes of this process
         self._began = self.clock().mono
 
-    def count(self, what: str) -> None:
-        """Count one more of ``what``."""
-        self.counts[what] += 1
+    def count(self, name: str) -> None:
+        """Count one more of ``name``."""
+        self.counts[name] += 1
 
     def synced(self, seconds: float, now: float) -> None:
         """Note the seconds that an fsync took, at monotonic seconds now."""

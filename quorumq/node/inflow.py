@@ -121,10 +121,10 @@ class Inflow:
                     return
                 # The rest of a large frame is mostly there, or comes while this looks. No more than it: what stands
                 # behind it is for another step. (Over TLS, what shares its last record comes along.)
-                wanted = min(self.reader.missing_bytes, RECEIVE_BYTES_MAX)
-                if not wanted or not self.turns.may_go_on(wanted):
+                size = min(self.reader.missing_bytes, RECEIVE_BYTES_MAX)
+                if not size or not self.turns.may_go_on(size):
                     break
-                data = self.transport.receive_now(wanted)
+                data = self.transport.receive_now(size)
         except Exception as error:  # the task that serves the connection ends it
             self._broken = error
         if self._alone is not None:

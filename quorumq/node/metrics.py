@@ -134,9 +134,11 @@ class Families(NamedTuple):
         yield gauge("memory_full", "1 where publishes are refused for memory.", bool(state.memory_full))
         yield gauge("resident_bytes", "Memory of the process.", health.rss())
         yield gauge("batches", "Batches on disk.", len(node.store))
-        left = health.certificate_left()
-        if left is not None:
-            yield gauge("certificate_expires_seconds", "Seconds until the node's certificate ends.", left)
+        remaining_s = health.certificate_left()
+        if remaining_s is not None:
+            yield gauge(
+                "certificate_expires_seconds", "Seconds until the node's certificate ends.", remaining_s
+            )
         for name, text in COUNTS.items():
             yield CounterMetricFamily(f"quorumq_{name}", text, value=health.counts[name])
 
@@ -157,7 +159,9 @@ class Families(NamedTuple):
                 family.add_metric((kind,), count)
             yield family
         yield histogram("fsync_seconds", "Times of fsyncs of the journal.", {(): traffic.fsyncs}, ())
-        times: dict[tuple[str, ...], Times] = {(kind,): found for kind, found in traffic.times.items()}
+        times: dict[tuple[str, ...], Times] = {
+            (kind,): durations for kind, durations in traffic.times.items()
+        }
         yield histogram("request_seconds", "Times of requests until their answer.", times, ("kind",))
         holds = self.node.core.context.hold_times
         yield histogram("hold_reply_seconds", "Times of peers until their answer to a HOLD.", {(): holds}, ())
@@ -191,8 +195,8 @@ def histogram(
 ) -> Metric:
     """Return a histogram of durations, by labels."""
     family = HistogramMetricFamily(f"quorumq_{name}", text, labels=labels)
-    for key, found in times.items():
-        family.add_metric(key, found.up_to(), found.seconds)
+    for key, durations in times.items():
+        family.add_metric(key, durations.up_to(), durations.seconds)
     return family
 
 
@@ -203,9 +207,9 @@ def not_ready(node: Node) -> str:
         return "stopping"
     if not state.trusted:
         return "not trusted: it " + ("resyncs" if trust.resync is not None else "waits for other nodes")
-    left = node.core.context.quarantine_left(node.clock())
-    if left > 0:
-        return f"in quarantine for {left:.1f} s"
+    remaining_s = node.core.context.quarantine_left(node.clock())
+    if remaining_s > 0:
+        return f"in quarantine for {remaining_s:.1f} s"
     linked, needed = 1 + len(state.links), len(state.config.nodes) // 2 + 1
     return (
         "" if linked >= needed else f"{linked} of {len(state.config.nodes)} nodes linked, {needed} are needed"

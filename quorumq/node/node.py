@@ -553,7 +553,9 @@ class Node:
                 self._lost[partition] = lost
                 say = self.log.error if lost > before else self.log.warning
                 say("messages_lost", topic=replica.topic.name, partition=partition.number, messages=lost)
-        for partition in [found for found in self._lost if found not in self.core.replicas]:
+        for partition in [
+            lost_partition for lost_partition in self._lost if lost_partition not in self.core.replicas
+        ]:
             del self._lost[partition]
 
     # ----------------------------------------------------------------------- reading

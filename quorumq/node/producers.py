@@ -93,7 +93,7 @@ class ProducerClocks:
             (who, seen) for who, seen in self._seen.items() if seen.wrong_ms and now < seen.at + SAID_AGAIN_S
         ]
         wrong.sort(key=lambda item: (-abs(item[1].wrong_ms), item[0]))
-        told = [
+        shown = [
             {
                 "client": name[:NAME_CHARS_MAX],
                 "address": host,
@@ -102,4 +102,4 @@ class ProducerClocks:
             }
             for (name, host), seen in wrong[:TOLD_MAX]
         ]
-        return {"clients_clock_wrong": len(wrong), "clock_wrong": told}
+        return {"clients_clock_wrong": len(wrong), "clock_wrong": shown}

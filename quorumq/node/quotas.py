@@ -219,13 +219,18 @@ class Usage:
                 bucket.charge(cost, now)
 
     def take(
-        self, client: Client, request: Any, catalogue: Catalogue, now: float, begun: Begun | None = None
+        self,
+        client: Client,
+        request: Any,
+        catalogue: Catalogue,
+        now: float,
+        new_producer_ids: Begun | None = None,
     ) -> Any:
         """Count what a request takes and makes, or refuse it.
 
         Args:
             request: a request of clients, its receipts opened, to which it has the right.
-            begun: tells how many producer ids begin with a publish.
+            new_producer_ids: tells how many producer ids begin with a publish.
 
         Returns:
             the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
@@ -235,8 +240,8 @@ class Usage:
             TooLarge: there would be more topics or groups than it may have, or it puts messages off for too long.
         """
         self._check_delay(client, request)
-        if self._producer_ids is not None and begun is not None and isinstance(request, m.Publish):
-            count = begun(request)
+        if self._producer_ids is not None and new_producer_ids is not None and isinstance(request, m.Publish):
+            count = new_producer_ids(request)
             if count and self._producer_ids.lacks(count, now):
                 delay = self._producer_ids.promise(count, now)
                 raise self._busy(client, f"producer_ids_per_s is {self._producer_ids.rate:g}", delay)
@@ -272,8 +277,8 @@ class Usage:
                 "smaller one, or raise `delay_max` in the nodes' clients file"
             )
 
-    def _busy(self, client: Client, what: str, delay: float) -> Busy:
-        return Busy(f"client {client.name!r}: {what} (its quota): ask again in {delay:.2g} s", delay=delay)
+    def _busy(self, client: Client, reason: str, delay: float) -> Busy:
+        return Busy(f"client {client.name!r}: {reason} (its quota): ask again in {delay:.2g} s", delay=delay)
 
     def answered(self, reply: m.ClientReply, size: int, now: float) -> None:
         """Charge an answer of ``size`` bytes. One that says to wait is free, because it is the node's own."""
@@ -352,12 +357,12 @@ def new_groups(request: Any, catalogue: Catalogue) -> list[Hashable]:
     names, group = dead_letter_names(topics, request.group)
     if source_of(group) != group:
         return []
-    found: dict[Hashable, None] = {}
+    groups: dict[Hashable, None] = {}
     for name in names:
         matching = catalogue.topics_matching(name)
         for topic in matching:
             if not catalogue.reads(topic.id, group) and (not fetches or catalogue.makes_group(topic, group)):
-                found[(topic.id, group)] = None
+                groups[(topic.id, group)] = None
         if not matching and not is_pattern(name):  # another node may know it
-            found[(name.encode(), group)] = None
-    return list(found)
+            groups[(name.encode(), group)] = None
+    return list(groups)

@@ -60,8 +60,8 @@ class Window:
     def sums(self, now: float) -> tuple[int, int]:
         """Delivered and settled within the last minute."""
         first = int(now / SPAN_S * SLOTS) - SLOTS
-        found = [count for slot, count in self.counts.items() if slot > first]
-        return sum(count[0] for count in found), sum(count[1] for count in found)
+        recent = [count for slot, count in self.counts.items() if slot > first]
+        return sum(count[0] for count in recent), sum(count[1] for count in recent)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,12 +121,12 @@ class Readers:
                 asked = consumers.setdefault(who, dict(counts.get(who, {})))
                 for number in partitions or range(topic.partitions):
                     asked.setdefault(number, 0)
-        told = tuple(
+        shown = tuple(
             m.GroupConsumer(*who, tuple(sorted(asked)), tuple(count for _, count in sorted(asked.items())))
             for who, asked in list(consumers.items())[:TOLD_MAX]
         )
         return reply._replace(
-            flows=tuple(sorted(flows)), consumers=told, left_out=max(0, len(consumers) - TOLD_MAX)
+            flows=tuple(sorted(flows)), consumers=shown, left_out=max(0, len(consumers) - TOLD_MAX)
         )
 
 
@@ -138,13 +138,13 @@ def who_asks(fetch: m.Fetch, software: str, address: str) -> Who:
 
 def touched(table: OrderedDict[Any, Window], key: object, now: float) -> Window:
     """Return the entry of a key, which becomes the last one. Old entries, and those beyond the most, go."""
-    found = table.get(key)
-    if found is None:
-        found = table[key] = Window()
+    window = table.get(key)
+    if window is None:
+        window = table[key] = Window()
         if len(table) > TRACKED_MAX:
             table.popitem(last=False)
-    found.at = now
+    window.at = now
     table.move_to_end(key)
     while table[first := next(iter(table))].at <= now - SPAN_S:
         del table[first]
-    return found
+    return window

@@ -184,8 +184,8 @@ def _bind(address: str, key: str) -> list[socket.socket]:
         return listen(*split_address(address)) if address else []
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        what = "something else listens there" if taken else "give an address of this machine"
-        raise UsageError(f"cannot listen on {address} ({key}): {error.strerror}: {what}") from None
+        advice = "something else listens there" if taken else "give an address of this machine"
+        raise UsageError(f"cannot listen on {address} ({key}): {error.strerror}: {advice}") from None
 
 
 def open_node(
@@ -243,12 +243,12 @@ def open_node(
         if core.trust.moved:
             log.warning("directory_moved", reason=core.trust.explain_suspicion(), data_dir=config.data_dir)
         elif newest:
-            what = (
+            reason = (
                 "nothing is asked of the others"
                 if core.trust.is_elsewhere
                 else "nothing was in doubt: it was not moved"
             )
-            log.warning("directory_is_newest", reason=what, data_dir=config.data_dir)
+            log.warning("directory_is_newest", reason=reason, data_dir=config.data_dir)
         elif core.trust.placed is not None and core.trust.placed.why:
             log.info("directory_was_moved", reason=core.trust.placed.why, by_start=core.trust.placed.n)
         if core.state.moved_s:
@@ -287,14 +287,14 @@ def _check_others_can_help(core: NodeCore, damage: str) -> None:
     alone = sorted({each.topic.name for each in core.replicas.values() if len(each.members) == 1})
     if len(core.config.nodes) > 1 and not alone:
         return
-    what = (
+    description = (
         f"the only replica of topics: {', '.join(map(repr, alone[:5]))}"
         + (f" and {len(alone) - 5} more" if len(alone) > 5 else "")
         if len(core.config.nodes) > 1
         else "a cluster of one node"
     )
     raise StorageError(
-        f"{damage}; and this is {what}: nobody else knows which of its messages were acked. Keep a copy of the "
+        f"{damage}; and this is {description}: nobody else knows which of its messages were acked. Keep a copy of the "
         "directory (`quorumq export` reads the messages out of it), and start with an empty one, or with a backup"
     )
 
@@ -318,7 +318,9 @@ class Service:
         self._inbound_max = self.node.config.connections_max + SPARE_CONNECTIONS
         if files != resource.RLIM_INFINITY:
             self._inbound_max = min(self._inbound_max, max(SPARE_CONNECTIONS, files - OTHER_FILES))
-        self.node.health.outbox_bytes = lambda: sum(found.waiting_bytes for found in self._inbound.values())
+        self.node.health.outbox_bytes = lambda: sum(
+            connection.waiting_bytes for connection in self._inbound.values()
+        )
 
     def stop(self) -> None:
         """Ask for a clean stop; `run` returns when it is done."""
@@ -507,10 +509,10 @@ def dial_from(config: ServeConfig, certificates: Certificates | None = None) -> 
 def _raise_file_limit(config: ServeConfig, log: Any) -> None:
     """Take as many file descriptors as the system gives; say so if connections_max does not fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.connections_max + SPARE_CONNECTIONS + OTHER_FILES
+    count = config.connections_max + SPARE_CONNECTIONS + OTHER_FILES
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < config.connections_max + SPARE_CONNECTIONS + OTHER_FILES:
+        count = min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    if count < config.connections_max + SPARE_CONNECTIONS + OTHER_FILES:
         log.warning("file_limit", limit=hard, connections_max=config.connections_max)

@@ -156,8 +156,8 @@ class Certificates:
         stats: list[tuple[int, ...]] = []
         for path in filter(None, self._files):
             try:
-                found = os.stat(path)
-                stats.append((found.st_mtime_ns, found.st_size, found.st_ino))
+                status = os.stat(path)
+                stats.append((status.st_mtime_ns, status.st_size, status.st_ino))
             except OSError:
                 stats.append(())
         return stats

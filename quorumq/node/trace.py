@@ -106,12 +106,12 @@ class Trace:
         """
         for replica in replicas if self.on else ():
             spans = replica.batches.present.items()
-            for some in range(0, len(spans), SPANS_PER_LINE):
+            for at in range(0, len(spans), SPANS_PER_LINE):
                 self._write(
                     "store",
                     topic=topic_label(replica.topic.id, replica.topic.name),
                     partition=replica.partition.number,
-                    spans=spans_value(spans[some : some + SPANS_PER_LINE]),
+                    spans=spans_value(spans[at : at + SPANS_PER_LINE]),
                     detail="found at the start",
                 )
 
@@ -245,7 +245,7 @@ Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]
 
 def _deliveries(reply: FetchReply) -> list[Delivered]:
     """Return the deliveries of a reply, one for each attempt of each owner: a line costs what a span costs."""
-    found: dict[tuple[Any, ...], list[Span]] = {}
+    by_delivery: dict[tuple[Any, ...], list[Span]] = {}
     for part in reply.slices:
         for delivery in part.deliveries:
             receipt = delivery.receipt
@@ -253,5 +253,5 @@ def _deliveries(reply: FetchReply) -> list[Delivered]:
                 topic_label(receipt.partition.topic, part.topic), receipt.partition, receipt.group, receipt.generation,
                 receipt.n, receipt.owner, delivery.attempt,
             )  # fmt: skip
-            found.setdefault(key, []).append(receipt.span)
-    return [(*key, spans) for key, spans in found.items()]
+            by_delivery.setdefault(key, []).append(receipt.span)
+    return [(*key, spans) for key, spans in by_delivery.items()]

@@ -36,11 +36,11 @@ class Times:
 
     def up_to(self) -> list[tuple[str, float]]:
         """Return the counts up to each bound, as Prometheus has them: the bound as text, and the count."""
-        total, found = 0, []
+        total, counts = 0, []
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.counts, strict=True):
             total += count
-            found.append((bound, float(total)))
-        return found
+            counts.append((bound, float(total)))
+        return counts
 
 
 @dataclass(slots=True, eq=False)
@@ -74,10 +74,10 @@ class Traffic:
 
     def answered(self, key: int, reply: ClientReply, now: float) -> None:
         """Count the answer to a request."""
-        found = self._under_way.pop(key, None)
-        if found is None:
+        request = self._under_way.pop(key, None)
+        if request is None:
             return
-        since, kind, messages, size = found
+        since, kind, messages, size = request
         self.requests[kind, reply.code if isinstance(reply, Failed) else "ok"] += 1
         times = self.times.get(kind)
         if times is None:

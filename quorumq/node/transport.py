@@ -196,12 +196,12 @@ class Outflow:
         total = 0
         buffers = self._buffers
         while buffers:
-            some = list(islice(buffers, BUFFERS_PER_SEND))
-            taken = self.transport.send_some(some)
+            views = list(islice(buffers, BUFFERS_PER_SEND))
+            taken = self.transport.send_some(views)
             total += taken
             self.sent += taken
             self.waiting -= taken
-            for view in some:
+            for view in views:
                 if taken < view.nbytes:
                     break
                 taken -= view.nbytes

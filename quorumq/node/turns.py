@@ -105,7 +105,7 @@ class Turns(trio.abc.Instrument):
         self._scheduled = False  # trio has something to do
         self._over = trio.Event()
         self._broken: BaseException | None = None  # error that broke it
-        self._left = 0  # rest of `TURN_BYTES`
+        self._remaining = 0  # rest of `TURN_BYTES`
         self._until = 0.0  # when it has at the latest (`time.perf_counter`)
 
     async def run(self) -> None:
@@ -167,7 +167,7 @@ class Turns(trio.abc.Instrument):
         assert self._selector is not None
         others = False
         self._begin()
-        self._left = TURN_BYTES
+        self._remaining = TURN_BYTES
         events: list[Event] = []
         for descriptor, _ in self._selector.poll(wait, len(self._connections) + 1):
             connection = self._connections.get(descriptor)
@@ -182,8 +182,8 @@ class Turns(trio.abc.Instrument):
 
     def may_go_on(self, size: int) -> bool:
         """Return True if a connection in the middle of a frame may read ``size`` more bytes of it in this turn."""
-        self._left -= size
-        return self._left >= 0
+        self._remaining -= size
+        return self._remaining >= 0
 
     def call_soon(self, call: Callable[[], None]) -> bool:
         """Have ``call`` called on the loop, as `trio.lowlevel.TrioToken.run_sync_soon` does; from any thread.
