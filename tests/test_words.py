@@ -39,7 +39,6 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "comment": {"tests": 58},
     "variable": {
         "quorumq/core": 252,
-        "quorumq/storage": 49,
         "quorumq/wire": 19,
         "quorumq/cli": 77,
         "quorumq/lab": 39,

@@ -73,9 +73,9 @@ class Writer:
 
     def poison(self, error: BaseException) -> StorageError:
         """Note that nothing may be written any more, and give the error that says so."""
-        what = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         self.failed = (
-            f"the journal in {self.disk} could not be written: {what}; nothing since then is reported durable, "
+            f"the journal in {self.disk} could not be written: {reason}; nothing since then is reported durable, "
             "and the node must stop: check the disk before the next start"
         )
         return StorageError(self.failed)
@@ -183,13 +183,13 @@ class Writer:
 
 def take_out(buffers: list[Buffer], count: int) -> int:
     """Take the first ``count`` bytes out of ``buffers``. Returns how many that are."""
-    left, done = count, 0
-    while done < len(buffers) and len(buffers[done]) <= left:
-        left -= len(buffers[done])
+    remaining, done = count, 0
+    while done < len(buffers) and len(buffers[done]) <= remaining:
+        remaining -= len(buffers[done])
         done += 1
     del buffers[:done]
-    if left:
-        buffers[0] = memoryview(buffers[0]).cast("B")[left:]
+    if remaining:
+        buffers[0] = memoryview(buffers[0]).cast("B")[remaining:]
     return count
 
 

@@ -43,9 +43,9 @@ class Compaction:
                 return
             low, high = self._segments.numbers_in(segment)
         start = max(low, self._next)
-        found, then = self._index.within(segment, start, high + 1, LOOK)
+        numbers, then = self._index.within(segment, start, high + 1, LOOK)
         aside = [n for n, at in self._aside.items() if at.segment == segment and start <= n < then]
-        for number in sorted((*found, *aside)):
+        for number in sorted((*numbers, *aside)):
             self._next = number
             yield number
         self._next = then

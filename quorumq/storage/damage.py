@@ -37,9 +37,9 @@ class DamagedDirectory(StorageError):
 
     code = "damaged-directory"
 
-    def __init__(self, what: str, advice: str = "") -> None:
-        super().__init__(f"{what}; {advice}" if advice else what)
-        self.what = what
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem = problem
 
 
 def damaged_at(disk: Disk, name: str, offset: int, reason: str) -> DamagedDirectory:
@@ -49,5 +49,5 @@ def damaged_at(disk: Disk, name: str, offset: int, reason: str) -> DamagedDirect
 
 def unreadable(disk: Disk, error: OSError) -> StorageError:
     """Return the error for a call that the system refused: damage only if the disk itself failed."""
-    what = f"the data directory {disk} cannot be read: {error}"
-    return DamagedDirectory(what, ADVICE) if error.errno == errno.EIO else StorageError(what)
+    problem = f"the data directory {disk} cannot be read: {error}"
+    return DamagedDirectory(problem, ADVICE) if error.errno == errno.EIO else StorageError(problem)

@@ -162,8 +162,8 @@ class RealDisk:
             OSError: it cannot be opened.
         """
         path = self.directory / LOCK_NAME
-        found = os.lstat(path) if os.path.lexists(path) else None
-        if found is None or stat.S_ISREG(found.st_mode):
+        existing = os.lstat(path) if os.path.lexists(path) else None
+        if existing is None or stat.S_ISREG(existing.st_mode):
             try:
                 return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             except OSError as error:
@@ -288,8 +288,8 @@ class RealDisk:
         self.sync_dir()
 
     def free_bytes(self) -> int:
-        found = os.statvfs(self.directory)
-        return found.f_bavail * found.f_frsize
+        status = os.statvfs(self.directory)
+        return status.f_bavail * status.f_frsize
 
     def place(self, name: str) -> bytes:
         parts: list[int] = []

@@ -66,10 +66,10 @@ class SegmentFiles:
             StorageError: another node's, or written in a newer format.
         """
         name = segment_name(number)
-        found = self.scan(name, self.disk.size(name), 0, check_bodies=False).frame(0)
-        if isinstance(found, Bad):
-            raise damaged_at(self.disk, name, found.offset, found.reason)
-        start = self.decode(name, found)
+        frame = self.scan(name, self.disk.size(name), 0, check_bodies=False).frame(0)
+        if isinstance(frame, Bad):
+            raise damaged_at(self.disk, name, frame.offset, frame.reason)
+        start = self.decode(name, frame)
         if not isinstance(start, SegmentStart):
             raise damaged_at(self.disk, name, 0, f"the first record is a {type(start).__name__}")
         if start.version > FORMAT_VERSION:
@@ -103,15 +103,15 @@ class SegmentFiles:
             check_bodies=False,
         )
         try:
-            found = scan.frame(position.record)
+            frame = scan.frame(position.record)
         except OSError as error:
             raise StorageError(f"{self.disk}/{name} cannot be read: {error}") from error
-        if isinstance(found, Bad):
-            raise damaged_at(self.disk, name, found.offset, found.reason)
-        if found.type not in (BATCH_STORED, BATCH_MOVED):
-            what = f"a record of type {found.type} where a batch was written"
-            raise damaged_at(self.disk, name, found.offset, what)
-        record = self.batch(name, found)
+        if isinstance(frame, Bad):
+            raise damaged_at(self.disk, name, frame.offset, frame.reason)
+        if frame.type not in (BATCH_STORED, BATCH_MOVED):
+            problem = f"a record of type {frame.type} where a batch was written"
+            raise damaged_at(self.disk, name, frame.offset, problem)
+        record = self.batch(name, frame)
         return record.stored if isinstance(record, BatchMoved) else record
 
     def body(
@@ -152,7 +152,7 @@ class SegmentFiles:
     def damaged_body(self, position: BatchPosition) -> bytes:
         """Return a damaged body as it is, with zeros for bytes that cannot be read."""
         try:
-            found = self.disk.read(segment_name(position.segment), position.offset, position.length)
+            data = self.disk.read(segment_name(position.segment), position.offset, position.length)
         except OSError:
-            found = b""
-        return found.ljust(position.length, b"\0")
+            data = b""
+        return data.ljust(position.length, b"\0")

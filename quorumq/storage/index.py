@@ -82,9 +82,9 @@ class Index:
         """Return batches of a segment with numbers in [start, stop), of ``count`` looked at, and the next number."""
         first = bisect_left(self.numbers, start)
         last = min(first + count, bisect_left(self.numbers, stop))
-        found = [
+        numbers = [
             number
             for number, at in zip(self.numbers[first:last], self._segments[first:last], strict=True)
             if at == segment
         ]
-        return found, self.numbers[last] if last < bisect_left(self.numbers, stop) else stop
+        return numbers, self.numbers[last] if last < bisect_left(self.numbers, stop) else stop

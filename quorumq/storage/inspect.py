@@ -81,14 +81,14 @@ def _inspect(path: Path, fd: int, file: Any) -> Iterator[Inspected]:
             yield Inspected(offset, UNREADABLE, {"bytes": size - offset}, (note,))
             return
         scan.salt = salt
-        for found in scan.records(holes={0: offset} if offset else NO_HOLES):
-            if isinstance(found, Frame):
-                yield _record(found, scan)
-            elif found.frame is not None:
-                yield _record(found.frame, scan)
+        for item in scan.records(holes={0: offset} if offset else NO_HOLES):
+            if isinstance(item, Frame):
+                yield _record(item, scan)
+            elif item.frame is not None:
+                yield _record(item.frame, scan)
             else:
-                notes = (found.reason, _verdict(scan, found.offset))
-                yield Inspected(found.offset, UNREADABLE, {"bytes": found.stop - found.offset}, notes)
+                notes = (item.reason, _verdict(scan, item.offset))
+                yield Inspected(item.offset, UNREADABLE, {"bytes": item.stop - item.offset}, notes)
 
 
 def _verdict(scan: Scan, offset: int) -> str:
@@ -172,8 +172,8 @@ def _salt_from_neighbours(path: Path) -> int | None:
 def start_of(path: Path) -> SegmentStart | None:
     """Return the first record of a segment file, if it can be read."""
     try:
-        for found in inspect_segment(path):
-            return SegmentStart(**found.fields) if found.type == SegmentStart.__name__ else None
+        for first in inspect_segment(path):
+            return SegmentStart(**first.fields) if first.type == SegmentStart.__name__ else None
     except StorageError:
         pass
     return None

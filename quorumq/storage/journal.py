@@ -78,7 +78,7 @@ class Journal(Log):
         if read.damage:
             self.not_trusted = read.damage
         replayed: list[JournalRecord] = []
-        for item in read.found:
+        for item in read.entries:
             if not isinstance(item, FoundBatch):
                 replayed.append(item)
             elif self._take(item):
@@ -140,7 +140,7 @@ class Journal(Log):
                 self.segments.drop(number, item.position)
                 return False
             self.segments.drop(number, there or self._set_aside.pop(number))
-            self.damaged = [found for found in self.damaged if found.record.number != number]
+            self.damaged = [batch for batch in self.damaged if batch.record.number != number]
         if item.damaged:
             self.damaged.append(item)
             self._set_aside[number] = item.position

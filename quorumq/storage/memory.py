@@ -123,8 +123,8 @@ class MemoryDisk:
         self._operation("rename", old)
         inode = self._inode(old)
         self._handles = {
-            handle: (new if found is inode else name, found)
-            for handle, (name, found) in self._handles.items()
+            handle: (new if opened is inode else name, opened)
+            for handle, (name, opened) in self._handles.items()
         }
         self._change_names((old, None), (new, inode))
 

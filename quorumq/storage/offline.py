@@ -82,7 +82,7 @@ class OfflineDirectory:
         segments = sorted(Path(path).glob(f"*{NAME_SUFFIX}"), reverse=True)
         if not segments:
             raise UsageError(f"{path} has no journal segment (*{NAME_SUFFIX}): give a node's data directory")
-        start = next((found for found in map(start_of, segments) if found is not None), None)
+        start = next((first for first in map(start_of, segments) if first is not None), None)
         if start is None:
             raise StorageError(f"{path}: no segment begins with a record that can be read")
         self.node = start.node
@@ -97,7 +97,7 @@ class OfflineDirectory:
         self.notes = read.replay.notes  # other findings, in words, as a last write that was torn
         self._batches: dict[int, FoundBatch] = {}
         records: list[JournalRecord] = []
-        for item in read.found:
+        for item in read.entries:
             if not isinstance(item, FoundBatch):
                 records.append(item)
             elif not item.damaged or item.record.number not in self._batches:
@@ -165,11 +165,11 @@ class OfflineDirectory:
         """
         topics = self.topics()
         if topic is not None:
-            topics = {name: found for name, found in topics.items() if topic in (name, found.id.hex())}
+            topics = {name: known for name, known in topics.items() if topic in (name, known.id.hex())}
         if not topics and topic is not None:
             names = ", ".join(sorted(self.topics())[:20]) or "none"
             raise NotFound(f"there is no topic {topic!r} in {self._disk}: there are {names}")
-        ids = {found.id for found in topics.values()}
+        ids = {known.id for known in topics.values()}
         replicas = [replica for key, replica in sorted(self._core.replicas.items()) if key.topic in ids]
         groups = dict.fromkeys(name for replica in replicas for name in replica.views.groups)
         if group is not None and group not in groups:
@@ -195,7 +195,7 @@ class OfflineDirectory:
         ]
         states = {view.name: states_of(view, part, header.published_ms) for view in views}
         for seq in range(part.start, part.stop):
-            groups = {name: found[seq - part.start] for name, found in states.items()}
+            groups = {name: by_seq[seq - part.start] for name, by_seq in states.items()}
             if group is not None and groups.get(group) in SETTLED:
                 continue
             message, problem = self._read(header, number, seq + shift)

@@ -204,14 +204,14 @@ def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
     """Return the record with each letter in one entry; the others keep their own fields, ballot and redrives."""
     there: dict[Letter, int] = {}
     entries, again = list(record.entries), []
-    for at, (span, found) in enumerate(entries):
-        if found.letter is None:
+    for at, (span, merged) in enumerate(entries):
+        if merged.letter is None:
             continue
-        ballot, redrives = found.letter.ballot, found.letter.redrives
-        first = there.setdefault(found.letter._replace(ballot=STAMP_ZERO, redrives=0), at)
+        ballot, redrives = merged.letter.ballot, merged.letter.redrives
+        first = there.setdefault(merged.letter._replace(ballot=STAMP_ZERO, redrives=0), at)
         if first != at:
             again.append((at, first))
-            entries[at] = SpanRecord(span, found._replace(letter=Letter(ballot, "", redrives=redrives)))
+            entries[at] = SpanRecord(span, merged._replace(letter=Letter(ballot, "", redrives=redrives)))
     return record._replace(entries=tuple(entries), again=tuple(again)) if again else record
 
 
@@ -223,12 +223,12 @@ def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
     """
     entries = list(record.entries)
     for at, first in record.again:
-        found, other = (
+        abridged, other = (
             entries[place].record.letter if place < len(entries) else None for place in (at, first)
         )
-        if found is None or other is None:
+        if abridged is None or other is None:
             raise cbor.BadValue(f"entry {at} is said to have the letter of {first}: one of them has none")
-        letter = other._replace(ballot=found.ballot, redrives=found.redrives)
+        letter = other._replace(ballot=abridged.ballot, redrives=abridged.redrives)
         entries[at] = SpanRecord(entries[at].span, entries[at].record._replace(letter=letter))
     return record._replace(entries=tuple(entries), again=())
 

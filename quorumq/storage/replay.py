@@ -104,8 +104,8 @@ class Replay:
         for number in finished:
             if number != newest and number not in segments.by_number:
                 segments.obsolete.append(segment_name(number))
-        for segment, found in segments.by_number.items():
-            self._check_there(segment, found.bytes, newest)
+        for segment, known in segments.by_number.items():
+            self._check_there(segment, known.bytes, newest)
         return self._placed(start)
 
     def _placed(self, newest: SegmentStart) -> SegmentStart:
@@ -173,20 +173,20 @@ class Replay:
         self.position = self.start.position
         count = -1  # the first record is not of the snapshot
         clean_stop: Frame | None = None
-        for found in scan.records(newest=True):
-            if isinstance(found, Gap):
-                witness = found.witness
+        for item in scan.records(newest=True):
+            if isinstance(item, Gap):
+                witness = item.witness
                 said = "" if witness is None else f"; the record at {witness.offset} says it was durable"
                 where = "" if scan.in_tail else "in the snapshot: "
-                raise damaged_at(self.disk, name, found.offset, f"{where}{found.reason}{said}")
-            if found.type == SNAPSHOT_END:
-                self._check_snapshot(name, found, count)
+                raise damaged_at(self.disk, name, item.offset, f"{where}{item.reason}{said}")
+            if item.type == SNAPSHOT_END:
+                self._check_snapshot(name, item, count)
             count += 1
-            self.position += scan.in_tail and found.type > FRAMING_MAX
-            if found.type != DURABLE_MARK:
-                clean_stop = found if found.type == CLEAN_STOPPED else None
-            unsure = scan.in_tail and found.end > scan.durable
-            yield from self._given(name, found, carried if unsure else batches)
+            self.position += scan.in_tail and item.type > FRAMING_MAX
+            if item.type != DURABLE_MARK:
+                clean_stop = item if item.type == CLEAN_STOPPED else None
+            unsure = scan.in_tail and item.end > scan.durable
+            yield from self._given(name, item, carried if unsure else batches)
         if not scan.in_tail:
             raise damaged_at(self.disk, name, size, "in the snapshot: it ends here")
         if scan.torn is not None:
@@ -198,8 +198,8 @@ class Replay:
     def _check_snapshot(self, name: str, frame: Frame, count: int) -> None:
         end = self.files.decode(name, frame)
         if not isinstance(end, SnapshotEnd) or end.records != count:
-            what = f"the snapshot has {count} records and says {end}"
-            raise damaged_at(self.disk, name, frame.offset, what)
+            problem = f"the snapshot has {count} records and says {end}"
+            raise damaged_at(self.disk, name, frame.offset, problem)
 
     def _given(self, name: str, frame: Frame, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
         """Yield the records of a frame of the newest segment for the core; note its batches and forgotten ones."""
@@ -225,16 +225,16 @@ class Replay:
         segments = self.segments
         holes = {hole.first: hole.stop for hole in segments.holes if hole.segment == segment}
         if 0 not in holes and self._read_start(segment).directory != self.directory:
-            what = "it belongs to another data directory: somebody mixed their files"
-            raise damaged_at(self.disk, name, 0, what)
+            problem = "it belongs to another data directory: somebody mixed their files"
+            raise damaged_at(self.disk, name, 0, problem)
         dead, length = set(segments.by_number[segment].dead), segments.by_number[segment].bytes
         scan = self.files.scan(name, length, salt_of(self.directory, segment), check_bodies=False)
-        for found in scan.records(holes=holes):
-            if isinstance(found, Gap):
-                raise damaged_at(self.disk, name, found.offset, found.reason)
-            if found.type not in (BATCH_STORED, BATCH_MOVED):
+        for frame in scan.records(holes=holes):
+            if isinstance(frame, Gap):
+                raise damaged_at(self.disk, name, frame.offset, frame.reason)
+            if frame.type not in (BATCH_STORED, BATCH_MOVED):
                 continue
-            item = segments.found(segment, found, self.files.batch(name, found))
+            item = segments.found(segment, frame, self.files.batch(name, frame))
             if item.record.number in dead:
                 continue
             segments.put(item.record.number, item.position)

@@ -60,7 +60,7 @@ class Salvage(Replay):
             try:
                 self._starts[number] = self._read_start(number)
             except DamagedDirectory as error:
-                self.notes.append(error.what)
+                self.notes.append(error.problem)
         if not self._starts:
             segments.aside = [segment_name(number) for number in finished]
             return self._new(new_directory_id)
@@ -88,14 +88,14 @@ class Salvage(Replay):
         segments = self.segments
         best: dict[int, FoundBatch] = {}
         for file in self._files:
-            found = segments.by_number[file.number] = Segment(file.length)
+            segment = segments.by_number[file.number] = Segment(file.length)
             for item in file.batches:
                 number = item.record.number
                 if number in self._forgotten or number in self._dead.get(file.number, ()):
-                    found.dead.append(number)
+                    segment.dead.append(number)
                     continue
                 if item.position.end <= file.length:
-                    found.put(number, item.position)
+                    segment.put(number, item.position)
                 elif item.damaged:
                     continue  # a copy, and what it was copied from is still there
                 before = best.get(number)
@@ -126,16 +126,16 @@ class Salvage(Replay):
         scan = self.files.scan(name, file.length, salt, check_bodies=True)
         newest = file is self._files[-1]
         counting = False  # for the position: in the tail, or in what may be it
-        for found in scan.records(newest=newest):
-            if isinstance(found, Gap):
-                self.segments.holes[Hole(file.number, found.offset, found.stop)] = None
-                self.notes.append(f"{name}: bytes {found.offset} to {found.stop} cannot be read")
-                self.position += (found.stop - found.offset) // PREFIX_BYTES
+        for item in scan.records(newest=newest):
+            if isinstance(item, Gap):
+                self.segments.holes[Hole(file.number, item.offset, item.stop)] = None
+                self.notes.append(f"{name}: bytes {item.offset} to {item.stop} cannot be read")
+                self.position += (item.stop - item.offset) // PREFIX_BYTES
                 counting = True
                 continue
             counting = counting or scan.in_tail
-            self.position += counting and found.type > FRAMING_MAX
-            yield from self._take(name, file, found)
+            self.position += counting and item.type > FRAMING_MAX
+            yield from self._take(name, file, item)
         if scan.torn is not None:
             self.notes.append(torn_note(name, file.length, scan.torn))
         if newest:
@@ -176,7 +176,7 @@ class Directory(NamedTuple):
     """A directory as it was read."""
 
     replay: Replay  # the reader, exhausted
-    found: list[JournalRecord | FoundBatch]  # records and batches that it gave
+    entries: list[JournalRecord | FoundBatch]  # records and batches that it gave
     damage: str  # description of the damage read past, "" without any
 
 
@@ -211,7 +211,7 @@ def read_directory(
         except DamagedDirectory as error:
             if not salvage:
                 raise
-            return read(Salvage, error.what)
+            return read(Salvage, error.problem)
     except BaseException:
         disk.unlock()
         raise

@@ -102,23 +102,23 @@ class Scan:
             if offset in holes:
                 offset = holes[offset]
                 continue
-            found = self.frame(offset)
-            if isinstance(found, Frame):
-                if found.durable > self.durable:
-                    self.durable = found.durable
-                if found.end <= self.size:
-                    offset = found.end
-                    if found.type == SNAPSHOT_END:
+            item = self.frame(offset)
+            if isinstance(item, Frame):
+                if item.durable > self.durable:
+                    self.durable = item.durable
+                if item.end <= self.size:
+                    offset = item.end
+                    if item.type == SNAPSHOT_END:
                         self.in_tail = True
                         self.durable = max(self.durable, offset)
                     if newest and self.in_tail:
-                        undecided.append(found)
+                        undecided.append(item)
                         while undecided and undecided[0].end <= self.durable:
                             yield undecided.popleft()
                     else:
-                        yield found
+                        yield item
                     continue
-            gap = self._gap(found)
+            gap = self._gap(item)
             if newest and self.in_tail:
                 witness = self.said_durable(offset, gap.stop)
                 if witness is None:
@@ -144,12 +144,12 @@ class Scan:
             return len(body) == frame.body_length and crc32c(body) == frame.body_crc
         return frame.body_ok
 
-    def _gap(self, found: Frame | Bad) -> Gap:
-        after = self._first(found.offset + 1, lambda frame: True)
+    def _gap(self, item: Frame | Bad) -> Gap:
+        after = self._first(item.offset + 1, lambda frame: True)
         stop = self.size if after is None else after.offset
-        if isinstance(found, Bad):
-            return Gap(found.offset, stop, found.reason)
-        return Gap(found.offset, stop, f"a record reaches beyond byte {self.size}, where it must end", found)
+        if isinstance(item, Bad):
+            return Gap(item.offset, stop, item.reason)
+        return Gap(item.offset, stop, f"a record reaches beyond byte {self.size}, where it must end", item)
 
     def _bytes(self, offset: int, length: int) -> bytes:
         """Exactly these bytes if the file has them (the caller compared with ``size``), else fewer."""
@@ -162,10 +162,10 @@ class Scan:
 
     def frame(self, offset: int) -> Frame | Bad:
         """Return the record at ``offset``, or why there is none."""
-        left = self.size - offset
-        if left < PREFIX_BYTES:
-            what = f"only {left} bytes are left, a record has at least {PREFIX_BYTES}"
-            return Bad(offset, what if self.size else "the file is empty")
+        remaining = self.size - offset
+        if remaining < PREFIX_BYTES:
+            problem = f"only {remaining} bytes are left, a record has at least {PREFIX_BYTES}"
+            return Bad(offset, problem if self.size else "the file is empty")
         prefix = self._bytes(offset, PREFIX_BYTES)
         if len(prefix) < PREFIX_BYTES:
             return Bad(offset, "the file ends inside a record")
@@ -175,7 +175,7 @@ class Scan:
         if header_length > HEADER_BYTES_MAX or body_length > BATCH_BYTES_MAX:
             return Bad(offset, f"lengths {header_length} and {body_length} are over the limits")
         size = PREFIX_BYTES + header_length
-        if size > left:
+        if size > remaining:
             return Bad(offset, "the file ends inside the header of a record")
         head = self._bytes(offset, size)
         if crc32c(head[CRC_START:], self.salt if offset else 0) != header_crc:
@@ -193,7 +193,7 @@ class Scan:
             return Bad(offset, "the record's header does not begin with a type and a durable offset")
         body_ok: bool | None = True
         if body_length:
-            if size + body_length > left:
+            if size + body_length > remaining:
                 body_ok = False  # the header names the batch: the caller decides, torn or damaged
             elif self.check_bodies:
                 body = self._bytes(offset + size, body_length)
@@ -211,11 +211,11 @@ class Scan:
             if hit < 0:
                 offset += max(1, len(window) - len(MAGIC) + 1)
                 continue
-            found = self.frame(offset + hit)
-            if isinstance(found, Frame):
-                if accept(found):
-                    return found
-                offset = max(found.offset + len(MAGIC), min(found.end, self.size))
+            frame = self.frame(offset + hit)
+            if isinstance(frame, Frame):
+                if accept(frame):
+                    return frame
+                offset = max(frame.offset + len(MAGIC), min(frame.end, self.size))
             else:
                 offset += hit + len(MAGIC)
         return None

@@ -126,11 +126,11 @@ class Segments:
         Until that is committed its file stays, and what keeps the batch from coming back is the `Forgotten` or
         `BatchMoved` that the caller appended.
         """
-        found = self.by_number[position.segment]
-        assert found.batches > 0, f"segment {position.segment} has no live batch left"
-        found.batches -= 1
-        found.live_bytes -= position.end - position.record
-        found.dead.append(number)
+        state = self.by_number[position.segment]
+        assert state.batches > 0, f"segment {position.segment} has no live batch left"
+        state.batches -= 1
+        state.live_bytes -= position.end - position.record
+        state.dead.append(number)
         self.damaged.pop(DamagedAt(position.segment, position.record), None)
         self.judge(position.segment)
 
@@ -142,8 +142,8 @@ class Segments:
         """Note whether an older segment is worth compaction, or empty."""
         if segment == self.current:
             return
-        found = self.by_number[segment]
-        for is_so, which in ((found.sparse, self._sparse), (not found.batches, self._empty)):
+        state = self.by_number[segment]
+        for is_so, which in ((state.sparse, self._sparse), (not state.batches, self._empty)):
             if is_so:
                 which[segment] = None
             else:
@@ -151,14 +151,14 @@ class Segments:
 
     def begin(self) -> tuple[Earlier, ...]:
         """Begin a new segment; those without a live batch go. Return its account of the older ones."""
-        for number in [number for number, found in self.by_number.items() if not found.batches]:
+        for number in [number for number, state in self.by_number.items() if not state.batches]:
             del self.by_number[number]
             self.obsolete.append(segment_name(number))
         self._empty.clear()
         self.damaged = {at: None for at in self.damaged if at.segment in self.by_number}
         self.holes = {hole: None for hole in self.holes if hole.segment in self.by_number}
         earlier = tuple(
-            Earlier(number, found.bytes, found.batches) for number, found in self.by_number.items()
+            Earlier(number, state.bytes, state.batches) for number, state in self.by_number.items()
         )
         self.last_number += 1
         last, self.current = self.current, self.last_number
@@ -170,7 +170,7 @@ class Segments:
     @property
     def live(self) -> dict[int, int]:
         """Live batches of each segment that has or may get any, oldest first; the last is the current one."""
-        return {number: found.batches for number, found in self.by_number.items()}
+        return {number: state.batches for number, state in self.by_number.items()}
 
     @property
     def reclaimable_bytes(self) -> int:
@@ -186,25 +186,25 @@ class Segments:
         """Return the older segment that is best emptied next; its live batches take at most ``room`` bytes."""
         best, least = None, SPARSE_SHARE
         for segment in self._sparse:
-            found = self.by_number[segment]
-            share = found.live_bytes / found.bytes
-            if share < least and found.live_bytes + found.batches * MOVED_OVERHEAD <= room:
+            state = self.by_number[segment]
+            share = state.live_bytes / state.bytes
+            if share < least and state.live_bytes + state.batches * MOVED_OVERHEAD <= room:
                 best, least = segment, share
         return best
 
     def numbers_in(self, segment: int) -> tuple[int, int]:
         """Return the lowest and highest batch number that a segment may have; (1 << 64, 0) if gone or without any."""
-        found = self.by_number.get(segment)
-        return (1 << 64, 0) if found is None or not found.batches else (found.low, found.high)
+        state = self.by_number.get(segment)
+        return (1 << 64, 0) if state is None or not state.batches else (state.low, state.high)
 
     def check(self) -> None:
         """Assert what holds between any two calls."""
         assert list(self.by_number) == sorted(self.by_number), "oldest first"
         if self.current:
             assert next(reversed(self.by_number)) == self.current, "and the current one last"
-            older = [(number, found) for number, found in self.by_number.items() if number != self.current]
-            assert set(self._empty) == {n for n, found in older if not found.batches}
-            assert set(self._sparse) == {n for n, found in older if found.sparse}
-        for found in self.by_number.values():
-            assert found.batches >= 0
-            assert (found.live_bytes > 0) == (found.batches > 0)
+            older = [(number, state) for number, state in self.by_number.items() if number != self.current]
+            assert set(self._empty) == {n for n, state in older if not state.batches}
+            assert set(self._sparse) == {n for n, state in older if state.sparse}
+        for state in self.by_number.values():
+            assert state.batches >= 0
+            assert (state.live_bytes > 0) == (state.batches > 0)
