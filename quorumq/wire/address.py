@@ -56,9 +56,9 @@ def names_of_nodes(addresses: object) -> list[str]:
     given = os.environ.get(NODES_VARIABLE, "") if addresses is None else addresses
     if isinstance(given, str):
         return given.replace(",", " ").split()
-    found: list[str] = []
+    names: list[str] = []
     for one in given if isinstance(given, Iterable) else [given]:
         if not isinstance(one, str):
             raise UsageError(f"address = {one!r}: must be text, host:port, such as '127.0.0.1:7401'")
-        found.append(one)
-    return found
+        names.append(one)
+    return names

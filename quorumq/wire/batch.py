@@ -161,14 +161,14 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
 
 def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
     """Return the sections of records [first, stop) alone."""
-    found: list[Span] = []
+    spans: list[Span] = []
     at = 0
     for producer_id, start, end in sections:
         low, high = max(first, at), min(stop, at + end - start)
         if low < high:
-            found.append(Span(producer_id, start + low - at, start + high - at))
+            spans.append(Span(producer_id, start + low - at, start + high - at))
         at += end - start
-    return tuple(found)
+    return tuple(spans)
 
 
 def _u32s(data: bytes) -> tuple[int, ...]:

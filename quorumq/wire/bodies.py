@@ -28,11 +28,11 @@ class Body:
         self.view = memoryview(data)
         self.at = 0
 
-    def take(self, size: int, what: str) -> memoryview:
+    def take(self, size: int, name: str) -> memoryview:
         """Return the next ``size`` bytes, as a view. `BadValue` if there are fewer."""
-        left = len(self.view) - self.at
-        if size > left:
-            raise BadValue(f"{what} has {size} bytes, of which the frame brings {left}")
+        remaining = len(self.view) - self.at
+        if size > remaining:
+            raise BadValue(f"{name} has {size} bytes, of which the frame brings {remaining}")
         self.at += size
         return self.view[self.at - size : self.at]
 

@@ -109,9 +109,9 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 def int_range(owner: str, field: str) -> tuple[int, int]:
     """Return the range of an integer field: from the first on, below the second."""
-    found = _INT_RANGES.get((owner, field))
-    if found is not None:
-        return found
+    known = _INT_RANGES.get((owner, field))
+    if known is not None:
+        return known
     if field == "age_ms":
         return -AGES_END, AGES_END
     if field.endswith("_ms") or field == "cursor":
@@ -129,9 +129,9 @@ def chars_max(owner: str, field: str) -> int:
 
 def items_max(owner: str, field: str) -> int:
     """Items of a list at most."""
-    found = _LIST_LIMITS.get((owner, field))
-    if found is not None:
-        return found
+    known = _LIST_LIMITS.get((owner, field))
+    if known is not None:
+        return known
     if owner in _RECORDS:
         return RECORD_ITEMS_MAX
     return SPANS_PER_REQUEST_MAX if owner in _ASKED else ITEMS_MAX

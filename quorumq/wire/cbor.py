@@ -79,23 +79,23 @@ _TAGS: Final = dict.fromkeys(
 
 def _count_maps() -> Callable[[Any, bool], Any]:
     """Return a hook that is given every map, and refuses the one that is too many."""
-    left = iter(range(MAPS_MAX))
+    remaining = iter(range(MAPS_MAX))
 
-    def count(found: Any, immutable: bool) -> Any:
-        if next(left, None) is None:
+    def count(value: Any, immutable: bool) -> Any:
+        if next(remaining, None) is None:
             raise BadValue(f"more than {MAPS_MAX} maps")
-        return found
+        return value
 
     return count
 
 
-def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
+def load(data: bytes | bytearray | memoryview, name: str = "CBOR") -> Any:
     """Return the one CBOR value that ``data`` holds, arrays as tuples.
 
     Args:
         data: exactly one encoded value. Reading it allocates at most about 30 times its size, and 1 MiB for maps, so
             callers limit the size first.
-        what: expected content of the bytes, for the error.
+        name: expected content of the bytes, for the error.
 
     Raises:
         BadValue: not CBOR, outside the subset, nested deeper than `DEPTH_MAX`, of more than `MAPS_MAX` maps, or
@@ -118,9 +118,9 @@ def load(data: bytes | bytearray | memoryview, what: str = "CBOR") -> Any:
         cause: BaseException = exc
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise BadValue(f"{what} cannot be read ({shown(bytes(data[:16]))}): {str(cause)[:200]}") from None
+        raise BadValue(f"{name} cannot be read ({shown(bytes(data[:16]))}): {str(cause)[:200]}") from None
     if source.tell() != len(data):
-        raise BadValue(f"{what} ends after {source.tell()} of {len(data)} bytes")
+        raise BadValue(f"{name} ends after {source.tell()} of {len(data)} bytes")
     return value
 
 

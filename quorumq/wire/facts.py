@@ -19,12 +19,12 @@ def plain(where: str, value: object, depth: int = 0) -> Any:
     if type(value) is tuple:
         return [plain(where, item, depth + 1) for item in value]
     if hasattr(value, "items"):
-        found = {}
+        result = {}
         for key, item in value.items():
             if type(key) is not str:
                 bad(where, key, "keys are text")
-            found[key] = plain(where, item, depth + 1)
-        return found
+            result[key] = plain(where, item, depth + 1)
+        return result
     return bad(where, value, "must be plain data")
 
 

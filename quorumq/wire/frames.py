@@ -46,14 +46,14 @@ _new_frame: Final[Callable[[type[Frame], tuple[memoryview, memoryview]], Frame]]
 
 
 def encode_frame(
-    header: bytes, bodies: Sequence[bytes | memoryview] = (), what: str = "a message"
+    header: bytes, bodies: Sequence[bytes | memoryview] = (), name: str = "a message"
 ) -> list[bytes | memoryview]:
     """Return the chunks of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
 
     Args:
         header: the encoded header.
         bodies: bodies that follow it, back to back.
-        what: name of the message, for the error.
+        name: name of the message, for the error.
 
     Raises:
         TooLarge: over `HEADER_BYTES_MAX` or `FRAME_BYTES_MAX`; nothing may be sent.
@@ -61,11 +61,11 @@ def encode_frame(
     body_bytes = sum(map(len, bodies))
     if len(header) > HEADER_BYTES_MAX:
         raise TooLarge(
-            f"{what} has a header of {len(header)} bytes: at most {HEADER_BYTES_MAX}; ask for less at once"
+            f"{name} has a header of {len(header)} bytes: at most {HEADER_BYTES_MAX}; ask for less at once"
         )
     if PREFIX_BYTES + len(header) + body_bytes > FRAME_BYTES_MAX:
         raise TooLarge(
-            f"{what} has {len(header)} + {body_bytes} bytes: a frame has at most {FRAME_BYTES_MAX}"
+            f"{name} has {len(header)} + {body_bytes} bytes: a frame has at most {FRAME_BYTES_MAX}"
         )
     return [_PREFIX.pack(MAGIC, len(header), body_bytes) + header, *bodies]
 
@@ -182,8 +182,8 @@ class FrameReader:
             PeerError: in the middle of a frame.
         """
         if self._broken is None and self.pending_bytes:
-            wanted = f" of {self.expected_bytes}" if self._lengths is not None else ""
-            self._break(f"the connection ended inside a frame, after {self.pending_bytes}{wanted} bytes")
+            of_expected = f" of {self.expected_bytes}" if self._lengths is not None else ""
+            self._break(f"the connection ended inside a frame, after {self.pending_bytes}{of_expected} bytes")
 
     def _cut(self, whole: memoryview) -> Frame:
         assert self._lengths is not None

@@ -84,9 +84,9 @@ def check_request(message: Any) -> None:
                 )
 
 
-def _limit(count: int, most: int, what: str) -> None:
+def _limit(count: int, most: int, noun: str) -> None:
     if count > most:
-        raise TooLarge(f"{count} {what}: at most {most} at once; send several requests")
+        raise TooLarge(f"{count} {noun}: at most {most} at once; send several requests")
 
 
 def oversize(frame: Frame) -> m.Failed | None:

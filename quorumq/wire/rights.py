@@ -159,11 +159,11 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
                     f"this node does not know a topic that {type(request).__name__} is for, nor so whether client "
                     f"{client.name!r} has a right to it: ask another node"
                 )
-            what = "any topic" if need.topic is None else f"topic {need.topic!r}"
+            target = "any topic" if need.topic is None else f"topic {need.topic!r}"
             if need.group is not None:
-                what = f"group {need.group!r} of {what}"
+                target = f"group {need.group!r} of {target}"
             raise Unauthorized(
-                f"client {client.name!r} lacks the right {' or '.join(need.rights)} to {what}, which "
+                f"client {client.name!r} lacks the right {' or '.join(need.rights)} to {target}, which "
                 f"{type(request).__name__} needs: rights are in the nodes' clients file (`quorumq clients`)"
             )
 
@@ -216,10 +216,10 @@ def visible(client: Client | None, reply: Any, catalogue: Catalogue, asked: Any 
         case m.ShowReply():
             topic = catalogue.topics.get(asked.partition.topic)
             shown = [
-                found
-                for found in reply.groups
+                entry
+                for entry in reply.groups
                 if client is None
-                or (topic is not None and client.sees_group(topic.name, source_of(found.group)))
+                or (topic is not None and client.sees_group(topic.name, source_of(entry.group)))
             ]
             left_out = max(0, len(shown) - limits.SHOWN_GROUPS_MAX)
             return reply._replace(groups=tuple(shown[: limits.SHOWN_GROUPS_MAX]), left_out=left_out)

@@ -69,13 +69,13 @@ class Tunnel:
     def say(self, chunks: Sequence[bytes | memoryview]) -> int:
         """Encrypt chunks, up to `CHUNK_BYTES` together; how many bytes that are. What comes of it is `unsent`."""
         size = 0
-        some: list[bytes | memoryview] = []
+        taken: list[bytes | memoryview] = []
         for chunk in chunks:
-            some.append(chunk[: CHUNK_BYTES - size] if size + len(chunk) > CHUNK_BYTES else chunk)
-            size += len(some[-1])
+            taken.append(chunk[: CHUNK_BYTES - size] if size + len(chunk) > CHUNK_BYTES else chunk)
+            size += len(taken[-1])
             if size == CHUNK_BYTES:
                 break
-        return self._tls.write(some[0] if len(some) == 1 else b"".join(some))
+        return self._tls.write(taken[0] if len(taken) == 1 else b"".join(taken))
 
     def hear(self, data: bytes | bytearray) -> bytes | None:
         """Take in what has come; all that it says. There may be something to send then.

@@ -310,9 +310,9 @@ class _Maker:
         self.scope[name] = function
         return name
 
-    def _compile(self, name: str, lines: list[str], what: str) -> Any:
+    def _compile(self, name: str, lines: list[str], label: str) -> Any:
         source = "\n".join(lines)
-        exec(compile(source, f"<quorumq {what}>", "exec"), self.scope)
+        exec(compile(source, f"<quorumq {label}>", "exec"), self.scope)
         return self.scope[name]
 
     def _make(self, cls: type) -> None:
@@ -368,7 +368,7 @@ class _Maker:
             lines += self._decoding(hints[field], got[field], name, field)
         if name in CHECKS:
             test, field, rule = CHECKS[name]
-            test = re.sub(r"\bv_(\w+)", lambda found: got[found[1]], test)
+            test = re.sub(r"\bv_(\w+)", lambda match: got[match[1]], test)
             lines.append(f"if not ({test}): bad({f'{name}.{field}'!r}, {got[field]}, {rule!r})")
         return [*lines, f"{var} = new({self._name(cls)}, ({''.join(of + ', ' for of in got.values())}))"]
 

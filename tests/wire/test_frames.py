@@ -137,7 +137,7 @@ def test_a_prefix_alone_makes_nobody_fill_memory() -> None:
 
 def test_what_is_over_a_limit_is_not_sent() -> None:
     with pytest.raises(TooLarge, match="a poem has a header of 4194305 bytes"):
-        encode_frame(b"x" * (HEADER_BYTES_MAX + 1), what="a poem")
+        encode_frame(b"x" * (HEADER_BYTES_MAX + 1), name="a poem")
     half = bytes(FRAME_BYTES_MAX // 2)
     with pytest.raises(TooLarge, match="a frame has at most"):
         encode_frame(b"\x80", [half, half])
