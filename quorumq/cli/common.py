@@ -290,7 +290,7 @@ def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    found = Table(
+    rich_table = Table(
         title=title,
         title_justify="left",
         box=SIMPLE_HEAD,
@@ -300,23 +300,23 @@ def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
     )
     for column in columns:
         name = column.lstrip(">|")
-        found.add_column(
+        rich_table.add_column(
             name,
             justify="right" if column.startswith(">") else "left",
             no_wrap=name != column,
             overflow="ellipsis" if cut else "fold",
         )
-    return found
+    return rich_table
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
     """Print a table (see `table`) of texts and numbers as they are: nothing in a cell is markup."""
     from rich.text import Text
 
-    found = table(*columns, title=title)
+    rich_table = table(*columns, title=title)
     for row in rows:
-        found.add_row(*(Text(str(cell)) for cell in row))
-    console().print(found)
+        rich_table.add_row(*(Text(str(cell)) for cell in row))
+    console().print(rich_table)
 
 
 @contextmanager
@@ -390,8 +390,8 @@ def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
 
     # A shell that starts a job in the background has it ignore Ctrl-C: that stays so. Only a main thread hears signals.
     ours = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
-    wanted = [it for it in ours if signal.getsignal(it) is not signal.SIG_IGN]
-    before = {it: signal.signal(it, on_signal) for it in wanted}
+    caught = [it for it in ours if signal.getsignal(it) is not signal.SIG_IGN]
+    before = {it: signal.signal(it, on_signal) for it in caught}
     try:
         yield came
     finally:

@@ -186,32 +186,32 @@ async def _fetch(client: Client, plan: Plan, topic: str = "", **more: Any) -> li
 
 async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
     """Yield exactly as many messages as are asked for, or fewer if no more come within --wait."""
-    left = float("inf") if plan.most is None else plan.most
-    while left:
+    remaining = float("inf") if plan.most is None else plan.most
+    while remaining:
         wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
-        found = await _fetch(client, plan, max_messages=int(min(BATCH, left)), max_wait=wait)
-        if found:
-            left -= len(found)
-            yield found
+        messages = await _fetch(client, plan, max_messages=int(min(BATCH, remaining)), max_wait=wait)
+        if messages:
+            remaining -= len(messages)
+            yield messages
         elif plan.wait is not None:
             return
 
 
 async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGenerator[list[Message], None]:
     """Yield the messages of these ids that may be delivered now; one by one if a command works on each."""
-    for some in [[name] for name in names] if plan.command else [names]:
-        left = some
-        while left and (found := await _fetch(client, plan, ids=left)):
-            came = {message.id for message in found}
-            left = [name for name in left if name not in came]
-            yield found
+    for chunk in [[name] for name in names] if plan.command else [names]:
+        remaining = chunk
+        while remaining and (messages := await _fetch(client, plan, ids=remaining)):
+            came = {message.id for message in messages}
+            remaining = [name for name in remaining if name not in came]
+            yield messages
 
 
-async def _check_came(client: Client, plan: Plan, left: list[MessageId]) -> None:
+async def _check_came(client: Client, plan: Plan, missing: list[MessageId]) -> None:
     """Report the state of messages that were asked for by their ids and did not come."""
-    known = await client.lookup(plan.topics[0], plan.group, left) if left else {}
+    known = await client.lookup(plan.topics[0], plan.group, missing) if missing else {}
     missed = []
-    for name in left:
+    for name in missing:
         why = "no replica that answered knows it"
         if name in known:
             item = known[name].peeked
@@ -224,7 +224,7 @@ async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], N
     """Yield messages as they come, until enough have come or none within --wait."""
 
     batch = 1 if plan.command else BATCH
-    left = float("inf") if plan.most is None else plan.most
+    remaining = float("inf") if plan.most is None else plan.most
     async with client.consumer(
         plan.topics,
         plan.group,
@@ -233,15 +233,15 @@ async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], N
         prefetch=batch,
         auto_extend=plan.command is not None,
     ) as consumer:
-        while left > 0:
+        while remaining > 0:
             wait = float("inf") if plan.wait is None else plan.wait
-            found = await consumer.take(int(min(batch, left)), timeout=wait)
-            if not found:
-                found = await _last_look(client, plan)
-            if not found:
+            messages = await consumer.take(int(min(batch, remaining)), timeout=wait)
+            if not messages:
+                messages = await _last_look(client, plan)
+            if not messages:
                 return
-            left -= len(found)
-            yield found
+            remaining -= len(messages)
+            yield messages
 
 
 async def _last_look(client: Client, plan: Plan) -> list[Message]:
@@ -252,8 +252,8 @@ async def _last_look(client: Client, plan: Plan) -> list[Message]:
     """
     for topic in plan.topics:
         wait = min(LAST_LOOK_S, client.timeout)
-        if found := await _fetch(client, plan, topic, max_messages=1, timeout=wait):
-            return found
+        if messages := await _fetch(client, plan, topic, max_messages=1, timeout=wait):
+            return messages
     return []
 
 

@@ -104,19 +104,19 @@ async def list_letters(
     with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
     --json every dead letter comes with its whole history.
     """
-    wanted = _named(Wanted(topic, group, **filters))
+    query = _named(Wanted(topic, group, **filters))
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
-        known = await client.metadata(wanted.topic)
+        known = await client.metadata(query.topic)
         topic_id = known.topics[0].id
         lines = await (
-            _each(client, wanted, topic_id, limit + 1, missed)
+            _each(client, query, topic_id, limit + 1, missed)
             if each
-            else _kinds(client, wanted, topic_id, missed)
+            else _kinds(client, query, topic_id, missed)
         )
         for line in lines[:limit] if each else ():
             with suppress(QuorumqError):  # settled meanwhile, or no node that has it answers
-                life = await client.show(wanted.topic, line["id"], body=True)
+                life = await client.show(query.topic, line["id"], body=True)
                 line |= {} if life.body is None else body_fields(life.body)
     if as_json:
         for line in lines[:limit]:
@@ -128,12 +128,12 @@ async def list_letters(
     elif not missed:
         from quorumq.wire.hints import meant
 
-        groups = [found.name for found in known.groups]
+        groups = [known_group.name for known_group in known.groups]
         has = f"it has {', '.join(groups)}" if groups else "it has none yet"
         why = (
             ""
-            if wanted.group in groups
-            else f": there is no group {wanted.group!r} of {wanted.topic!r}, {has}; {meant(wanted.group, groups)}"
+            if query.group in groups
+            else f": there is no group {query.group!r} of {query.topic!r}, {has}; {meant(query.group, groups)}"
         ).rstrip("; ")
         say(f"no dead letters{why}", err=True)
     check_missed([*missed.values()])
@@ -199,14 +199,14 @@ async def redrive(
         )
     import trio
 
-    wanted = _named(Wanted(topic, group, **filters))
+    query = _named(Wanted(topic, group, **filters))
     ask = everything and not yes
-    about = {"topic": wanted.topic, "group": wanted.group}
+    about = {"topic": query.topic, "group": query.group}
     chosen = done = already = 0
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         if dry_run or ask:
-            async for item in _chosen(client, wanted, limit, missed):
+            async for item in _chosen(client, query, limit, missed):
                 chosen += item.peeked.span.size
         if dry_run:
             text = f"{plural(chosen, 'dead letter')} would be redriven"
@@ -214,17 +214,17 @@ async def redrive(
             check_missed([*missed.values()])
             return
         if ask and chosen:
-            question = f"redrive all {plural(chosen, 'dead letter')} of {wanted.topic} for {wanted.group}?"
+            question = f"redrive all {plural(chosen, 'dead letter')} of {query.topic} for {query.group}?"
             await confirmed(question)
         chosen = 0
         began = trio.current_time()
         most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
         try:
-            async for items in pieces(_chosen(client, wanted, limit, missed), most):
+            async for items in pieces(_chosen(client, query, limit, missed), most):
                 if rate is not None:
                     await trio.sleep_until(began + chosen / rate)
                 chosen += sum(item.peeked.span.size for item in items)
-                redriven = await client.redrive(wanted.topic, wanted.group, items)
+                redriven = await client.redrive(query.topic, query.group, items)
                 done += redriven.messages
                 already += sum(span.size for span, _ in redriven.refused)
         except BaseException:
@@ -254,56 +254,54 @@ async def purge(**options: Any) -> None:
     await purge_group(dead=True, **options)
 
 
-async def _letters(client: Client, wanted: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
+async def _letters(client: Client, query: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
     """Yield the chosen dead letters, in the order of partitions and ids; put the state of other ids in ``missed``."""
-    if wanted.ids:
-        named = await there(client, wanted.topic, f"{wanted.group}!dead", parsed(wanted.ids), missed)
+    if query.ids:
+        named = await there(client, query.topic, f"{query.group}!dead", parsed(query.ids), missed)
         source = each(named.values())
     else:
-        source = client.peek(wanted.topic, wanted.group, "dead", partition=wanted.partition, complete=True)
-    async for found in source:
-        letter = found.peeked.record.letter
+        source = client.peek(query.topic, query.group, "dead", partition=query.partition, complete=True)
+    async for peek in source:
+        letter = peek.peeked.record.letter
         if letter is None:
             continue
-        if wanted.error_class is not None and letter.error_class != wanted.error_class:
+        if query.error_class is not None and letter.error_class != query.error_class:
             continue
-        if wanted.fingerprint is not None and letter.fingerprint != wanted.fingerprint:
+        if query.fingerprint is not None and letter.fingerprint != query.fingerprint:
             continue
-        yield found
+        yield peek
 
 
-def _named(wanted: Wanted) -> Wanted:
+def _named(query: Wanted) -> Wanted:
     """Return it with the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
     from quorumq.client.base.names import source_of
 
-    topic, group = source_of(wanted.topic, wanted.group)
-    return wanted._replace(topic=topic, group=group)
+    topic, group = source_of(query.topic, query.group)
+    return query._replace(topic=topic, group=group)
 
 
 async def _each(
-    client: Client, wanted: Wanted, topic_id: bytes, most: int, missed: dict[MessageId, str]
+    client: Client, query: Wanted, topic_id: bytes, most: int, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
     from quorumq.cli.peek import letter_fields
 
     lines: list[dict[str, Any]] = []
-    async for found in _letters(client, wanted, missed):
-        fields = letter_fields(found.peeked.record.letter)
-        for name in found.ids(topic_id):
+    async for peek in _letters(client, query, missed):
+        fields = letter_fields(peek.peeked.record.letter)
+        for name in peek.ids(topic_id):
             if len(lines) == most:
                 return lines
-            lines.append(
-                {"id": str(name), "partition": found.partition, "n": found.peeked.record.n, **fields}
-            )
+            lines.append({"id": str(name), "partition": peek.partition, "n": peek.peeked.record.n, **fields})
     return lines
 
 
 async def _kinds(
-    client: Client, wanted: Wanted, topic_id: bytes, missed: dict[MessageId, str]
+    client: Client, query: Wanted, topic_id: bytes, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
     """Count dead letters by fingerprint, the most frequent first; those without one by their reason."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
-    async for found in _letters(client, wanted, missed):
-        letter = found.peeked.record.letter
+    async for peek in _letters(client, query, missed):
+        letter = peek.peeked.record.letter
         assert letter is not None
         key = (letter.fingerprint, letter.error_class, "" if letter.fingerprint else letter.reason)
         kind = kinds.get(key)
@@ -318,39 +316,39 @@ async def _kinds(
                 "last_died_ms": letter.died_ms,
                 "samples": [],
             }
-        kind["count"] += found.peeked.span.size
+        kind["count"] += peek.peeked.span.size
         kind["first_died_ms"] = min(kind["first_died_ms"], letter.died_ms)
         kind["last_died_ms"] = max(kind["last_died_ms"], letter.died_ms)
         room = SAMPLES - len(kind["samples"])
-        kind["samples"] += [str(name) for name in found.ids(topic_id)[:room]]
+        kind["samples"] += [str(name) for name in peek.ids(topic_id)[:room]]
     return sorted(kinds.values(), key=lambda kind: -kind["count"])
 
 
 async def _chosen(
-    client: Client, wanted: Wanted, limit: int | None, missed: dict[MessageId, str]
+    client: Client, query: Wanted, limit: int | None, missed: dict[MessageId, str]
 ) -> AsyncIterator[Peek]:
     """Yield the dead letters to redrive; with a limit, ``limit`` of those published first.
 
     The letter stays in place: a redriven message is named by generation and n.
     """
-    found: list[tuple[int, Peek]] = []
-    async for item in _letters(client, wanted, missed):
+    candidates: list[tuple[int, Peek]] = []
+    async for item in _letters(client, query, missed):
         record = item.peeked.record
         bare = item._replace(peeked=item.peeked._replace(record=record._replace(letter=None)))
         if limit is None:
             yield bare
             continue
-        found.append((record.letter.published_ms if record.letter is not None else 0, bare))
-        if len(found) > 2 * limit + 1000:
-            found = _oldest(found, limit)
-    for _, bare in _oldest(found, limit or 0):
+        candidates.append((record.letter.published_ms if record.letter is not None else 0, bare))
+        if len(candidates) > 2 * limit + 1000:
+            candidates = _oldest(candidates, limit)
+    for _, bare in _oldest(candidates, limit or 0):
         yield bare
 
 
-def _oldest(found: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]:
+def _oldest(candidates: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]:
     """Return ``limit`` of the messages, those published first; the last span is cut."""
     kept: list[tuple[int, Peek]] = []
-    for published, item in sorted(found, key=lambda pair: pair[0]):
+    for published, item in sorted(candidates, key=lambda pair: pair[0]):
         if limit <= 0:
             break
         kept.append((published, first(item, limit)))

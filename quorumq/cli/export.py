@@ -46,37 +46,37 @@ def export(data: Path, topic: str | None, group: str | None) -> None:
     with OfflineDirectory(data, Now(time.monotonic(), int(time.time() * 1000))) as directory:
         for note in directory.notes:
             say(note, err=True)
-        names = {found.id: name for name, found in directory.topics().items()}
-        for found in directory.messages(topic, group):
-            if found.message is None:
+        names = {known.id: name for name, known in directory.topics().items()}
+        for stored in directory.messages(topic, group):
+            if stored.message is None:
                 bad += 1
-                say(found.problem, err=True)
+                say(stored.problem, err=True)
             else:
                 count += 1
-                print_json(line_of(found, names[found.partition.topic]))
+                print_json(line_of(stored, names[stored.partition.topic]))
         say(
             f"{plural(count, 'message')} of node {directory.node} of cluster {directory.cluster_id}", err=True
         )
         if directory.damage or bad:
-            what = [directory.damage] if directory.damage else []
-            what += [f"{plural(bad, 'message')} cannot be read"] if bad else []
-            raise StorageError(f"{'; '.join(what)}. What could be read was written")
+            problems = [directory.damage] if directory.damage else []
+            problems += [f"{plural(bad, 'message')} cannot be read"] if bad else []
+            raise StorageError(f"{'; '.join(problems)}. What could be read was written")
 
 
-def line_of(found: Found, topic: str) -> dict[str, Any]:
+def line_of(stored: Found, topic: str) -> dict[str, Any]:
     """Return a message for JSON."""
     from quorumq.client.base.message import MessageId
 
-    assert found.message is not None
+    assert stored.message is not None
     return {
-        "id": str(MessageId(found.partition, found.producer_id, found.seq)),
+        "id": str(MessageId(stored.partition, stored.producer_id, stored.seq)),
         "topic": topic,
-        "partition": found.partition.number,
-        "published_ms": found.published_ms,
-        **text_fields("key", found.message.key),
-        "headers": {name: _header(value) for name, value in found.message.headers.items()},
-        **text_fields("payload", found.message.payload),
-        "groups": found.groups,
+        "partition": stored.partition.number,
+        "published_ms": stored.published_ms,
+        **text_fields("key", stored.message.key),
+        "headers": {name: _header(value) for name, value in stored.message.headers.items()},
+        **text_fields("payload", stored.message.payload),
+        "groups": stored.groups,
     }
 
 

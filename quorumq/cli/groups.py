@@ -56,10 +56,10 @@ def moment(value: str) -> Any:
 
 def also_by_option(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Return the groups that are named by position or by ``--group``, as other commands have it; at least one."""
-    found = (*value, *ctx.params.pop("by_option", ()))
-    if not found:
+    names = (*value, *ctx.params.pop("by_option", ()))
+    if not names:
         raise click.UsageError("no GROUP is named")
-    return found
+    return names
 
 
 by_option = click.option(
@@ -157,13 +157,13 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
     (group,) = names
 
     async with cluster(where) as client:
-        found = await client.backlog(topic, group)
+        backlog = await client.backlog(topic, group)
         if as_json:
-            parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in found.partitions]
-            whole = {**found._asdict(), "partitions": parts, "consumers": listed(found.consumers)}
+            parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in backlog.partitions]
+            whole = {**backlog._asdict(), "partitions": parts, "consumers": listed(backlog.consumers)}
             print_json({"topic": topic, "group": group, **whole})
         else:
-            _print_backlog(found)
+            _print_backlog(backlog)
 
 
 @groups.command("list")
@@ -221,9 +221,9 @@ def show(topic: str, group: Group, as_json: bool) -> None:
     tell(f"{group.name} of {topic} begins with {beginning(line)}", line, as_json)
 
 
-def _print_backlog(found: Backlog) -> None:
+def _print_backlog(backlog: Backlog) -> None:
     waiting, reading = [], []
-    for part in (*found.partitions, ("all", *found[:5], *found[6:])):
+    for part in (*backlog.partitions, ("all", *backlog[:5], *backlog[6:])):
         name, *counts, oldest, delivered, settled, consumers, suspects, dying, dropped = part
         age = "" if oldest is None else timedelta(seconds=round(oldest))
         waiting.append((name, *(f"{count:,}" for count in counts), age))
@@ -234,8 +234,10 @@ def _print_backlog(found: Backlog) -> None:
     print_table(
         (">partition", ">suspects", ">dying", ">dropped", ">delivered/s", ">settled/s", "read by"), reading
     )
-    if found.consumers:
-        who = [(*(shown(text.encode()) for text in texts), per_s(count)) for *texts, count in found.consumers]
+    if backlog.consumers:
+        who = [
+            (*(shown(text.encode()) for text in texts), per_s(count)) for *texts, count in backlog.consumers
+        ]
         print_table(("consumer", "version", "client", "machine", ">delivered/s"), who)
 
 

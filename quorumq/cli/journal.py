@@ -51,12 +51,12 @@ def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_
 
     paths: list[Path] = []
     for file in files:
-        found = sorted(file.glob(f"*{NAME_SUFFIX}")) if file.is_dir() else [file]
-        if not found:
+        segments = sorted(file.glob(f"*{NAME_SUFFIX}")) if file.is_dir() else [file]
+        if not segments:
             raise UsageError(
                 f"{file} has no journal segment (*{NAME_SUFFIX}): give a node's data directory, or a file"
             )
-        paths += found
+        paths += segments
     counts: dict[str, int] = {}
     damaged = 0
     for path in paths:

@@ -94,24 +94,24 @@ async def peek(
     (topic,), group = names_of((topic,), group)
     which = which or "ready"
     bodies = not (complete or as_json) if bodies is None else bodies
-    what: dict[str, Any] = {"which": which, "partition": partition, "bodies": bodies, "complete": complete}
+    options: dict[str, Any] = {"which": which, "partition": partition, "bodies": bodies, "complete": complete}
     count = 0
     async with cluster(where) as client:
         known = await client.metadata(topic)
-        groups = [found.name for found in known.groups]
+        groups = [known_group.name for known_group in known.groups]
         if group.removesuffix("!dead") not in groups and not as_json:
             from quorumq.wire.hints import meant
 
             text = f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready"
             say(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)
-        async for found in client.peek(topic, group, limit=limit + 1, **what):
-            for name in found.ids(known.topics[0].id):
+        async for entry in client.peek(topic, group, limit=limit + 1, **options):
+            for name in entry.ids(known.topics[0].id):
                 if count == limit:
                     if not as_json:
                         say(f"there are more; --limit {2 * limit} shows more of them", err=True)
                     return
                 count += 1
-                _print(_line(found, name), as_json)
+                _print(_line(entry, name), as_json)
     if not count and not as_json:
         named = {"all": "messages", "dead": "dead letters"}.get(which, f"{which} messages")
         say(f"no {named} in {topic}", err=True)
@@ -129,12 +129,12 @@ async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId]
     check_missed(missed)
 
 
-def _line(found: Peek, name: MessageId) -> dict[str, Any]:
+def _line(entry: Peek, name: MessageId) -> dict[str, Any]:
     """Return one message for JSON."""
-    item = found.peeked
+    item = entry.peeked
     line: dict[str, Any] = {
         "id": str(name),
-        "partition": found.partition,
+        "partition": entry.partition,
         "state": item.state,
         "attempts": item.attempts,
         "interruptions": item.interruptions,
@@ -144,9 +144,9 @@ def _line(found: Peek, name: MessageId) -> dict[str, Any]:
     }
     if item.record.letter is not None:
         line["letter"] = letter_fields(item.record.letter)
-    message = found.bodies.get(name.seq)
+    message = entry.bodies.get(name.seq)
     if message is not None:
-        line |= {"published_ms": found.published_ms, **body_fields(message)}
+        line |= {"published_ms": entry.published_ms, **body_fields(message)}
     return line
 
 

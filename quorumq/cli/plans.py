@@ -107,9 +107,9 @@ def read_plan(path: Path) -> Iterator[Head | Decision | Wanted]:
                     decision.line = number
                     yield decision
                 else:
-                    wanted = _read(path, number, line, Wanted)
-                    _check_place(path, number, wanted, decision)
-                    yield wanted
+                    message = _read(path, number, line, Wanted)
+                    _check_place(path, number, message, decision)
+                    yield message
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
     if head is None:
@@ -121,13 +121,13 @@ def _read(path: Path, number: int, line: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(line, type=kind)
     except msgspec.DecodeError as error:
         text = line.decode(errors="backslashreplace").strip()
-        what = {Head: "the head of a plan", Decision: "a decision", Wanted: "a message to redrive"}[kind]
-        raise UsageError(f"{path}, line {number}: {text[:120]!r} is not {what}: {error}") from None
+        expected = {Head: "the head of a plan", Decision: "a decision", Wanted: "a message to redrive"}[kind]
+        raise UsageError(f"{path}, line {number}: {text[:120]!r} is not {expected}: {error}") from None
 
 
-def _check_place(path: Path, number: int, wanted: Wanted, decision: Decision | None) -> None:
+def _check_place(path: Path, number: int, message: Wanted, decision: Decision | None) -> None:
     """Refuse a message that does not belong to the decision in front of it."""
-    where = f"{path}, line {number}: {wanted.id!r}"
+    where = f"{path}, line {number}: {message.id!r}"
     if decision is None:
         raise UsageError(f"{where} is a message without a decision in front of it")
     if decision.verdict != "redrive":
@@ -135,7 +135,7 @@ def _check_place(path: Path, number: int, wanted: Wanted, decision: Decision | N
             f"{where} is a message behind a decision to {decision.verdict}: only what is redriven has its ids in a plan"
         )
     try:
-        topic = wanted.name.partition.topic.hex()
+        topic = message.name.partition.topic.hex()
     except ValueError as error:
         raise UsageError(f"{path}, line {number}: {error}") from None
     if topic != decision.topic_id:
@@ -153,11 +153,11 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
     """
     topics: dict[str, Decision] = {}
     verdicts: Counter[str] = Counter()
-    wanted = 0
+    chosen = 0
     head: Head | None = None
     for part in read_plan(path):
         if isinstance(part, Wanted):
-            wanted += 1
+            chosen += 1
         elif isinstance(part, Decision):
             verdicts[part.verdict] += 1
             before = topics.setdefault(part.topic, part)
@@ -174,8 +174,8 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
         total: Counter[str] = Counter()
         counts: Counter[str] = Counter()
         try:
-            for decision, some in redrives(path):
-                await _redrive(client, decision, some, rate or decision.rate, dry_run, counts)
+            for decision, messages in redrives(path):
+                await _redrive(client, decision, messages, rate or decision.rate, dry_run, counts)
                 if as_json:
                     about = {"topic": decision.topic, "group": decision.group, "failure": decision.failure}
                     print_json({**about, **_counts(counts), "dry_run": dry_run})
@@ -187,21 +187,21 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
             so_far = plural(total["redriven"] + counts["redriven"], "message")
             say(f"redriven {so_far} so far; run it again to go on", err=True)
             raise
-    if wanted and total["unknown"] == wanted and head.cluster is None:
+    if chosen and total["unknown"] == chosen and head.cluster is None:
         raise UsageError(
-            f"none of the {plural(wanted, 'message')} of {path} is known here: all were settled and reclaimed "
+            f"none of the {plural(chosen, 'message')} of {path} is known here: all were settled and reclaimed "
             "since, or it is a plan of another cluster; it does not say of which"
         )
     if as_json:
         print_json({
-            "plan": str(path), "chosen": wanted, **_counts(total), "dry_run": dry_run,
+            "plan": str(path), "chosen": chosen, **_counts(total), "dry_run": dry_run,
             "hold": verdicts["hold"], "discard": verdicts["discard"],
         })  # fmt: skip
         return
-    say(f"{_words(total, dry_run)}" if wanted else "the plan has nothing to redrive")
-    left = [f"{count} to {verdict}" for verdict in ("hold", "discard") if (count := verdicts[verdict])]
-    if left:
-        say(f"left alone, as the plan says: {' and '.join(left)} (kinds of failures)", err=True)
+    say(f"{_words(total, dry_run)}" if chosen else "the plan has nothing to redrive")
+    left_alone = [f"{count} to {verdict}" for verdict in ("hold", "discard") if (count := verdicts[verdict])]
+    if left_alone:
+        say(f"left alone, as the plan says: {' and '.join(left_alone)} (kinds of failures)", err=True)
 
 
 async def _check(client: Client, path: Path, head: Head, topics: dict[str, Decision]) -> None:
@@ -230,15 +230,15 @@ def redrives(path: Path) -> Iterator[tuple[Decision, Iterator[Wanted]]]:
         decision = part if isinstance(part, Decision) else decision
         return decision
 
-    for found, parts in groupby(read_plan(path), behind):
-        if found is not None and found.verdict == "redrive":
-            yield found, (part for part in parts if isinstance(part, Wanted))
+    for decided, parts in groupby(read_plan(path), behind):
+        if decided is not None and decided.verdict == "redrive":
+            yield decided, (part for part in parts if isinstance(part, Wanted))
 
 
 async def _redrive(
     client: Client,
     decision: Decision,
-    wanted: Iterator[Wanted],
+    messages: Iterator[Wanted],
     rate: float | None,
     dry_run: bool,
     counts: Counter[str],
@@ -250,11 +250,11 @@ async def _redrive(
     look_at = LOOK_AT if rate is None else min(LOOK_AT, max(1, int(10 * rate)))
     most = LOOK_AT if rate is None else max(1, int(rate / 10))
     due = 0.0
-    while batch := list(islice(wanted, look_at)):
-        found = await client.lookup(decision.topic, decision.group, [item.name for item in batch])
+    while batch := list(islice(messages, look_at)):
+        peeks = await client.lookup(decision.topic, decision.group, [item.name for item in batch])
         items: list[Peek] = []
         for item in batch:
-            peek = found.get(item.name)
+            peek = peeks.get(item.name)
             became = became_of(item, peek.peeked.record if peek is not None else None)
             if became == "dead":
                 assert peek is not None
@@ -278,19 +278,19 @@ async def _redrive(
                 counts["changed"] += span.size
 
 
-def became_of(wanted: Wanted, record: Record | None) -> str:
+def became_of(message: Wanted, record: Record | None) -> str:
     """Return the present state of a message of a plan: ``dead`` as it was then, or one of OUTCOMES."""
     if record is None:
         return "unknown"
     if record.kind == Kind.ACKED:
         return "acked"
-    if record.n > wanted.n:
+    if record.n > message.n:
         return "redriven_before"
-    if record.generation > wanted.generation:
+    if record.generation > message.generation:
         return "rewound"
     if record.kind in (Kind.PURGED, Kind.SKIPPED):
         return "purged"
-    if record.kind == Kind.DEAD and (record.generation, record.n) == (wanted.generation, wanted.n):
+    if record.kind == Kind.DEAD and (record.generation, record.n) == (message.generation, message.n):
         return "dead"
     return "not_dead"
 

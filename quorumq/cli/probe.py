@@ -83,10 +83,10 @@ def _one(sock: socket.socket, reader: FrameReader, request: Any, number: int, en
             if isinstance(reply, Failed):
                 raise error_of(reply)
             return reply
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError
-        sock.settimeout(left)
+        sock.settimeout(remaining)
         data = sock.recv(1 << 20)
         if not data:
             raise OSError(f"it closed the connection{plain_hint(bool(own_ca()))}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def counter(what: str) -> Iterator[Callable[[], None]]:
+def counter(label: str) -> Iterator[Callable[[], None]]:
     """Give a function to call for each one done, and show how many are.
 
     Nothing is shown where standard error is not a terminal, nor where standard output is one too: there, the
@@ -23,7 +23,7 @@ def counter(what: str) -> Iterator[Callable[[], None]]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(label, total=None)
         yield lambda: bar.advance(task)
 
 
@@ -31,13 +31,13 @@ def counter(what: str) -> Iterator[Callable[[], None]]:
 def bar(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Give a function that reports the step under way, the number done, and the number in all."""
     if not shown:
-        yield lambda what, done, total: None
+        yield lambda label, done, total: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from quorumq.cli.common import console
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as found:
-        task = found.add_task("")
-        yield lambda what, done, total: found.update(task, description=what, completed=done, total=total)
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda label, done, total: progress.update(task, description=label, completed=done, total=total)

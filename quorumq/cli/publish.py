@@ -92,11 +92,11 @@ async def publish(
         async def confirm() -> None:
             nonlocal count
             async for pending in receive:
-                found = await pending.wait()
+                message_id = await pending.wait()
                 count += 1
                 advance()
-                line = {"id": str(found), "topic": topic, "partition": found.partition.number}
-                tell(str(found), line, as_json)
+                line = {"id": str(message_id), "topic": topic, "partition": message_id.partition.number}
+                tell(str(message_id), line, as_json)
 
         async with (
             cluster(where) as client,

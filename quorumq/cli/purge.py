@@ -71,7 +71,7 @@ async def purge_group(
         (name,), whose = names_of((topic,), group)
         if dead and not is_dead(whose):
             whose += "!dead"
-        what = "dead letter" if is_dead(whose) else "message"
+        noun = "dead letter" if is_dead(whose) else "message"
         source = whose.removesuffix("!dead")
         names = parsed(ids) if ids else None
         missed: dict[MessageId, str] = {}
@@ -81,13 +81,13 @@ async def purge_group(
         elif not yes:
             await client.backlog(name, source)  # a group that is not there is named before anything is asked
             count = 0
-            async for found in client.peek(name, whose, "all", partition=partition, complete=True):
-                if found.peeked.state in ("ready", "held", "delayed"):
-                    count += found.peeked.span.size
+            async for entry in client.peek(name, whose, "all", partition=partition, complete=True):
+                if entry.peeked.state in ("ready", "held", "delayed"):
+                    count += entry.peeked.span.size
         if not yes and names != []:
-            await confirmed(f"purge {plural(count, what)} of {name} for {source}?")
+            await confirmed(f"purge {plural(count, noun)} of {name} for {source}?")
         count = await client.purge(name, whose, partition=partition, ids=names)
-        tell(f"purged {plural(count, what)}", {"topic": name, "group": whose, "purged": count}, as_json)
+        tell(f"purged {plural(count, noun)}", {"topic": name, "group": whose, "purged": count}, as_json)
         check_missed([*missed.values()])
 
 
@@ -99,12 +99,12 @@ async def there(
 
     states = ("dead",) if is_dead(group) else ("ready", "held", "delayed")
     known = await client.lookup(topic, group, names)
-    what = f"no dead letter of {group.removesuffix('!dead')}" if is_dead(group) else f"not open for {group}"
-    found: dict[MessageId, Peek] = {}
+    reason = f"no dead letter of {group.removesuffix('!dead')}" if is_dead(group) else f"not open for {group}"
+    peeks: dict[MessageId, Peek] = {}
     for name in names:
         state = known[name].peeked.state if name in known else "not known"
         if state in states:
-            found[name] = known[name]
+            peeks[name] = known[name]
         else:
-            missed[name] = f"{name} is {what}: it is {state}"
-    return found
+            missed[name] = f"{name} is {reason}: it is {state}"
+    return peeks

@@ -45,17 +45,17 @@ async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_
     ID is what `publish` prints, and `peek` and `deadletters list --json`.
     """
     async with cluster(where) as client:
-        found = await client.show(topic, id, body=True)
-        told = sorted(_lines(history, found), key=lambda row: row["wall_ms"])
+        message = await client.show(topic, id, body=True)
+        lines = sorted(_lines(history, message), key=lambda row: row["wall_ms"])
         if as_json:
-            print_json({**_facts(found), "history": told})
+            print_json({**_facts(message), "history": lines})
         else:
-            _print(found)
+            _print(message)
             if history:
-                say(f"\nhistories, by each writer's own time of day: {plural(len(told), 'line')}")
-            for row in told:
+                say(f"\nhistories, by each writer's own time of day: {plural(len(lines), 'line')}")
+            for row in lines:
                 say(f"  {_told(row)}")
-        _check_known(found)
+        _check_known(message)
 
 
 def _check_known(life: Life) -> None:

@@ -52,12 +52,12 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as
     how long. The exit code is 69 if no node answers.
     """
     if not watch:
-        found = survey(nodes, timeout)
+        report = survey(nodes, timeout)
         if as_json:
-            print_json(found)
+            print_json(report)
         else:
-            _print(found)
-        _check_any(found, nodes)
+            _print(report)
+        _check_any(report, nodes)
         return
     if as_json or sys.stdout is None or not sys.stdout.isatty():
         while True:
@@ -102,14 +102,14 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
     seen: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (not row["up"], row["node"], row["address"])):
         seen.setdefault(row["node"] or row["address"], row)  # one node may be reached by two addresses
-    found = sorted(seen.values(), key=lambda row: (row["node"], row["address"]))
-    up = [row for row in found if row["up"]]
+    nodes = sorted(seen.values(), key=lambda row: (row["node"], row["address"]))
+    up = [row for row in nodes if row["up"]]
     topics = _topics(up)
     return {
         "cluster_id": up[0]["cluster_id"] if up else "",
-        "nodes": found,
+        "nodes": nodes,
         "topics": topics,
-        "problems": [*_problems(found, topics)],
+        "problems": [*_problems(nodes, topics)],
     }
 
 
@@ -161,7 +161,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in up:
         for part in row.get("partitions", ()):
             replicas.setdefault(part["topic"], {}).setdefault(part["partition"], []).append(part)
-    found = []
+    topics = []
     for topic in sorted(replicas):
         groups: dict[str, dict[str, int]] = {}
         kept: dict[str, float] = {}
@@ -186,7 +186,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 # A redriven message has a record too, and is not done.
                 settled = max(facts["settled"] for facts in of_group) - dead
                 total["done"] += max(min(settled, here - ready - held - dead), 0)
-        found.append(
+        topics.append(
             {
                 "topic": topic,
                 "partitions": len(replicas[topic]),
@@ -198,14 +198,14 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "kept_s": max(kept.values(), default=None),
             }
         )
-    return found
+    return topics
 
 
-def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    up = sum(row["up"] for row in found)
-    if 0 < up <= len(found) // 2:
-        yield f"only {up} of {len(found)} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
-    for row in found:
+def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    up = sum(row["up"] for row in rows)
+    if 0 < up <= len(rows) // 2:
+        yield f"only {up} of {len(rows)} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
+    for row in rows:
         name = row["node"] or row["address"]
         if not row["up"]:
             yield f"{row['node'] or 'a node'} is down: {row['error']}"
@@ -249,14 +249,14 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
             )
         gone = [
             other["node"]
-            for other in found
+            for other in rows
             if other["up"]
             and other["node"] != name
             and not row.get("peers", {}).get(other["node"], {}).get("up")
         ]
         if gone:
             yield f"{name} has no connection to {', '.join(gone)}, which answers here: check the network"
-    full = any(row.get("disk_full") for row in found)
+    full = any(row.get("disk_full") for row in rows)
     for topic in topics:
         if full and topic["messages"] and not topic["groups"]:
             yield (
@@ -277,9 +277,9 @@ def _problems(found: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, 
 
 def _problems_of_files(name: str, row: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of files that a node reads while it runs."""
-    left = row.get("certificate_expires_s")
-    if left is not None and left < CERTIFICATE_WARN_S:
-        when = f"ends in {left // 86400} days" if left >= 0 else "has ended"
+    remaining_s = row.get("certificate_expires_s")
+    if remaining_s is not None and remaining_s < CERTIFICATE_WARN_S:
+        when = f"ends in {remaining_s // 86400} days" if remaining_s >= 0 else "has ended"
         yield f"{name}'s certificate {when}: put a new one in place, it is read without a restart"
     if row.get("clients_file_problem"):
         yield f"{name} goes by the clients file of before: {row['clients_file_problem']}"
@@ -294,11 +294,11 @@ def _names(node: str, used: Mapping[str, int]) -> Iterator[str]:
             )
 
 
-def _check_any(found: Mapping[str, Any], nodes: Sequence[str]) -> None:
-    if not any(row["up"] for row in found["nodes"]):
+def _check_any(report: Mapping[str, Any], nodes: Sequence[str]) -> None:
+    if not any(row["up"] for row in report["nodes"]):
         from quorumq.cli.probe import nobody
 
-        raise nobody(nodes, [row["error"].removeprefix(f"{row['address']}: ") for row in found["nodes"]])
+        raise nobody(nodes, [row["error"].removeprefix(f"{row['address']}: ") for row in report["nodes"]])
 
 
 def _free(row: Mapping[str, Any]) -> str:
@@ -329,16 +329,16 @@ def _node_state(row: Mapping[str, Any]) -> str:
     return "[green]up[/]"
 
 
-def _tables(found: Mapping[str, Any]) -> Any:
+def _tables(report: Mapping[str, Any]) -> Any:
     from rich.console import Group
     from rich.markup import escape
     from rich.text import Text
 
     nodes = table(
         "node", "|address", "state", ">start", "sees", ">clock", ">free", ">fsync", cut=True,
-        title=f"cluster {escape(found['cluster_id'])}" if found["cluster_id"] else None,
+        title=f"cluster {escape(report['cluster_id'])}" if report["cluster_id"] else None,
     )  # fmt: skip
-    for row in found["nodes"]:
+    for row in report["nodes"]:
         if not row["up"]:
             nodes.add_row(row["node"] or "?", row["address"], _node_state(row), *[""] * 5)
             continue
@@ -348,12 +348,12 @@ def _tables(found: Mapping[str, Any]) -> Any:
             f"{row['clock_difference_s']:+.3f} s", _free(row), "" if fsync is None else f"{fsync:.1f} ms",
         )  # fmt: skip
     parts: list[Any] = [nodes]
-    if found["topics"]:
+    if report["topics"]:
         # On a narrow terminal names are cut, never numbers.
         topics = table(
             "topic", ">partitions", ">messages", "group", ">ready", ">held", ">dead", ">done", cut=True
         )
-        for topic in found["topics"]:
+        for topic in report["topics"]:
             first = [escape(topic["topic"]), str(topic["partitions"]), f"{topic['messages']:,}"]
             for name, counts in topic["groups"].items() or [("", {})]:
                 dead = counts.get("dead", 0)
@@ -365,8 +365,8 @@ def _tables(found: Mapping[str, Any]) -> Any:
                 )  # fmt: skip
                 first = ["", "", ""]
         parts += [Text(), topics]
-    parts += [Text(line) for line in _keepers(found["topics"])]
-    parts += [Text(f"! {problem}") for problem in found["problems"]]
+    parts += [Text(line) for line in _keepers(report["topics"])]
+    parts += [Text(f"! {problem}") for problem in report["problems"]]
     return Group(*parts)
 
 
@@ -380,6 +380,6 @@ def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print(report: Mapping[str, Any]) -> None:
     show: Callable[..., None] = console().print
-    show(_tables(found))
+    show(_tables(report))

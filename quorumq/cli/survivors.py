@@ -74,13 +74,13 @@ def declare(
     from quorumq.core.messages import DeclareSurvivors, DeclareSurvivorsReply, Metadata, MetadataReply
 
     rows = survey(nodes, min(ASK_TIMEOUT_S, timeout))["nodes"]
-    left = [row["address"] for row in rows if row["up"] and row["trusted"]]
-    if not left:
+    trusted = [row["address"] for row in rows if row["up"] and row["trusted"]]
+    if not trusted:
         raise TooFewReplicas(
             f"no node that answers at {', '.join(row['address'] for row in rows)} is trusted: start "
             "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
         )
-    _, plan, known = ask(left[0], DeclareSurvivors(), Metadata(), timeout=timeout)
+    _, plan, known = ask(trusted[0], DeclareSurvivors(), Metadata(), timeout=timeout)
     assert isinstance(plan, DeclareSurvivorsReply), plan
     assert isinstance(known, MetadataReply), known
     facts = _facts(plan, known)
@@ -89,8 +89,8 @@ def declare(
     if not dry_run:
         if not yes:
             run(confirmed, f"declare that {_names(plan.survivors)} is all there is?")
-        ask(left[0], DeclareSurvivors(plan.survivors), timeout=timeout)
-        facts["waiting"] = _wait(left, plan, wait)
+        ask(trusted[0], DeclareSurvivors(plan.survivors), timeout=timeout)
+        facts["waiting"] = _wait(trusted, plan, wait)
     if as_json:
         print_json({**facts, "declared": not dry_run})
     elif not dry_run:

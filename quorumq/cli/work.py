@@ -39,12 +39,12 @@ def named(text: str) -> Any:
     """
     module, _, attribute = text.rpartition(":")
     try:
-        found: Any = _imported(text, module) if module else builtins
+        target: Any = _imported(text, module) if module else builtins
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except AttributeError as error:
         raise UsageError(f"{text!r} is not there: {error}; write it as module:name") from error
-    return found
+    return target
 
 
 def _imported(text: str, module: str) -> Any:
