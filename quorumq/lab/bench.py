@@ -233,11 +233,11 @@ def floor(messages: int, as_json: bool) -> None:
 
     with tempfile.TemporaryDirectory(prefix="quorumq-floor-") as folder:
         machine = {**machine_facts(), "fsync_ms": fsync_ms(Path(folder))}
-        found = {loop: measure(messages, loop, Path(folder)) for loop in LOOPS}
+        results = {loop: measure(messages, loop, Path(folder)) for loop in LOOPS}
     if as_json:
-        print_json({"bench": "floor", "messages": messages, "machine": machine, "whole_ms": found})
+        print_json({"bench": "floor", "messages": messages, "machine": machine, "whole_ms": results})
         return
-    rows = [(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}") for loop, ms in found.items()]
+    rows = [(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}") for loop, ms in results.items()]
     print_table(("|whole", ">p50, ms", ">p99, ms"), rows)
 
 
@@ -281,10 +281,12 @@ def _run(workload: Workload, options: dict[str, Any]) -> None:
                     tell=lambda text: click.echo(text, err=True),
                 )
             )
-        found = [measure(workload.kind, {**options, **more}, cluster) | dict(more) for more in workload.runs]
-    result = {"bench": workload.name, **found[0]}
-    if len(found) > 1:
-        result = {"bench": workload.name, "machine": found[0]["machine"], "verified": True, "runs": found}
+        results = [
+            measure(workload.kind, {**options, **more}, cluster) | dict(more) for more in workload.runs
+        ]
+    result = {"bench": workload.name, **results[0]}
+    if len(results) > 1:
+        result = {"bench": workload.name, "machine": results[0]["machine"], "verified": True, "runs": results}
     if options["as_json"]:
         print_json(result)
     else:
@@ -307,11 +309,11 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
         runner = kind(addresses, options, progress, cluster)
         try:
             if options["warm_up"]:
-                runner.progress = lambda what, done, total: progress(f"warm-up: {what}", done, total)
+                runner.progress = lambda label, done, total: progress(f"warm-up: {label}", done, total)
                 runner.phase(f"{name}-warm-up", min(options["warm_up"], messages))
                 runner.progress = progress
             before = runner.nodes_cpu_s()
-            found = runner.phase(name, messages)
+            figures = runner.phase(name, messages)
             after = runner.nodes_cpu_s()
         finally:
             runner.stop()
@@ -322,10 +324,10 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
         "partitions": options["partitions"],
         "nodes": "own" if cluster is not None else addresses,
         "machine": machine,
-        **found,
+        **figures,
         "verified": True,
     }
-    if before is not None and after is not None and "nodes_cpu_s" not in found:
+    if before is not None and after is not None and "nodes_cpu_s" not in figures:
         result["nodes_cpu_s"] = round(after - before, 3)
     return result
 

@@ -130,36 +130,36 @@ def frames_of(number: int) -> list[bytes]:
 
 def ask_by_epoll(sock: socket.socket, messages: int) -> list[float]:
     """Send one frame after the other; return the seconds that each message took."""
-    found = []
+    seconds = []
     with selectors.DefaultSelector() as selector:
         selector.register(sock, selectors.EVENT_READ)
         for number in range(messages):
             began = time.perf_counter()
             for frame in frames_of(number):
                 sock.sendall(frame)
-                left = frame
-                while left:
+                expected = frame
+                while expected:
                     selector.select()
-                    left = left.removeprefix(sock.recv(len(left)))
-            found.append(time.perf_counter() - began)
-    return found
+                    expected = expected.removeprefix(sock.recv(len(expected)))
+            seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def ask_by_trio(sock: socket.socket, messages: int) -> list[float]:
     """Send one frame after the other on trio's stream; return the seconds that each message took."""
 
     async def main() -> list[float]:
-        found = []
+        seconds = []
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         for number in range(messages):
             began = time.perf_counter()
             for frame in frames_of(number):
                 await stream.send_all(frame)
-                left = frame
-                while left:
-                    left = left.removeprefix(await stream.receive_some(len(left)))
-            found.append(time.perf_counter() - began)
-        return found
+                expected = frame
+                while expected:
+                    expected = expected.removeprefix(await stream.receive_some(len(expected)))
+            seconds.append(time.perf_counter() - began)
+        return seconds
 
     return trio.run(main)
 

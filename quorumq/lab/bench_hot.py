@@ -75,10 +75,10 @@ class Meter:
     def take(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return counts, and nanoseconds by layer, since this was called last."""
         self._switch(self._layer)
-        found = dict(self.counts), dict(self.ns)
+        taken = dict(self.counts), dict(self.ns)
         self.counts.clear()
         self.ns.clear()
-        return found
+        return taken
 
 
 class Unsynced(RealDisk):
@@ -257,10 +257,12 @@ class HotCluster:
             max_wait=0.0, hold_time=20.0, sent_at=0.0,
         )  # fmt: skip
         parts: Sequence[WireSlice] = self.ask("n1", fetch).slices
-        found = self.meter.timed("client", lambda: [one.payload for part in parts for one in part.messages()])
-        if found != payloads:
+        received = self.meter.timed(
+            "client", lambda: [one.payload for part in parts for one in part.messages()]
+        )
+        if received != payloads:
             raise VerificationFailed(
-                f"{len(found)} messages were delivered, and not those that were published"
+                f"{len(received)} messages were delivered, and not those that were published"
             )
         return [SignedNamed(delivery.signed, ()) for part in parts for delivery in part.deliveries]
 
@@ -279,7 +281,7 @@ def measure(
     Returns:
         rows with ``messages``, ``operation``, ``us`` (the median by layer) and ``counts`` (of the last turn, exact).
     """
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="quorumq-hot-") as folder:
         cluster = HotCluster(Path(folder))
         try:
@@ -309,10 +311,12 @@ def measure(
                         layer: round(statistics.median(ns.get(layer, 0) for _, ns in taken) / 1000, 1)
                         for layer in layers
                     }
-                    found.append({"messages": messages, "operation": name, "us": us, "counts": taken[-1][0]})
+                    results.append(
+                        {"messages": messages, "operation": name, "us": us, "counts": taken[-1][0]}
+                    )
         finally:
             cluster.close()
-    return found
+    return results
 
 
 def calls_by_file(profiler: cProfile.Profile, messages: int) -> list[dict[str, Any]]:

@@ -135,15 +135,15 @@ class Ledger:
             for number in range(self._published.get(producer, 0), len(counts))
             if counts[number]
         ]
-        for found, what in (
+        for messages, problem in (
             (missing, "published and never acked"),
             ([] if repeats else self.repeats, "acked more than once"),
             (unknown, "acked and never published"),
         ):
-            if found:
-                first = ", ".join(f"{producer}/{number}" for producer, number in found[:5])
+            if messages:
+                first = ", ".join(f"{producer}/{number}" for producer, number in messages[:5])
                 problems.append(
-                    f"{len(found)} {what} (producer/number {first}{', …' if len(found) > 5 else ''})"
+                    f"{len(messages)} {problem} (producer/number {first}{', …' if len(messages) > 5 else ''})"
                 )
         if problems:
             raise VerificationFailed(

@@ -173,30 +173,30 @@ class Bench:
             VerificationFailed: a worker found a payload that was not published.
         """
         try:
-            told = self.said.get(timeout=SILENCE_MAX_S)
+            message = self.said.get(timeout=SILENCE_MAX_S)
         except queue.Empty:
             raise WorkerFailed(
                 f"nothing came from any worker for {SILENCE_MAX_S:g} s: look at the nodes' logs"
             ) from None
-        kind = told.line.get("is")
+        kind = message.line.get("is")
         if kind == "gone":
-            raise WorkerFailed(f"the {told.worker.name} process ended: its last words are above")
+            raise WorkerFailed(f"the {message.worker.name} process ended: its last words are above")
         if kind == "failed":
-            error = VerificationFailed if told.line["code"] == VerificationFailed.code else WorkerFailed
-            raise error(f"{told.worker.name}: {told.line['text']}")
-        return told
+            error = VerificationFailed if message.line["code"] == VerificationFailed.code else WorkerFailed
+            raise error(f"{message.worker.name}: {message.line['text']}")
+        return message
 
     def _collect(self, workers: Sequence[Worker], kind: str) -> list[dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        while len(found) < len(workers):
-            told = self.next()
-            if told.line["is"] == kind:
-                found[told.worker.name] = told.line
-        return [found[worker.name] for worker in workers]
+        lines: dict[str, dict[str, Any]] = {}
+        while len(lines) < len(workers):
+            message = self.next()
+            if message.line["is"] == kind:
+                lines[message.worker.name] = message.line
+        return [lines[worker.name] for worker in workers]
 
     def follow(
         self,
-        what: str,
+        label: str,
         ledgers: Mapping[str, Ledger],
         messages: int,
         *,
@@ -207,7 +207,7 @@ class Bench:
         """Take reports until all is published and/or settled by each group; the producers' last lines.
 
         Args:
-            what: name of this step, for the progress.
+            label: name of this step, for the progress.
             ledgers: ledgers by group.
             messages: messages that are published.
             published, settled: reports to wait for.
@@ -219,8 +219,8 @@ class Bench:
         done = 0
         self.timeline, self.processor = [(time.monotonic(), 0)], [(self.nodes_cpu_s() or 0.0, 0)]
         while (published and len(producers) < len(self.producers)) or (settled and done < total):
-            told = self.next()
-            line = told.line
+            message = self.next()
+            line = message.line
             if line["is"] == "published":
                 producers.append(line)
                 for ledger in ledgers.values():
@@ -229,12 +229,12 @@ class Bench:
                 ledgers[line["group"]].add_settled(line["runs"])
                 ledgers[line["group"]].outcomes.update(line["outcomes"])
             if line["is"] in ("published", "publishing"):
-                counts[told.worker.name] = line["count"]
+                counts[message.worker.name] = line["count"]
             done = sum(one.settled for one in ledgers.values()) if settled else sum(counts.values())
             self.timeline.append((time.monotonic(), done))
             if self.options.get("tenths"):
                 self.processor.append((self.nodes_cpu_s() or 0.0, done))
-            self.progress(what, done, total)
+            self.progress(label, done, total)
             if halfway is not None and 2 * done >= total:
                 halfway()
                 halfway = None
@@ -331,22 +331,22 @@ class Drain(Bench):
         ledgers["bench"].check()
         for line in consumed:  # how long messages waited for consumers to begin says nothing
             line["latencies"] = []
-        found = {
+        figures = {
             "publish": _rate(messages, _span_s(produced)),
             "consume": _rate(messages, _span_s(consumed)),
             **_outcome(ledgers.values(), produced, consumed),
         }
         if not self.options.get("tenths"):
-            return found
-        found["tenths"] = rates
+            return figures
+        figures["tenths"] = rates
         if memory is not None and full is not None and self.cluster is not None:
-            found["node_bytes_a_message"] = round((full - memory) / messages / len(self.cluster.nodes))
+            figures["node_bytes_a_message"] = round((full - memory) / messages / len(self.cluster.nodes))
         if any(points[-1][0] for points in cpu.values()):
-            found["cpu_tenths"] = {step: cpu_by_tenth(points) for step, points in cpu.items()}
-            found["nodes_cpu_s"] = round(sum(points[-1][0] - points[0][0] for points in cpu.values()), 3)
+            figures["cpu_tenths"] = {step: cpu_by_tenth(points) for step, points in cpu.items()}
+            figures["nodes_cpu_s"] = round(sum(points[-1][0] - points[0][0] for points in cpu.values()), 3)
         if restart_s is not None:
-            found["restart_s"] = round(restart_s, 2)
-        return found
+            figures["restart_s"] = round(restart_s, 2)
+        return figures
 
     def restart_s(self) -> float | None:
         """Kill a node, and start it again: how long until it answers."""
@@ -382,10 +382,10 @@ class Stream(Bench):
             ledger.check(repeats=self.repeats)
         began = min(line["began_ns"] for line in produced)
         seconds = (max(line["ended_ns"] for line in consumed) - began) / 1e9
-        found = {"stream": _rate(messages, seconds), "publish": _rate(messages, _span_s(produced))}
+        figures = {"stream": _rate(messages, seconds), "publish": _rate(messages, _span_s(produced))}
         if len(groups) > 1:
-            found["deliveries"] = _rate(messages * len(groups), seconds)
-        return {**found, **self.more(), **_outcome(ledgers.values(), produced, consumed)}
+            figures["deliveries"] = _rate(messages * len(groups), seconds)
+        return {**figures, **self.more(), **_outcome(ledgers.values(), produced, consumed)}
 
     def halfway(self, topic: str) -> Callable[[], None] | None:
         """Return the action for when half of the messages are through, or None."""

@@ -164,14 +164,14 @@ class Consuming:
     async def _take(self, batches: Any, slots: trio.Semaphore, nursery: trio.Nursery) -> None:
         async for messages in batches:
             now = time.monotonic_ns()
-            found = [self.payloads.check(message.payload) for message in messages]
-            for message, stamped in zip(messages, found, strict=True):
+            checked = [self.payloads.check(message.payload) for message in messages]
+            for message, stamped in zip(messages, checked, strict=True):
                 if stamped.number % SAMPLE == 0:
                     self.latencies.append((now - stamped.published_ns) / 1e9)
                 self.redelivered += message.attempt > 1
             self.seen += len(messages)
             await slots.acquire()
-            nursery.start_soon(self._ack, messages, [(one.producer, one.number) for one in found], slots)
+            nursery.start_soon(self._ack, messages, [(one.producer, one.number) for one in checked], slots)
 
     async def _ack(
         self, messages: Sequence[Message], numbers: list[tuple[int, int]], slots: trio.Semaphore
@@ -293,10 +293,10 @@ def main() -> int:
     try:
         trio.run(work)
     except BaseException as error:
-        found = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
-        if not all(isinstance(leaf, QuorumqError) for leaf in found):
+        errors = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+        if not all(isinstance(leaf, QuorumqError) for leaf in errors):
             raise
-        worst = next((leaf for leaf in found if isinstance(leaf, VerificationFailed)), found[0])
+        worst = next((leaf for leaf in errors if isinstance(leaf, VerificationFailed)), errors[0])
         assert isinstance(worst, QuorumqError)
         say(**{"is": "failed", "code": worst.code, "text": str(worst)})
         return 1

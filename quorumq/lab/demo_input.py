@@ -83,14 +83,14 @@ def installation_files() -> list[Path]:
     ]
     # os.walk, not rglob, for speed: some installations have tens of thousands of files. One root may be within
     # another, so the paths are what is told apart.
-    found = {
+    paths = {
         os.path.join(folder, name): None
         for root in dict.fromkeys(map(os.path.realpath, roots))
         for folder, _, names in os.walk(root)
         for name in names
         if name.endswith(".py")
     }
-    return [Path(path) for path in sorted(found)]
+    return [Path(path) for path in sorted(paths)]
 
 
 def pieces_of_installation(

@@ -119,13 +119,13 @@ class Run:
     async def _collect(self) -> list[Piece]:
         if self.pieces is not None:
             return self.pieces
-        found = await trio.to_thread.run_sync(
+        collected = await trio.to_thread.run_sync(
             lambda: [*malformed_pieces(), *pieces_of_installation(installation_files())],
             abandon_on_cancel=True,
         )
         # The malformed ones come at regular distances, so that they meet every part of the run.
-        ours = [piece for piece in found if piece.malformed]
-        rest = [piece for piece in found if not piece.malformed]
+        ours = [piece for piece in collected if piece.malformed]
+        rest = [piece for piece in collected if not piece.malformed]
         step = max(1, len(rest) // (len(ours) + 1))
         for index, piece in enumerate(ours, 1):
             rest.insert(index * (step + 1) - 1, piece)
@@ -223,8 +223,8 @@ class Run:
                     scene = self.scene.nodes[name]
                     scene.held = held_in(facts)
                     scene.messages = sum(part["messages"] for part in facts["partitions"])
-                    left = facts["quarantine_s"]
-                    scene.state = f"quarantine {left:.1f} s" if left > 0 else "up"
+                    quarantine_s = facts["quarantine_s"]
+                    scene.state = f"quarantine {quarantine_s:.1f} s" if quarantine_s > 0 else "up"
             await trio.sleep(STATUS_EVERY_S)
 
     async def _status(self, name: str) -> dict[str, Any] | None:

@@ -169,11 +169,11 @@ class Account:
 
     def overlapping(self) -> list[MessageKey]:
         """Return one entry for each delivery that came while an earlier one was inside its hold and not settled."""
-        found: list[MessageKey] = []
+        keys: list[MessageKey] = []
         for key, entries in self.deliveries.items():
             ordered = sorted(entries, key=lambda entry: entry.token)
-            found += [key for before, after in itertools.pairwise(ordered) if after.at < before.until]
-        return found
+            keys += [key for before, after in itertools.pairwise(ordered) if after.at < before.until]
+        return keys
 
     def strangers(self) -> list[MessageKey]:
         """Return the messages that were delivered without having been published."""

@@ -147,14 +147,14 @@ def _states(titles: tuple[str, str, str], rows: list[tuple[str, str, int, int]])
     from rich.table import Table
 
     who, *numbers = titles
-    found = Table(box=None, padding=(0, 2), header_style="dim")
-    found.add_column(who, min_width=9, no_wrap=True)
-    found.add_column(min_width=16, no_wrap=True)
+    rich_table = Table(box=None, padding=(0, 2), header_style="dim")
+    rich_table.add_column(who, min_width=9, no_wrap=True)
+    rich_table.add_column(min_width=16, no_wrap=True)
     for title in numbers:
-        found.add_column(title, justify="right", min_width=9, no_wrap=True)
+        rich_table.add_column(title, justify="right", min_width=9, no_wrap=True)
     for name, state, one, other in rows:
-        found.add_row(name, _coloured(state), f"{one:,}", f"{other:,}")
-    return found
+        rich_table.add_row(name, _coloured(state), f"{one:,}", f"{other:,}")
+    return rich_table
 
 
 def _coloured(state: str) -> Any:
@@ -175,8 +175,8 @@ def verdict_table(verdict: Verdict) -> Any:
     table.add_column(justify="right", min_width=9)
     table.add_column()
 
-    def row(number: int, what: str, *, bad: bool = False) -> None:
-        table.add_row(Text(f"{number:,}", style="bold red" if bad else ""), what)
+    def row(number: int, text: str, *, bad: bool = False) -> None:
+        table.add_row(Text(f"{number:,}", style="bold red" if bad else ""), text)
 
     row(verdict.published, "published")
     row(verdict.delivered, "delivered")

@@ -104,11 +104,11 @@ class Work:
 
     async def _ack(self, messages: Sequence[Message]) -> None:
         """Ack until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
-        left = list(messages)
-        while left:
+        unsettled = list(messages)
+        while unsettled:
             with contextlib.suppress(Unanswered):
-                await self.client.ack(left, timeout=SETTLE_TIMEOUT_S)
-            left = [message for message in left if message.outcome is None]
+                await self.client.ack(unsettled, timeout=SETTLE_TIMEOUT_S)
+            unsettled = [message for message in unsettled if message.outcome is None]
 
     async def _give_up(self, message: Message, error: Exception) -> None:
         while True:

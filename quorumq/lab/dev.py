@@ -154,9 +154,9 @@ def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None
         probe = min(PROBE_S, end - now)
         lacks = []
         for name, address in zip(names, addresses, strict=True):
-            what = lack(address, name, names, probe, connected=True, quarantine=True)
-            if what:
-                lacks.append(f"{name} at {address} {what}")
+            missing = lack(address, name, names, probe, connected=True, quarantine=True)
+            if missing:
+                lacks.append(f"{name} at {address} {missing}")
         if not lacks:
             try:
                 ask(addresses[0], Metadata(topics), timeout=probe)
@@ -177,18 +177,20 @@ def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None
 
 def _watch(cluster: Any, died: dict[str, None], as_json: bool) -> None:
     """Print the nodes that end, until Ctrl-C; add to ``died`` those that failed by themselves."""
-    told: dict[str, None] = {}
+    reported: dict[str, None] = {}
     while True:
         time.sleep(0.2)
         for name in cluster.nodes:
-            if not cluster.running(name) and name not in told:
-                told[name] = None
-                left = sum(cluster.running(other) for other in cluster.nodes)
+            if not cluster.running(name) and name not in reported:
+                reported[name] = None
+                running = sum(cluster.running(other) for other in cluster.nodes)
                 code, log = cluster.exit_code(name), str(cluster.log_path(name))
                 if code > 0:
                     died[name] = None
                 if as_json:
-                    print_json({"ended": name, "running": left, "exit_code": code, "log": log})
+                    print_json({"ended": name, "running": running, "exit_code": code, "log": log})
                 else:
                     why = f" with exit code {code}, see {log}" if code > 0 else ""
-                    click.echo(f"{name} has ended{why}; {left} of {len(cluster.nodes)} nodes run", err=True)
+                    click.echo(
+                        f"{name} has ended{why}; {running} of {len(cluster.nodes)} nodes run", err=True
+                    )

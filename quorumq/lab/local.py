@@ -116,10 +116,10 @@ class LocalCluster:
         else:
             self.directory = Path(keep).resolve()
             self.directory.mkdir(parents=True, exist_ok=True)
-            found = sorted(path.parent.name for path in self.directory.glob("n[1-9]/node.toml"))
-            if found and found != sorted(self.nodes):
+            names = sorted(path.parent.name for path in self.directory.glob("n[1-9]/node.toml"))
+            if names and names != sorted(self.nodes):
                 raise UsageError(
-                    f"{self.directory} has a cluster of the nodes {', '.join(found)}: ask for {len(found)} nodes, or "
+                    f"{self.directory} has a cluster of the nodes {', '.join(names)}: ask for {len(names)} nodes, or "
                     "give another directory (a cluster cannot change its size yet)"
                 )
         self._history = history
@@ -422,20 +422,20 @@ class LocalCluster:
             name: lack(self.address(name), name, names, probe, connected=connected, quarantine=quarantine)
             for name in names
         }
-        return {name: what for name, what in lacks.items() if what}
+        return {name: missing for name, missing in lacks.items() if missing}
 
     def _wait(self, names: list[str], timeout: float, *, connected: bool, quarantine: bool) -> None:
         now = time.monotonic()
         until, tell_at = now + timeout, now + TELL_EVERY_S
         while lacks := self._poll(names, min(PROBE_S, until - now), connected, quarantine):
             now = time.monotonic()
-            what = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
+            problems = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
             if now >= until:
                 raise NotReady(
-                    f"not ready after {timeout:g} s: {what}. Look at the nodes' logs, or allow more time"
+                    f"not ready after {timeout:g} s: {problems}. Look at the nodes' logs, or allow more time"
                 )
             if self._tell is not None and now >= tell_at:
-                self._tell(f"waiting: {what}")
+                self._tell(f"waiting: {problems}")
                 tell_at = now + TELL_EVERY_S
             time.sleep(min(POLL_S, until - now))
 
