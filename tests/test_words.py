@@ -39,7 +39,6 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "comment": {"tests": 58},
     "variable": {
         "quorumq/core": 252,
-        "quorumq/history": 3,
         "quorumq/audit": 16,
         "quorumq": 2,
         "sim": 286,

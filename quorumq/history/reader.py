@@ -27,7 +27,7 @@ def histories_of(path: Path) -> list[Path]:
         Nothing if the path does not exist.
     """
     if path.is_dir():
-        return sorted(found for found in path.rglob("*") if found.name.endswith(SUFFIXES) and found.is_file())
+        return sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
     return [path] if path.is_file() else []
 
 

@@ -48,17 +48,17 @@ def topic_label(topic: bytes, name: str) -> str:
 
 def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object]:
     """Return the settings that a register has or a request names; times have a point, from all writers."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for name in ("partitions", *SETTINGS):
         value = getattr(source, name)
         if value is not None and name == "auto_create_groups":
-            found[name] = int(value)
+            result[name] = int(value)
         elif value is not None:
             exact = name in ("partitions", "max_deliveries", "on_expiry")
-            found[name] = (
+            result[name] = (
                 value if exact else [float(it) for it in value] if name == "backoff" else float(value)
             )
-    return found
+    return result
 
 
 def register_value(group: Group) -> dict[str, object]:

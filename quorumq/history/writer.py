@@ -170,9 +170,9 @@ def _cut_torn_line(path: str | os.PathLike[str]) -> None:
         while at > 0:
             start = max(0, at - BUFFER_BYTES)
             file.seek(start)
-            found = file.read(at - start).rfind(b"\n")
-            if found >= 0:
-                at = start + found + 1
+            newline = file.read(at - start).rfind(b"\n")
+            if newline >= 0:
+                at = start + newline + 1
                 break
             at = start
         if at != end:
