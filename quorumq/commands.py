@@ -68,21 +68,21 @@ def in_a_sentence() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        found = list(leaves(error))
-        full = next((leaf for leaf in found if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None)
+        errors = list(leaves(error))
+        full = next((leaf for leaf in errors if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None)
         if full is not None and full.filename is None:
             sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself
             raise Reported(StorageError(f"the output cannot be written: {full.strerror}")) from error
-        signals = [leaf.args for leaf in found if isinstance(leaf, KeyboardInterrupt)]
+        signals = [leaf.args for leaf in errors if isinstance(leaf, KeyboardInterrupt)]
         if signals:
             (number,) = signals[0] or (signal.SIGINT,)
             raise click.exceptions.Exit(SIGNALLED + number) from None
-        if all(isinstance(leaf, QuorumqError) for leaf in found):
-            first = found[0]
+        if all(isinstance(leaf, QuorumqError) for leaf in errors):
+            first = errors[0]
             assert isinstance(first, QuorumqError)
             raise Reported(first) from error
-        if len(found) == 1 and found[0] is not error:
-            raise found[0] from None
+        if len(errors) == 1 and errors[0] is not error:
+            raise errors[0] from None
         raise
 
 

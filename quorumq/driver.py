@@ -182,8 +182,8 @@ class Driver:
                 if not self.events:
                     self.port.flush()
                     # Once silent, no effect waits any more, and nothing may stand behind the last records.
-                    wanted = (self.waiting or self._sync_wanted) and not self.silent
-                    if wanted and self.commit():
+                    sync_now = (self.waiting or self._sync_wanted) and not self.silent
+                    if sync_now and self.commit():
                         self.port.flush()  # it may be over
                 if not self.events or self.ended:
                     break

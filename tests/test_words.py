@@ -39,8 +39,7 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "comment": {"tests": 58},
     "variable": {
         "quorumq/core": 252,
-        "quorumq/audit": 16,
-        "quorumq": 2,
+        "quorumq/audit": 1,
         "sim": 286,
         "spark": 166,
         "tests": 685,

@@ -132,12 +132,12 @@ def place(
 
 def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
     """Return this clock, and all that any number of steps lead to."""
-    found, new = {clock}, [clock]
+    reached, new = {clock}, [clock]
     while new:
-        more = steps.get(new.pop(), set()) - found
-        found |= more
+        more = steps.get(new.pop(), set()) - reached
+        reached |= more
         new += more
-    return found
+    return reached
 
 
 def culprits(
@@ -156,9 +156,9 @@ def culprits(
     if agree(()):
         return set()
     for size in (1, 2):
-        found = {it for some in combinations(clocks, size) if agree(some) for it in some}
-        if found:
-            return found
+        guilty = {it for chosen in combinations(clocks, size) if agree(chosen) for it in chosen}
+        if guilty:
+            return guilty
         if len(clocks) > TRIED_MAX:
             break
     return None
@@ -201,14 +201,14 @@ class _Graph:
     @property
     def broken(self) -> list[Broken]:
         """Return the clocks that broke, and the readings between which: breaks that overlap, or nearly so, are one."""
-        found: list[Broken] = []
+        breaks: list[Broken] = []
         for clock, a, b in sorted(self.cut | {(clock, k, k) for clock, k in self.dropped}):
             begin, end = a * self.width, (b + 1) * self.width
-            if found and found[-1].clock == clock and begin <= found[-1].end + BREAK_S:
-                found[-1] = Broken(clock, found[-1].begin, max(end, found[-1].end))
+            if breaks and breaks[-1].clock == clock and begin <= breaks[-1].end + BREAK_S:
+                breaks[-1] = Broken(clock, breaks[-1].begin, max(end, breaks[-1].end))
             else:
-                found.append(Broken(clock, begin, end))
-        return found
+                breaks.append(Broken(clock, begin, end))
+        return breaks
 
     def _build(self) -> None:
         chains: dict[str, set[int]] = defaultdict(set)
@@ -216,8 +216,8 @@ class _Graph:
             for clock, window in bound.ends:
                 if clock != self.reference:
                     chains[clock].add(window)
-        self.chains = {clock: sorted(some) for clock, some in sorted(chains.items())}
-        windows = [(clock, window) for clock, some in self.chains.items() for window in some]
+        self.chains = {clock: sorted(chain) for clock, chain in sorted(chains.items())}
+        windows = [(clock, window) for clock, chain in self.chains.items() for window in chain]
         self.names = [(self.reference, 0), *windows]
         self.nodes = {name: node for node, name in enumerate(self.names)}
         self.edges: list[dict[int, tuple[float, tuple[str, int, int] | None]]] = [{} for _ in self.names]
@@ -228,9 +228,9 @@ class _Graph:
             slack = sum(sum(map(abs, self.rate(clock))) * self.width / 2 for clock, _ in ends)
             early, late = (self._node(*end) for end in ends)
             self._edge(late, early, bound.seconds + slack, None)
-        for clock, some in self.chains.items():
+        for clock, chain in self.chains.items():
             rate, wander = self.rate(clock)
-            for a, b in pairwise(some):
+            for a, b in pairwise(chain):
                 if (clock, a, b) in self.cut:
                     continue
                 link, apart = (clock, a, b), (b - a) * self.width
@@ -294,10 +294,10 @@ class _Graph:
             return False
         back: list[dict[int, float]] = [{} for _ in self.names]
         there: list[dict[int, float]] = [
-            {v: weight for v, (weight, _) in some.items()} for some in self.edges
+            {v: weight for v, (weight, _) in edges.items()} for edges in self.edges
         ]
-        for u, some in enumerate(there):
-            for v, weight in some.items():
+        for u, edges in enumerate(there):
+            for v, weight in edges.items():
                 back[v][u] = weight
         self.high = _shortest(there, self.potential)
         self.low = [-it for it in _shortest(back, [-it for it in self.potential])]
@@ -305,9 +305,9 @@ class _Graph:
 
     def measured(self) -> dict[str, tuple[float, float]]:
         """Return the rate that the intervals leave to each clock, and its greatest error."""
-        found = {}
-        for clock, some in self.chains.items():
-            placed = [(k * self.width, *it) for k in some if (it := self._placed(clock, k)) is not None]
+        result = {}
+        for clock, chain in self.chains.items():
+            placed = [(k * self.width, *it) for k in chain if (it := self._placed(clock, k)) is not None]
             slowest, fastest = -RATE_MAX, RATE_MAX
             if len(placed) > 1 and not any(name == clock for name, *_ in self.cut):
                 for early, late in (
@@ -319,8 +319,8 @@ class _Graph:
             if slowest > fastest:
                 slowest, fastest = -RATE_MAX, RATE_MAX
             doubt = min((fastest - slowest) / 2 + WANDER, RATE_MAX)
-            found[clock] = ((fastest + slowest) / 2, doubt)
-        return found
+            result[clock] = ((fastest + slowest) / 2, doubt)
+        return result
 
     def _placed(self, clock: str, window: int) -> tuple[float, float] | None:
         node = self.nodes[(clock, window)]
@@ -333,29 +333,29 @@ class _Graph:
         for clock, begin, end in self.broken:
             margin = min(end - begin, BREAK_S)  # set back, it shows times again that have no bounds there
             bad[clock].append(((begin - margin) / self.width, (end + margin) / self.width - 1))
-        for clock, wanted in windows.items():
+        for clock, numbers in windows.items():
             if clock == self.reference:
-                yield from (Window(clock, k, 0.0, 0.0) for k in wanted)
+                yield from (Window(clock, k, 0.0, 0.0) for k in numbers)
                 continue
-            some = [k for k in self.chains.get(clock, []) if self._placed(clock, k)]
-            if not some:
+            known = [k for k in self.chains.get(clock, []) if self._placed(clock, k)]
+            if not known:
                 continue
             rate, wander = self.rate(clock)
             at = 0
-            for k in sorted(wanted):
+            for k in sorted(numbers):
                 if any(a <= k <= b for a, b in bad[clock]):
                     continue
-                while at + 1 < len(some) and some[at + 1] <= k:
+                while at + 1 < len(known) and known[at + 1] <= k:
                     at += 1
                 low, high = -math.inf, math.inf
-                for near in some[at : at + 2]:
+                for near in known[at : at + 2]:
                     if any(min(near, k) <= a and b <= max(near, k) for a, b in bad[clock]):
                         continue  # it broke between the two
-                    found = self._placed(clock, near)
-                    assert found is not None
+                    bounds = self._placed(clock, near)
+                    assert bounds is not None
                     apart = (k - near) * self.width
-                    low = max(low, found[0] + rate * apart - wander * abs(apart))
-                    high = min(high, found[1] + rate * apart + wander * abs(apart))
+                    low = max(low, bounds[0] + rate * apart - wander * abs(apart))
+                    high = min(high, bounds[1] + rate * apart + wander * abs(apart))
                 if low > -math.inf:
                     yield Window(clock, k, low, high)
 
