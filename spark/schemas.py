@@ -162,7 +162,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("offset", NUMBER, "where it begins in that file", True),
         Column("bytes", NUMBER, "how much cannot be read", True),
         Column(
-            "what",
+            "kind",
             TEXT,
             "`torn` (the last write, which nobody was told of), `body` (a batch's), `record` (a message's), `damage`, "
             "`hole` (found when the directory was salvaged), `missing` (a file), `not-trusted`, or `absent` (a node "

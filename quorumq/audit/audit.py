@@ -256,7 +256,7 @@ def summarised(of: Audit, paths: Sequence[str]) -> dict[str, Any]:
     rows = overall(of.verdicts)
     unread = sum(it["count"] for it in of.remainder if it["lossy"])
     every = {
-        "remainder": sorted(of.remainder, key=lambda it: (-it["count"], it["run"], it["what"])),
+        "remainder": sorted(of.remainder, key=lambda it: (-it["count"], it["run"], it["kind"])),
         "latency": _together(of.latency, ("topic", "group"), ("messages", "deliveries", "redelivered", "untimed"),
                              ("p50", "p99", "max")),
         "redeliveries": _together(of.redeliveries, ("topic", "group", "after"), ("deliveries",)),

@@ -23,7 +23,7 @@ class Remainder(NamedTuple):
     """
 
     run: str
-    what: str
+    kind: str
     detail: str
     count: int  # type: ignore[assignment]
     gap: bool

@@ -33,7 +33,7 @@ def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 def lines_of(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the unread lines, the faults of clocks, and the findings: each cause once, with the first story."""
     for row in summary["remainder"]:
-        yield f"{row['count']:,} × {row['what']}: {row['detail']}"
+        yield f"{row['count']:,} × {row['kind']}: {row['detail']}"
     for row in summary["clocks"]:
         if row["findings"]:
             yield f"clock of {row['writers']} ({row['run']}) {row['findings']}"

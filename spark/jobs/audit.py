@@ -30,7 +30,7 @@ OUTPUT: Final = Output("audit", 1)
 
 SCHEMAS: Final = {
     "verdicts": "run STRING, guarantee STRING, verdict STRING, checked BIGINT, broken BIGINT, undecidable BIGINT",
-    "remainder": "run STRING, what STRING, detail STRING, count BIGINT, gap BOOLEAN, lossy BOOLEAN",
+    "remainder": "run STRING, kind STRING, detail STRING, count BIGINT, gap BOOLEAN, lossy BOOLEAN",
     "unread": "file STRING, run STRING, who STRING, kind STRING, reason STRING, harmless BOOLEAN, line STRING",
     "latency": "run STRING, topic STRING, group STRING, deliveries BIGINT, messages BIGINT, redelivered BIGINT, "
     "untimed BIGINT, p50 DOUBLE, p90 DOUBLE, p99 DOUBLE, max DOUBLE, attempts_p50 INT, attempts_p99 INT, "

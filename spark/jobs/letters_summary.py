@@ -97,7 +97,7 @@ def summarised(
         tops = _top(rows, "path", F.col("segment").asc_nulls_first(), most=100)
         problems = {
             "count": rows.count(),
-            "harmless": rows.where(F.col("what").isin(*HARMLESS)).count(),
+            "harmless": rows.where(F.col("kind").isin(*HARMLESS)).count(),
             "rows": [{name: value(it) for name, it in row.items()} for row in tops],
         }
     return {

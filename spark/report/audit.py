@@ -271,7 +271,7 @@ EVIDENCE: Final = (
 def remainder(summary: Row) -> Html:
     """Return the lines and writers that were not read or are not there."""
     columns = [
-        Column("What", "w"),
+        Column("Kind", "w"),
         Column("How many", "n", of="count"),
         Column("Where, or who", "w", "a file, the first, or the writers", "detail"),
         Column("Run", "i", of=lambda row: row["run"] or soft("every run")),

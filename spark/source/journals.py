@@ -46,14 +46,14 @@ class Problem(NamedTuple):
     segment: int | None
     offset: int | None
     bytes: int | None
-    what: str
+    kind: str
     reason: str
     impact: str
 
     @property
     def harmless(self) -> bool:
         """True if it costs no data that a client was promised."""
-        return self.what in HARMLESS
+        return self.kind in HARMLESS
 
     def __str__(self) -> str:
         place = self.path if self.segment is None else os.path.join(self.path, segment_name(self.segment))

@@ -194,7 +194,7 @@ class _Planner:
         }
         end = self._scan_newest(newest, start.directory)
         # Its own state is damaged: what older segments say of topics, records and batches counts again.
-        salvaging = any(found.what == "damage" and found.segment == newest for found in self.problems)
+        salvaging = any(found.kind == "damage" and found.segment == newest for found in self.problems)
         for entry in earlier if salvaging else ():
             self._scan_older(entry, start.directory, holes[entry.segment])
         plans = []

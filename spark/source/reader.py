@@ -243,6 +243,6 @@ class Reader:
                 found.append(None)
                 problem = directory.body_problem(segment, frame, str(error))
                 self.report(
-                    problem._replace(what="record", impact="key, headers and payload of this message")
+                    problem._replace(kind="record", impact="key, headers and payload of this message")
                 )
         return found

@@ -152,7 +152,7 @@ def seen_in(
         clocks.setdefault(row["run"], []).append(row)
     remainder: dict[str, Counter[str]] = {}
     for row in found.remainder:
-        remainder.setdefault(row["run"], Counter())[row["what"]] += row["count"]
+        remainder.setdefault(row["run"], Counter())[row["kind"]] += row["count"]
     verdicts = {(row["run"], row["guarantee"]): row for row in found.verdicts}
     latency = {row["run"]: row for row in found.latency}
     return Seen(verdicts, [it._asdict() for it in findings], clocks, remainder, latency, judged, folder)
@@ -473,7 +473,7 @@ def test_a_summary_shows_some_of_each_guarantee_and_each_cause_once() -> None:
     judged.report("G3", "again", Proof("again"), Where("r", "t", 0, "g", "o", 1, "t/0/o/1"), 0.5)
     judged.report("G3", "again", Proof("again?", False), Where("s", "t", 0, "g", "o", 2, "t/0/o/2"), 0.5)
     rest = [
-        {"run": f"r{i}", "what": "torn", "detail": "", "count": 2, "gap": False, "lossy": True}
+        {"run": f"r{i}", "kind": "torn", "detail": "", "count": 2, "gap": False, "lossy": True}
         for i in range(many)
     ]
     rows = [
@@ -605,7 +605,7 @@ def test_two_simulated_runs_of_one_name_hold_nothing(tmp_path: Path) -> None:
         True,
         True,
     )
-    assert "two runs have one name" in row["what"]
+    assert "two runs have one name" in row["kind"]
 
 
 class Screened:

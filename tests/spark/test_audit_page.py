@@ -37,8 +37,8 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
                         "first": {**finding, "story": [word, word]}} for said in ("broken", "not decidable")],
             "undecided": [{**finding, "id": None, "group": None, "at": 1795312345.25}],
             "remainder": [
-                {"run": word, "what": word, "detail": word, "count": 2, "gap": False, "lossy": True},
-                {"run": "", "what": word, "detail": word, "count": 2, "gap": True, "lossy": True},
+                {"run": word, "kind": word, "detail": word, "count": 2, "gap": False, "lossy": True},
+                {"run": "", "kind": word, "detail": word, "count": 2, "gap": True, "lossy": True},
             ],
             "latency": [
                 {**waits, "group": word, "p50": 0.0123, "p99": 10.6477, "max": 70.25},

@@ -63,7 +63,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
         "status": {"new": 1, "regressed": 0, "ongoing": 0, "gone": 0},
         "oldest_published_at": "2026-11-22T09:00:00.000Z",
         "undated": 2, "skewed": 1, "poison": 1, "plan": {"redrive": verdict, "hold": verdict, "discard": verdict},
-        "problems": {"count": 1, "rows": [{"path": word, "what": "torn", "reason": word}]},
+        "problems": {"count": 1, "rows": [{"path": word, "kind": "torn", "reason": word}]},
     }  # fmt: skip
     return summary, found
 

@@ -254,7 +254,7 @@ def test_a_torn_tail_is_cut_and_listed(tmp_path: Path, tail: bytes) -> None:
         file.write(tail)
     assert by_name(rows_of("messages", cluster.data)) == before
     (problem,) = rows_of("problems", cluster.data)
-    assert (problem["node"], problem["offset"], problem["bytes"], problem["what"]) == (
+    assert (problem["node"], problem["offset"], problem["bytes"], problem["kind"]) == (
         "n1",
         size,
         len(tail),
@@ -297,7 +297,7 @@ def test_a_damaged_body_ends_the_read_or_is_shown(tmp_path: Path) -> None:
     copies = rows_of("copies", cluster.data, onDamage="report")
     assert [row["payload"] for row in copies if not row["intact"]] == [None] * 3
     (problem,) = rows_of("problems", cluster.data)
-    assert (problem["node"], problem["offset"], problem["what"]) == ("n2", record, "body")
+    assert (problem["node"], problem["offset"], problem["kind"]) == ("n2", record, "body")
     only = rows_of("messages", cluster.data[1:2], onDamage="report")
     assert [row["payload"] for row in only if not row["replicas"]] == [None] * 3, "and where no other copy is"
 
@@ -327,7 +327,7 @@ def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -
     left = rows_of("copies", cluster.data, onDamage="report")
     assert len(left) == len(whole) - 3
     problems = rows_of("problems", cluster.data)
-    assert [(row["segment"], row["offset"], row["what"]) for row in problems] == [
+    assert [(row["segment"], row["offset"], row["kind"]) for row in problems] == [
         (int(path.name[:12]), record, "damage")
     ]
     messages = rows_of("messages", cluster.data, onDamage="report")
@@ -347,7 +347,7 @@ def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: P
     assert len(segments(cluster.data[0])) > 2
     found = {row["id"] for row in rows_of("deadletters", cluster.data[:1], onDamage="report")}
     assert len(found) > len(expected) // 2
-    assert [row["what"] for row in rows_of("problems", cluster.data[:1])] == ["damage", "absent", "absent"]
+    assert [row["kind"] for row in rows_of("problems", cluster.data[:1])] == ["damage", "absent", "absent"]
     flip(path, 25)  # and now nothing says what counts: every file that is there does
     found = {
         row["id"] for row in rows_of("messages", cluster.data[:1], onDamage="report", columns="id,topic")
@@ -362,7 +362,7 @@ def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"{gone}.*missing"):
         rows_of("messages", cluster.data)
     assert len(rows_of("messages", cluster.data, onDamage="report")) == 36
-    assert [row["what"] for row in rows_of("problems", cluster.data)] == ["missing"]
+    assert [row["kind"] for row in rows_of("problems", cluster.data)] == ["missing"]
 
 
 @pytest.mark.parametrize("damage", ["fail", "report"])
@@ -485,10 +485,10 @@ def test_nodes_without_whose_directories_letters_may_be_missing_are_listed(tmp_p
     cluster = DiskCluster(tmp_path)
     cluster.commit()
     cluster.close()
-    assert [row["what"] for row in rows_of("problems", cluster.data)] == []
-    assert [row["what"] for row in rows_of("problems", cluster.data[1:])] == [], "two of three are enough"
+    assert [row["kind"] for row in rows_of("problems", cluster.data)] == []
+    assert [row["kind"] for row in rows_of("problems", cluster.data[1:])] == [], "two of three are enough"
     found = rows_of("problems", cluster.data[2:])
-    assert [(row["node"], row["what"]) for row in found] == [("n1", "absent"), ("n2", "absent")]
+    assert [(row["node"], row["kind"]) for row in found] == [("n1", "absent"), ("n2", "absent")]
     assert "3 topic partitions (mails/0 …)" in found[0]["impact"]
 
 
