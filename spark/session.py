@@ -120,10 +120,10 @@ def session(
     check_python(os.environ["PYSPARK_PYTHON"])
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     builder = SparkSession.builder.appName(name)
-    wanted = dict(OURS)
+    settings = dict(OURS)
     if submitted:
         said = SparkConf()
-        wanted = {key: value for key, value in wanted.items() if not said.contains(key)}
+        settings = {key: value for key, value in settings.items() if not said.contains(key)}
         if master is not None:
             builder = builder.master(master)
     else:
@@ -132,14 +132,14 @@ def session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         memory = memory or os.environ.get(MEMORY_VARIABLE)
         if memory:
-            wanted["spark.driver.memory"] = memory
-    wanted |= conf or {}
+            settings["spark.driver.memory"] = memory
+    settings |= conf or {}
     if not submitted:
-        options = wanted.get("spark.driver.extraJavaOptions", "")
-        wanted["spark.driver.extraJavaOptions"] = f"{_log_option()} {JAVA_OPTION} {options}".strip()
-        options = wanted.get("spark.executor.extraJavaOptions", "")
-        wanted["spark.executor.extraJavaOptions"] = f"{JAVA_OPTION} {options}".strip()
-    for key, value in wanted.items():
+        options = settings.get("spark.driver.extraJavaOptions", "")
+        settings["spark.driver.extraJavaOptions"] = f"{_log_option()} {JAVA_OPTION} {options}".strip()
+        options = settings.get("spark.executor.extraJavaOptions", "")
+        settings["spark.executor.extraJavaOptions"] = f"{JAVA_OPTION} {options}".strip()
+    for key, value in settings.items():
         builder = builder.config(key, value)
     if submitted or SparkContext._gateway is not None:
         made = builder.getOrCreate()
@@ -305,8 +305,8 @@ def packages(folder: Path) -> Path:
         for path in sorted(package.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 files[Path(*name.split("."), path.relative_to(package))] = path
-    found = folder / "quorumq-packages.zip"
-    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
+    target = folder / "quorumq-packages.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for inside, path in files.items():
             archive.write(path, inside)
-    return found
+    return target

@@ -40,7 +40,6 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "variable": {
         "quorumq/core": 252,
         "sim": 286,
-        "spark": 165,
         "tests": 685,
     },
     "old name": {

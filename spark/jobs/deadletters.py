@@ -17,13 +17,13 @@ from .letters_input import OUTPUT, read, read_previous_head
 
 
 def _decide(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> dict[str, str]:
-    found = {}
+    decisions = {}
     for text in value:
         failure, _, verdict = text.rpartition("=")
         if not failure or verdict not in VERDICTS:
             raise click.BadParameter(f"{text!r} is not FAILURE=VERDICT, with {', '.join(VERDICTS)}")
-        found[failure] = verdict
-    return found
+        decisions[failure] = verdict
+    return decisions
 
 
 def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
@@ -101,7 +101,7 @@ def command(
     size = None if nodes else bytes_in(*data, *([] if parquet is None else [parquet]))
     spark = job_session("quorumq deadletters", size=size)
     fit(spark, size or 0)
-    found = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
+    inputs = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(
         now=as_of or datetime.now(UTC),
         previous=previous if before else None,
@@ -110,7 +110,7 @@ def command(
         limits=Limits(quiet_s=quiet_s, rate_max=rate_max),
         decide=decide,
     )
-    summary = run(found, out, settings)
+    summary = run(inputs, out, settings)
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
     else:
@@ -137,6 +137,6 @@ def told(summary: dict[str, Any], out: Path) -> list[str]:
     if plan["redrive"]["messages"]:
         lines.append(f"next: quorumq deadletters redrive --plan {out / PLAN} --dry-run")
     if summary["status"] is not None:
-        found = ", ".join(f"{count:,} {name}" for name, count in summary["status"].items())
-        lines.insert(1, f"since {summary['previous']['as_of']}: {found}")
+        status = ", ".join(f"{count:,} {name}" for name, count in summary["status"].items())
+        lines.insert(1, f"since {summary['previous']['as_of']}: {status}")
     return lines

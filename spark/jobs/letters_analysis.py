@@ -55,7 +55,7 @@ class Settings(NamedTuple):
     decide: Mapping[str, str] = {}
 
 
-def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
+def run(inputs: Input, out: Path, settings: Settings) -> dict[str, Any]:
     """Analyse dead letters, and write OUT.
 
     Returns:
@@ -63,13 +63,13 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
     """
     previous = read_previous_head(settings.previous) if settings.previous is not None else None
     if previous is not None:
-        check_previous(previous, settings.previous, found)
+        check_previous(previous, settings.previous, inputs)
     with OUTPUT.staged(out, settings.overwrite) as new, interruptible():
-        frames = analyse(found, new / "tables", settings)
+        frames = analyse(inputs, new / "tables", settings)
         facts = facts_of(frames, settings.payloads)
         before = {**previous, "out": str(settings.previous)} if previous is not None else None
-        summary = summarised(frames, facts, found, settings.now, before)
-        redrive = write_plan(frames, new / PLAN, found, settings)
+        summary = summarised(frames, facts, inputs, settings.now, before)
+        redrive = write_plan(frames, new / PLAN, inputs, settings)
         assert redrive == summary["plan"]["redrive"]["messages"], (
             "the plan must have every message that it counts"
         )
@@ -78,12 +78,12 @@ def run(found: Input, out: Path, settings: Settings) -> dict[str, Any]:
     return summary
 
 
-def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFrame]:
+def analyse(inputs: Input, tables: Path, settings: Settings) -> dict[str, DataFrame]:
     """Write every table of TABLES under ``tables``, and return them read back from there.
 
     ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
     """
-    session = found.deadletters.sparkSession
+    session = inputs.deadletters.sparkSession
     now, limits = settings.now, settings.limits
     frames: dict[str, DataFrame] = {}
 
@@ -97,7 +97,7 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
         frames[name] = written.select(*frame.columns)
         return frames[name]
 
-    rows = t.letters(found.deadletters, now, payloads=settings.payloads)
+    rows = t.letters(inputs.deadletters, now, payloads=settings.payloads)
     letters = store("letters", rows, small=False)
     begin, end = period(letters, now)
     seconds = rates.bucket_seconds((end - begin).total_seconds())
@@ -111,7 +111,7 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     if settings.previous is not None:
         path = file_path(settings.previous / "tables" / "failures")
         before = with_topics(session.read.schema(t.PREVIOUS).parquet(exactly(path)))
-        before = only(before, found.topics, found.groups)
+        before = only(before, inputs.topics, inputs.groups)
     store("failures", t.failures(letters, samples, places, now, before))
     counts = store("counts", rates.counts(letters, seconds))
     over_time = store("rates", rates.rates(counts, begin, end, seconds))
@@ -128,16 +128,16 @@ def analyse(found: Input, tables: Path, settings: Settings) -> dict[str, DataFra
     store("to_death", t.to_death(letters, now))
     proof = plan.evidence(letters, places, now, limits)
     store("decisions", plan.decisions(proof, now, limits, settings.decide))
-    if found.problems is not None:
-        store("problems", found.problems)
+    if inputs.problems is not None:
+        store("problems", inputs.problems)
     return frames
 
 
 def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:
     """The first and the last plausible time of death, in UTC: an hour that a clock shows twice a year is one of two."""
     times = letters.where("dated").agg(F.min("died_at").alias("begin"), F.max("died_at").alias("end")).first()
-    found = (times["begin"], times["end"]) if times is not None and times["begin"] else (now, now)
-    return utc(found[0]), utc(found[1])
+    bounds = (times["begin"], times["end"]) if times is not None and times["begin"] else (now, now)
+    return utc(bounds[0]), utc(bounds[1])
 
 
 PLANNED: Final = ("rank", "id", "generation", "n")
@@ -162,13 +162,18 @@ def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
                 yield from zip(*(batch.column(name).to_pylist() for name in PLANNED), strict=True)
 
 
-def write_plan(frames: Mapping[str, DataFrame], path: Path, found: Input, settings: Settings) -> int:
+def write_plan(frames: Mapping[str, DataFrame], path: Path, inputs: Input, settings: Settings) -> int:
     """Write the redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); return its number of messages."""
     decisions = frames["decisions"].orderBy("rank").toLocalIterator()
     chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
     total = int(chosen["count"] or 0) if chosen is not None else 0
     count = 0
-    head = {"quorumq_plan": 1, "cluster": found.cluster, "made_at": iso(settings.now), "source": found.source}
+    head = {
+        "quorumq_plan": 1,
+        "cluster": inputs.cluster,
+        "made_at": iso(settings.now),
+        "source": inputs.source,
+    }
     with (
         # Interrupted, Spark may write there yet: that must not take the place of the interrupt.
         tempfile.TemporaryDirectory(dir=path.parent, prefix="steps-", ignore_cleanup_errors=True) as steps,

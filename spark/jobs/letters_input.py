@@ -110,9 +110,9 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
         )
     letters = with_topics(session.read.schema(whole).parquet(path))
     # The other two are long, and nothing is counted by them.
-    told = [name for name in needed if name not in ("message", "stack")]
-    nulls = letters.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in told)).first()
-    for name in told:
+    columns = [name for name in needed if name not in ("message", "stack")]
+    nulls = letters.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in columns)).first()
+    for name in columns:
         if nulls is not None and nulls[name]:
             raise UsageError(f"{place} has {nulls[name]:,} rows without {name}, which every dead letter has")
     return letters
@@ -161,19 +161,19 @@ def read_previous_head(previous: Path) -> dict[str, Any]:
     return summary
 
 
-def check_previous(previous: Mapping[str, Any], place: Path | None, found: Input) -> None:
+def check_previous(previous: Mapping[str, Any], place: Path | None, inputs: Input) -> None:
     """Check that a run can be compared with this one: rows that only one looked at would be called new, or gone.
 
     Raises:
         UsageError: it was of another cluster, or looked at less.
     """
     cluster = previous.get("cluster")
-    if cluster is not None and found.cluster is not None and cluster != found.cluster:
+    if cluster is not None and inputs.cluster is not None and cluster != inputs.cluster:
         raise UsageError(
-            f"{place} is of cluster {cluster!r} and this one is {found.cluster!r}: give --previous an OUT "
+            f"{place} is of cluster {cluster!r} and this one is {inputs.cluster!r}: give --previous an OUT "
             "of the same cluster"
         )
-    for option, names in (("topic", found.topics), ("group", found.groups)):
+    for option, names in (("topic", inputs.topics), ("group", inputs.groups)):
         before = previous.get("only", {}).get(f"{option}s", [])
         if before and not (names and set(names) <= set(before)):
             raise UsageError(

@@ -68,7 +68,7 @@ def _histogram(rows: DataFrame, *by: str) -> list[dict[str, Any]]:
 def summarised(
     frames: Mapping[str, DataFrame],
     facts: Mapping[str, Any],
-    found: Input,
+    inputs: Input,
     now: datetime,
     previous: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
@@ -103,10 +103,10 @@ def summarised(
     return {
         **OUTPUT.mark,
         "as_of": iso(now),
-        "source": found.source,
-        "cluster": found.cluster,
-        "nodes": found.nodes,
-        "only": {"topics": list(found.topics), "groups": list(found.groups)},
+        "source": inputs.source,
+        "cluster": inputs.cluster,
+        "nodes": inputs.nodes,
+        "only": {"topics": list(inputs.topics), "groups": list(inputs.groups)},
         "previous": {name: previous[name] for name in ("out", "as_of")} if previous is not None else None,
         "deaths": totals["deaths"],
         **{name: totals[name] for name in RESOLUTIONS},
@@ -162,8 +162,8 @@ def shown_samples(
     """Return a message for each of the largest kinds of failures, long texts cut; with key and payload if wanted."""
     session = frames["samples"].sparkSession
     kinds = [(row["topic"], row["group"], row["failure"]) for row in failures[:SAMPLES_SHOWN]]
-    wanted = session.createDataFrame(kinds, "topic string, `group` string, failure string")
-    rows = frames["samples"].where("rank = 1").join(F.broadcast(wanted), ["topic", "group", "failure"])
+    chosen = session.createDataFrame(kinds, "topic string, `group` string, failure string")
+    rows = frames["samples"].where("rank = 1").join(F.broadcast(chosen), ["topic", "group", "failure"])
     rows = rows.withColumns({
         "message": F.substring("message", 1, TEXT_SHOWN),
         # The end of a traceback is what was raised.
@@ -181,12 +181,12 @@ def shown_samples(
 def plain(row: Row | None) -> dict[str, Any]:
     """Return a row as a dictionary; times with their zone."""
     assert row is not None
-    return {name: utc(found) for name, found in row.asDict().items()}
+    return {name: utc(cell) for name, cell in row.asDict().items()}
 
 
-def utc(found: Any) -> Any:
+def utc(cell: Any) -> Any:
     """Return a time in UTC; Spark gives times in the zone of this process, without saying so."""
-    return found.astimezone(UTC) if isinstance(found, datetime) else found
+    return cell.astimezone(UTC) if isinstance(cell, datetime) else cell
 
 
 def iso(at: datetime | None) -> str | None:
@@ -198,6 +198,6 @@ def iso(at: datetime | None) -> str | None:
     )
 
 
-def value(found: Any) -> Any:
+def value(cell: Any) -> Any:
     """Return the value as JSON has it."""
-    return iso(found) if isinstance(found, datetime) else found
+    return iso(cell) if isinstance(cell, datetime) else cell

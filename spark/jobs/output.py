@@ -68,9 +68,9 @@ class Output(NamedTuple):
             raise NotFound(f"{out} has no {SUMMARY}: it is not the --out of a run of this job") from None
         except (OSError, ValueError) as error:
             raise StorageError(f"{path} cannot be read: {error}") from error
-        found = summary.get(f"quorumq_{self.job}") if isinstance(summary, dict) else None
-        if found != self.version:
-            raise UsageError(f"{path} is of version {found!r} of this job, not {self.version}")
+        version = summary.get(f"quorumq_{self.job}") if isinstance(summary, dict) else None
+        if version != self.version:
+            raise UsageError(f"{path} is of version {version!r} of this job, not {self.version}")
         assert isinstance(summary, dict)
         return summary
 

@@ -82,8 +82,8 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
     """Return the whole report from summary.json; each guarantee is a name, a colon and a sentence."""
     title, top = conclusion(summary, guarantees)
     parts = [head(summary), top, numbers(summary), promises(summary, guarantees)]
-    told = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
-    parts += [part(summary) for part in told]
+    builders = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
+    parts += [part(summary) for part in builders]
     where = "what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it"
     parts.append(tag("footer", f"{COMMAND} audit · {where}"))
     return document(f"{title} · Delivery audit", join(parts))
@@ -115,9 +115,9 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
     every, unread = len(summary["verdicts"]), summary["unread"]
     missing = not_read(summary)
     if broken:
-        found = sum(row["broken"] for row in summary["verdicts"])
+        count = sum(row["broken"] for row in summary["verdicts"])
         title, level = "Broken", "bad"
-        text = f"{len(broken)} of {every} guarantees {verb(broken)} broken, {counted(found, 'time')}."
+        text = f"{len(broken)} of {every} guarantees {verb(broken)} broken, {counted(count, 'time')}."
     elif unsure:
         title, level = "Not decidable", "warn"
         text = f"{len(unsure)} of {every} guarantees {verb(unsure)} not decidable. None was seen broken."
@@ -129,29 +129,33 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
         text = f"{len(holds)} of {every} guarantees hold in what was read, and that is not everything."
     elif unchecked:
         title, level = f"{len(holds)} of {every} hold", "plain"
-        left = f"{len(unchecked)} {verb(unchecked, 'was', 'were')} not checked"
-        text = f"{len(holds)} of {every} guarantees hold. {left}."
+        rest = f"{len(unchecked)} {verb(unchecked, 'was', 'were')} not checked"
+        text = f"{len(holds)} of {every} guarantees hold. {rest}."
     else:
         title, level = "All hold", "good"
         text = f"All {every} guarantees hold, in everything that was read."
     lines = [
         tag(
             "li",
-            join((badge(verdict), tag("span", " · ".join(named(it, guarantees)[0] for it in found))), " "),
+            join(
+                (badge(verdict), tag("span", " · ".join(named(it, guarantees)[0] for it in of_verdict))), " "
+            ),
         )
-        for verdict, found in by.items()
-        if found
+        for verdict, of_verdict in by.items()
+        if of_verdict
     ]
     if unread:
-        what = join((tag("span", missing), tag("a", "Which", href="#unread")), " ")
-        lines.append(tag("li", join((tag("span", "not read", class_="tag open"), tag("span", what)), " ")))
+        missing_link = join((tag("span", missing), tag("a", "Which", href="#unread")), " ")
+        lines.append(
+            tag("li", join((tag("span", "not read", class_="tag open"), tag("span", missing_link)), " "))
+        )
     return title, note(level, join((tag("b", text), tag("ul", join(lines)))), class_="verdict")
 
 
 def numbers(summary: Row) -> Html:
     """Return the numbers on top."""
     verdicts = summary["verdicts"]
-    found = [
+    figures = [
         (number(sum(row["broken"] for row in verdicts)), "times broken"),
         (number(sum(row["undecidable"] for row in verdicts)), "times not decidable"),
         (number(summary["unread"]), "lines or writers not read, or missing"),
@@ -161,16 +165,16 @@ def numbers(summary: Row) -> Html:
         deliveries, messages, again = (
             sum(row[name] for row in rows) for name in ("deliveries", "messages", "redelivered")
         )
-        found += [
+        figures += [
             (number(deliveries), "deliveries"),
             (percent(again / messages) if messages else "", "of messages delivered more than once"),
         ]
         slow = [row["p99"] for row in rows if row["p99"] is not None]
         if slow:
-            found.append(
+            figures.append(
                 (duration(max(slow)), "from publish to delivery, p99" + (", worst" if len(slow) > 1 else ""))
             )
-    return cards(found)
+    return cards(figures)
 
 
 def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
@@ -401,18 +405,18 @@ def verb(several: Sequence[Any], one: str = "is", more: str = "are") -> str:
     return one if len(several) == 1 else more
 
 
-def cut(summary: Row, what: str) -> int:
+def cut(summary: Row, name: str) -> int:
     """Return the number of rows that are in the tables only."""
-    return int(summary["counts"][what]) - len(summary[what])
+    return int(summary["counts"][name]) - len(summary[name])
 
 
-def first(summary: Row, what: str) -> str:
+def first(summary: Row, name: str) -> str:
     """Return a sentence about the rows that are shown of a table that is cut; "" if it is whole."""
-    if not cut(summary, what):
+    if not cut(summary, name):
         return ""
     return (
-        f"Here are the first of each guarantee, {number(len(summary[what]))} in all, and "
-        f"{number(cut(summary, what))} more are in tables/violations; the filter searches those that are here."
+        f"Here are the first of each guarantee, {number(len(summary[name]))} in all, and "
+        f"{number(cut(summary, name))} more are in tables/violations; the filter searches those that are here."
     )
 
 

@@ -49,8 +49,8 @@ def page(summary: Row, facts: Row) -> str:
     """Return the whole report from summary.json and the result of `spark.jobs.letters_summary.facts_of`."""
     parts = [head(summary), problems(summary)]
     if summary["deaths"] or facts["failures"]:
-        told = (numbers, what_to_do, failures, over_time, how_long, where, again, samples)
-        parts += [part(summary, facts) for part in told]
+        builders = (numbers, what_to_do, failures, over_time, how_long, where, again, samples)
+        parts += [part(summary, facts) for part in builders]
     else:
         parts.append(note("good", "There are no dead letters."))
     foot = f"{COMMAND} deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC"
@@ -73,15 +73,15 @@ def head(summary: Row) -> Html:
 
 def problems(summary: Row) -> Html:
     """Return the data that could not be read, and the numbers that are to be doubted."""
-    found = summary["problems"]
+    unread = summary["problems"]
     parts: list[Html] = []
-    if found["count"]:
+    if unread["count"]:
         text = (
-            f"{counted(found['count'], 'place')} of the input could not be read. "
+            f"{counted(unread['count'], 'place')} of the input could not be read. "
             "What was there is in none of the numbers below, unless another replica has it."
         )
-        columns = [Column(name) for name in found["rows"][0]] if found["rows"] else []
-        details = tag("details", join((tag("summary", "Which"), table(columns, found["rows"], empty=""))))
+        columns = [Column(name) for name in unread["rows"][0]] if unread["rows"] else []
+        details = tag("details", join((tag("summary", "Which"), table(columns, unread["rows"], empty=""))))
         parts.append(note("warn", join((tag("b", text), details))))
     doubts = []
     if summary["undated"]:
@@ -101,20 +101,20 @@ def problems(summary: Row) -> Html:
 def numbers(summary: Row, facts: Row) -> Html:
     """Return the numbers on top."""
     settled = summary["deaths"] - summary["dead"]
-    found = [
+    figures = [
         (number(summary["dead"]), "dead letters now"),
         (number(settled), "settled since: redriven, acked or purged"),
         (number(summary["failures"]), "kinds of failures"),
     ]
     if summary["status"]:
         status = summary["status"]
-        found += [(f"{number(status['new'])} / {number(status['regressed'])}", "kinds new / regressed"),
+        figures += [(f"{number(status['new'])} / {number(status['regressed'])}", "kinds new / regressed"),
                   (number(status["gone"]), "kinds gone")]  # fmt: skip
     if summary["oldest_published_at"]:
         first, now = (datetime.fromisoformat(summary[at]) for at in ("oldest_published_at", "as_of"))
-        found.append((duration((now - first).total_seconds()), "since the oldest was published"))
-    found += [(number(summary["bursts"]), "bursts"), (number(summary["regressions"]), "suspicious deploys")]
-    return cards(found)
+        figures.append((duration((now - first).total_seconds()), "since the oldest was published"))
+    figures += [(number(summary["bursts"]), "bursts"), (number(summary["regressions"]), "suspicious deploys")]
+    return cards(figures)
 
 
 def what_to_do(summary: Row, facts: Row) -> Html:
@@ -200,25 +200,25 @@ def over_time(summary: Row, facts: Row) -> Html:
 
 
 def stacked(
-    facts: Row, what: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
+    facts: Row, column: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
 ) -> Html:
     """Return deaths over time, with a colour for each name; ``rest`` is the name of those without one."""
-    times, series = pivot(facts[f"by_{what}"], what, facts["period"])
+    times, series = pivot(facts[f"by_{column}"], column, facts["period"])
     named = [(name or rest, values, index) for name, values, index in series]
     seconds = facts["period"]["seconds"]
     return figure(
         caption, f"{plots.width_of(seconds)}, {hint}",
-        plots.stacked(f"by-{what}", f"{caption} over time", times, seconds, named),
+        plots.stacked(f"by-{column}", f"{caption} over time", times, seconds, named),
         legend=plots.legend([(said(name), index) for name, _, index in named]), wide=True,
     )  # fmt: skip
 
 
 def how_long(summary: Row, facts: Row) -> Html:
     """Return times to death, attempts, sizes, ages."""
-    found = facts["to_death"]
+    rows = facts["to_death"]
     drawn: list[Html] = []
-    if found:
-        steps = filled(found)
+    if rows:
+        steps = filled(rows)
         drawn.append(figure(
             "Time to death", "from publish to death; four buckets to a power of ten",
             plots.bars("death", "Time to death", [rough(row["seconds_from"]) for row in steps],
@@ -306,11 +306,11 @@ def again(summary: Row, facts: Row) -> Html:
 def samples(summary: Row, facts: Row) -> Html:
     """Return a message of each kind of failure, with the commands to go on with it."""
     left_out = f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them."
-    found = facts["samples"]
+    by_kind = facts["samples"]
     each = [
-        sample(row, found[kind], said_nodes(summary), facts["payloads"])
+        sample(row, by_kind[kind], said_nodes(summary), facts["payloads"])
         for row in facts["failures"]
-        if (kind := (row["topic"], row["group"], row["failure"])) in found
+        if (kind := (row["topic"], row["group"], row["failure"])) in by_kind
     ]
     return section("samples", "A message of each kind", "" if facts["payloads"] else left_out, *each)
 
@@ -321,28 +321,28 @@ def said_nodes(summary: Row) -> str:
     return "".join(f" --node {shlex.quote(node)}" for node in nodes)
 
 
-def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
+def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
     """Return one message."""
     place = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
     # A dead letter without a fingerprint is found by its partition, as nothing else in the command line names its kind.
     kind = (
         f"--fingerprint {shlex.quote(row['failure'])}"
         if row["failure"] not in REASONS
-        else f"--partition {found['partition']}"
+        else f"--partition {dead['partition']}"
     )
     about = [
-        ("id", tag("code", found["id"])), ("died", f"{time(found['died_at'])} UTC, after "
-         f"{counted(found['attempts'], 'delivery', 'deliveries')}: {found['reason']}; now {found['resolution']}"),
-        ("published", f"{time(found['published_at'])} UTC" if found["published_at"] else "not known"),
-        ("consumer", " · ".join(filter(None, (found["consumer"], found["consumer_version"], found["host"])))),
-        ("node", found["node"]), ("size", size(found["size"]) or "not known"),
+        ("id", tag("code", dead["id"])), ("died", f"{time(dead['died_at'])} UTC, after "
+         f"{counted(dead['attempts'], 'delivery', 'deliveries')}: {dead['reason']}; now {dead['resolution']}"),
+        ("published", f"{time(dead['published_at'])} UTC" if dead["published_at"] else "not known"),
+        ("consumer", " · ".join(filter(None, (dead["consumer"], dead["consumer_version"], dead["host"])))),
+        ("node", dead["node"]), ("size", size(dead["size"]) or "not known"),
     ]  # fmt: skip
     if payloads:
-        headers = "\n".join(f"{name}: {text}" for name, text in sorted((found["headers"] or {}).items()))
-        about += [("key", tag("pre", bytes_text(found["key"]), class_="text") if found["key"] is not None else "none"),
+        headers = "\n".join(f"{name}: {text}" for name, text in sorted((dead["headers"] or {}).items()))
+        about += [("key", tag("pre", bytes_text(dead["key"]), class_="text") if dead["key"] is not None else "none"),
                   ("headers", tag("pre", headers, class_="text") if headers else "none"),
-                  ("payload", tag("pre", bytes_text(found["payload"]), class_="text")
-                   if found["payload"] is not None else "not known")]  # fmt: skip
+                  ("payload", tag("pre", bytes_text(dead["payload"]), class_="text")
+                   if dead["payload"] is not None else "not known")]  # fmt: skip
     facts = tag("dl", join((join((tag("dt", name), tag("dd", value)), "") for name, value in about if value)))
     commands = [f"quorumq deadletters list {place} {kind} --each{nodes}"]
     if row["dead"] and row["failure"] not in REASONS:
@@ -351,8 +351,8 @@ def sample(row: Row, found: Row, nodes: str, payloads: bool) -> Html:
         tag("summary", join((tag("b", f"{number(row['deaths'])} ×"), error(row), " ",
                              tag("span", f"{row['topic']} · {row['group']} · {row['failure']}", class_="soft")), "")),
         facts,
-        tag("pre", found["message"], class_="text") if found["message"] else EMPTY,
-        tag("details", join((tag("summary", "Stack"), tag("pre", found["stack"])))) if found["stack"] else EMPTY,
+        tag("pre", dead["message"], class_="text") if dead["message"] else EMPTY,
+        tag("details", join((tag("summary", "Stack"), tag("pre", dead["stack"])))) if dead["stack"] else EMPTY,
         tag("pre", "\n".join(commands)),
     ]  # fmt: skip
     return tag("details", join(parts), class_="sample", id=anchor(row))
@@ -409,16 +409,16 @@ def pivot(
     last = int(period["end"].timestamp()) // step * step
     buckets = list(range(first, last + 1, step))
     at = {bucket: index for index, bucket in enumerate(buckets)}
-    found: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
     for row in rows:
-        values = found.setdefault(row[name], [0] * len(buckets))
+        values = counts.setdefault(row[name], [0] * len(buckets))
         values[at[int(row["from_at"].timestamp())]] += row["deaths"]
-    rest = [key for key in ("", "others") if key in found]
-    names = sorted((key for key in found if key not in rest), key=lambda key: (-sum(found[key]), key))
+    rest = [key for key in ("", "others") if key in counts]
+    names = sorted((key for key in counts if key not in rest), key=lambda key: (-sum(counts[key]), key))
     zone = period["begin"].tzinfo
     times = [datetime.fromtimestamp(bucket, zone) for bucket in buckets]
-    series = [(key, found[key], index) for index, key in enumerate(names)]
-    return times, series + [(key, found[key], plots.OTHERS) for key in rest]
+    series = [(key, counts[key], index) for index, key in enumerate(names)]
+    return times, series + [(key, counts[key], plots.OTHERS) for key in rest]
 
 
 def filled(rows: Sequence[Row]) -> list[Row]:
@@ -441,12 +441,12 @@ def rough(seconds: float) -> str:
 
 def doubled(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """Return a histogram of powers of two with its empty buckets: from, count."""
-    found = {row["size_from"]: row["deaths"] for row in rows}
-    sizes, low = [], min(found)
-    while low <= max(found):
+    deaths = {row["size_from"]: row["deaths"] for row in rows}
+    sizes, low = [], min(deaths)
+    while low <= max(deaths):
         sizes.append(low)
         low = max(1, 2 * low)
-    return [(low, found.get(low, 0)) for low in sizes]
+    return [(low, deaths.get(low, 0)) for low in sizes]
 
 
 def attempts(
@@ -460,12 +460,12 @@ def attempts(
     labels = [str(count) for count in range(low, high + 1)]
     if any(row["attempts"] > most for row in rows):
         labels[-1] = f"{most}+"
-    found: Counter[tuple[str, int]] = Counter()
+    deaths: Counter[tuple[str, int]] = Counter()
     for row in rows:
-        found[(row["reason"], min(row["attempts"], high))] += row["deaths"]
+        deaths[(row["reason"], min(row["attempts"], high))] += row["deaths"]
     reasons = [name for name in REASONS if any(row["reason"] == name for row in rows)]
     series = [
-        (reason, [found[(reason, count)] for count in range(low, high + 1)], index)
+        (reason, [deaths[(reason, count)] for count in range(low, high + 1)], index)
         for index, reason in enumerate(reasons)
     ]
     return labels, series

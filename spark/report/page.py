@@ -116,13 +116,13 @@ def duration(seconds: float | None) -> str:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
-    left = round(seconds)
+    remaining = round(seconds)
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    at = next(index for index, (size, _) in enumerate(units) if left >= size)
+    at = next(index for index, (size, _) in enumerate(units) if remaining >= size)
     parts = []
     for size, name in units[at : at + 2]:
-        parts.append(f"{left // size} {name}" if left // size else "")
-        left %= size
+        parts.append(f"{remaining // size} {name}" if remaining // size else "")
+        remaining %= size
     return " ".join(filter(None, parts))
 
 
@@ -196,16 +196,16 @@ def table(
     if whole:
         return tag("div", inner, class_="table whole")
     count = f"{len(rows)} of {len(rows)}"
-    left = tag("span", join((tag("span", count, data_shown=""), f" · {more:,} more in the tables" if more else ""), ""),
+    text = tag("span", join((tag("span", count, data_shown=""), f" · {more:,} more in the tables" if more else ""), ""),
                class_="soft")  # fmt: skip
     search = Html('<input type="search" placeholder="Filter" aria-label="Filter rows">')
-    bar = tag("div", join((search, left), ""), class_="bar")
+    bar = tag("div", join((search, text), ""), class_="bar")
     return tag("div", join((bar, inner), ""), class_="table")
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> Html:
-    found = column.of(row) if callable(column.of) else row[column.of or column.title.lower()]
-    shown, by = found if isinstance(found, tuple) else (found, None)
+    content = column.of(row) if callable(column.of) else row[column.of or column.title.lower()]
+    shown, by = content if isinstance(content, tuple) else (content, None)
     if by is None and column.kind in ("n", "t"):
         by = "" if shown in (None, "") else shown
     if isinstance(by, datetime):
@@ -248,7 +248,9 @@ def note(level: str, content: Any, *, class_: str = "") -> Html:
     return tag("div", content, class_=" ".join(filter(None, ("note", level, class_))))
 
 
-def cards(found: Iterable[tuple[str, str]]) -> Html:
+def cards(figures: Iterable[tuple[str, str]]) -> Html:
     """Return the numbers on top: each large value, and its label."""
-    each = (tag("div", join((tag("b", big), tag("span", small)), ""), class_="card") for big, small in found)
+    each = (
+        tag("div", join((tag("b", big), tag("span", small)), ""), class_="card") for big, small in figures
+    )
     return tag("div", join(each), class_="cards")

@@ -117,9 +117,9 @@ def stack(
 ) -> list[int]:
     """Draw the bars of each series on those of the ones before; return their heights together."""
     below = [0] * len(places)
-    for _, found, index in series:
-        axes.bar(places, found, bottom=below, color=colour(index), linewidth=0, **how)
-        below = [low + value for low, value in zip(below, found, strict=True)]
+    for _, heights, index in series:
+        axes.bar(places, heights, bottom=below, color=colour(index), linewidth=0, **how)
+        below = [low + value for low, value in zip(below, heights, strict=True)]
     return below
 
 
@@ -175,17 +175,17 @@ def small_multiples(
 
     figure = Figure(figsize=(900 / 72, (34 + 74 * len(rows)) / 72), layout="constrained")
     shared: Any = None
-    for index, (title, times, found, burst, usual) in enumerate(rows):
+    for index, (title, times, heights, burst, usual) in enumerate(rows):
         axes = figure.add_subplot(len(rows), 1, index + 1, sharex=shared)
         shared = shared or axes
         style(axes)
         starts = [at.astimezone(UTC).replace(tzinfo=None) for at in times]
         days = seconds / 86400
         colours = [COLOURS["--burst"] if high else colour(0) for high in burst]
-        axes.bar(starts, found, width=days * 0.92, align="edge", color=colours, linewidth=0)
+        axes.bar(starts, heights, width=days * 0.92, align="edge", color=colours, linewidth=0)
         axes.axhline(usual, color=COLOURS["--soft"], linewidth=1, linestyle=(0, (3, 3)))
         whole(axes)
-        axes.set_ylim(0, max([*found, 1]) * 1.08)
+        axes.set_ylim(0, max([*heights, 1]) * 1.08)
         axes.set_title(title, loc="left", size=10, color=COLOURS["--fg"], pad=4)
         timed(axes, starts, days)
         if index < len(rows) - 1:
@@ -204,8 +204,8 @@ def ranges(name: str, label: str, rows: Sequence[tuple[str, float, float, float]
     axes.set_xscale("log")
     # A wait of nothing, or of less by two clocks, has no place on such an axis: it is drawn at its left end.
     least = min(value for row in rows for value in row[1:] if value > 0)
-    for index, (_, *found) in enumerate(rows):
-        middle, high, longest = (max(value, least) for value in found)
+    for index, (_, *values) in enumerate(rows):
+        middle, high, longest = (max(value, least) for value in values)
         axes.plot((high, longest), (index, index), color=COLOURS["--line"], linewidth=2, zorder=1)
         axes.plot(
             (middle, high), (index, index), color=colour(0), linewidth=7, solid_capstyle="butt", zorder=2

@@ -95,7 +95,7 @@ class Reader(DataSourceReader):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
-        self.wanted = Wanted()
+        self.selection = Wanted()
         self.schema = schema
 
     @property
@@ -105,18 +105,18 @@ class Reader(DataSourceReader):
         return importlib.import_module(f".{name}", __package__)
 
     def partitions(self) -> Sequence[Any]:
-        return cast("Sequence[Any]", self.place.plan(self.options, self.wanted))
+        return cast("Sequence[Any]", self.place.plan(self.options, self.selection))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if type(partition).__name__ != "InputPartition":  # Spark makes one if there is nothing to read
-            yield from self.place.read(partition, self.options, self.wanted, self.schema)
+            yield from self.place.read(partition, self.options, self.selection, self.schema)
 
 
 class PushingReader(Reader):
     """The same with Spark's filters: rows that they rule out are not read. Spark applies them again all the same."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.wanted.push(filters)
+        self.selection.push(filters)
         return filters
 
 

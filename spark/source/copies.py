@@ -29,18 +29,18 @@ class CopiesReader(Reader):
     def _batch(
         self, directory: OpenDirectory, plan: SegmentPlan, frame: Frame, bodies: bool
     ) -> Iterator[pa.RecordBatch]:
-        found = directory.batch(plan, frame)
-        if found is None:
+        batch = directory.batch(plan, frame)
+        if batch is None:
             return
-        stored = found.stored
+        stored = batch.stored
         header = stored.batch.header
         key = header.partition
         if self.task.keys is not None and key not in self.task.keys:
             return
         if not self.wanted.may_be_at("published_at", header.published_ms, header.published_ms):
             return
-        body = directory.body(plan.number, frame) if bodies and not found.damaged else None
-        intact = not found.damaged and (body is not None or not bodies)
+        body = directory.body(plan.number, frame) if bodies and not batch.damaged else None
+        intact = not batch.damaged and (body is not None or not bodies)
         if not intact:
             self.report(directory.body_problem(plan.number, frame))
         loaded = Loaded(header, body)
@@ -75,34 +75,34 @@ class ProblemsReader(Reader):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         (directory,) = self.open_directories
-        found: list[Problem] = list(directory.plan.problems) if self.task.bucket[0] == 0 else []
-        told = {(problem.segment, problem.offset) for problem in directory.plan.problems}
+        problems: list[Problem] = list(directory.plan.problems) if self.task.bucket[0] == 0 else []
+        known = {(problem.segment, problem.offset) for problem in directory.plan.problems}
 
         def note(problem: Problem) -> None:
-            if (problem.segment, problem.offset) not in told:
-                found.append(problem)
+            if (problem.segment, problem.offset) not in known:
+                problems.append(problem)
 
         self.report = note
         for plan in self.segments_of(directory.plan):
             for frame in directory.frames(plan, note):
                 if frame.type in BATCHES:
                     self._check(directory, plan, frame)
-                    yield from self._give(found)
-        yield from self._give(found)
+                    yield from self._give(problems)
+        yield from self._give(problems)
 
     def _check(self, directory: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
-        found = directory.batch(plan, frame)
-        if found is None:
+        batch = directory.batch(plan, frame)
+        if batch is None:
             return
-        header = found.stored.batch.header
-        body = None if found.damaged else directory.body(plan.number, frame)
+        header = batch.stored.batch.header
+        body = None if batch.damaged else directory.body(plan.number, frame)
         if body is None:
             self.report(directory.body_problem(plan.number, frame))
             return
         self.messages_in(directory, plan.number, frame, Loaded(header, body), 0, header.size)
 
-    def _give(self, found: list[Problem]) -> Iterator[pa.RecordBatch]:
-        for problem in found:
+    def _give(self, problems: list[Problem]) -> Iterator[pa.RecordBatch]:
+        for problem in problems:
             values: dict[str, Values] = {name: Same(value) for name, value in problem._asdict().items()}
             yield from self.out.add(1, 0, values)
-        found.clear()
+        problems.clear()

@@ -27,25 +27,27 @@ class HistoryFile(InputPartition):
         self.path = path
 
 
-def plan(options: Options, wanted: Wanted) -> list[HistoryFile]:
+def plan(options: Options, selection: Wanted) -> list[HistoryFile]:
     """Return one task for each file; for a directory, its files called `*.jsonl` or `*.jsonl.gz`, at any depth.
 
     Raises:
         UsageError: there is no such file, or none in a directory.
     """
-    found: list[str] = []
+    files: list[str] = []
     for name in options.paths:
         path = Path(name)
         inside = histories_of(path)
         if not inside:
             ends = f"no file in this directory ends in {' or '.join(SUFFIXES)}"
-            what = ends if path.is_dir() else "there is no such file"
-            raise UsageError(f"{path}: {what}; give the files of a history")
-        found += map(str, inside)
-    return [HistoryFile(name) for name in dict.fromkeys(found)]
+            problem = ends if path.is_dir() else "there is no such file"
+            raise UsageError(f"{path}: {problem}; give the files of a history")
+        files += map(str, inside)
+    return [HistoryFile(name) for name in dict.fromkeys(files)]
 
 
-def read(task: HistoryFile, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read(
+    task: HistoryFile, options: Options, selection: Wanted, schema: StructType
+) -> Iterator[pa.RecordBatch]:
     """Yield the lines of one file. A last line without its newline is the mark of a killed writer, and left out.
 
     Raises:

@@ -188,15 +188,15 @@ def frames_of(
 ) -> Iterator[Frame]:
     """Yield every record in the part of a segment that counts; ``report`` gets the gaps between readable records."""
     scan = file.scan(plan.bytes, salt_of(directory, plan.number))
-    for found in scan.records(holes=dict(plan.holes)):
-        if isinstance(found, Frame):
-            if found.type not in CLASS_OF:
-                decoded(file.name, found)
-            yield found
+    for item in scan.records(holes=dict(plan.holes)):
+        if isinstance(item, Frame):
+            if item.type not in CLASS_OF:
+                decoded(file.name, item)
+            yield item
             continue
-        place = (node, os.path.dirname(file.name), plan.number, found.offset, found.stop - found.offset)
+        place = (node, os.path.dirname(file.name), plan.number, item.offset, item.stop - item.offset)
         impact = "whatever was there: messages" + (", tombstones or dead letters" if plan.state else "")
-        report(Problem(*place, "damage", found.reason, impact))
+        report(Problem(*place, "damage", item.reason, impact))
 
 
 def decoded(name: str, frame: Frame) -> Any:
@@ -238,10 +238,10 @@ class OpenDirectory:
         StorageError: too many files are open, or one cannot be read.
     """
 
-    def __init__(self, directory: Directory, wanted: Collection[int] | None = None) -> None:
+    def __init__(self, directory: Directory, numbers: Collection[int] | None = None) -> None:
         self.plan = directory
         self.files: dict[int, OpenFile] = {}
-        plans = [plan for plan in directory.segments if wanted is None or plan.number in wanted]
+        plans = [plan for plan in directory.segments if numbers is None or plan.number in numbers]
         _allow_files(len(plans))
         try:
             for plan in plans:
@@ -279,12 +279,12 @@ class OpenDirectory:
     def frame_at(self, segment: int, offset: int) -> Frame:
         """Return a record that was read before, once more."""
         plan = next(plan for plan in self.plan.segments if plan.number == segment)
-        found = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment)).frame(offset)
-        if isinstance(found, Bad):
+        frame = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment)).frame(offset)
+        if isinstance(frame, Bad):
             raise StorageError(
-                f"{self.files[segment].name}, byte {offset}: it changed while it was read: {found.reason}"
+                f"{self.files[segment].name}, byte {offset}: it changed while it was read: {frame.reason}"
             )
-        return found
+        return frame
 
     def body_problem(self, segment: int, frame: Frame, reason: str = "") -> Problem:
         """Return the problem that a batch's body is damaged."""

@@ -63,7 +63,7 @@ class LiveTask(InputPartition):
     groups: tuple[str, ...]  # those that are wanted
 
 
-def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
+def plan(options: Options, selection: Wanted) -> list[LiveTask]:
     """Return one task for each topic partition.
 
     Raises:
@@ -79,31 +79,31 @@ def plan(options: Options, wanted: Wanted) -> list[LiveTask]:
     for topic in reply.topics:
         if topic.deleted or (options.topics is not None and topic.name not in options.topics):
             continue
-        if not (wanted.may_be("topic", topic.name) and wanted.may_be("topic_id", topic.id.hex())):
+        if not (selection.may_be("topic", topic.name) and selection.may_be("topic_id", topic.id.hex())):
             continue
         groups = sorted(
-            found.name
-            for found in reply.groups
-            if found.topic == topic.id
-            and (options.groups is None or found.name in options.groups)
-            and (options.table == "holds" or wanted.may_be("group", found.name))
+            group.name
+            for group in reply.groups
+            if group.topic == topic.id
+            and (options.groups is None or group.name in options.groups)
+            and (options.table == "holds" or selection.may_be("group", group.name))
         )
         for number, members in enumerate(topic.replicas):
             chosen = options.partitions is None or number in options.partitions
-            if chosen and wanted.may_be("partition", number):
+            if chosen and selection.may_be("partition", number):
                 tasks.append(LiveTask(topic.name, PartitionId(topic.id, number), members, tuple(groups)))
     return tasks
 
 
-def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read(task: LiveTask, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task."""
-    found: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(AHEAD)
+    results: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(AHEAD)
     stopped = threading.Event()
 
     def put(item: pa.RecordBatch | BaseException | None) -> None:
         while not stopped.is_set():
             try:
-                return found.put(item, timeout=0.2)
+                return results.put(item, timeout=0.2)
             except queue.Full:
                 continue
         return None
@@ -112,7 +112,7 @@ def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -
         out = Batches(schema)
         async with connect(options.nodes, timeout=options.timeout) as client:
             await client.metadata()  # where the members are
-            looker = Looker(client, task, options, wanted, out)
+            looker = Looker(client, task, options, selection, out)
             table: Callable[[], AsyncIterator[Block]] = getattr(looker, options.table)
             async for block in table():
                 for batch in block:
@@ -133,7 +133,7 @@ def read(task: LiveTask, options: Options, wanted: Wanted, schema: StructType) -
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        while (item := found.get()) is not None:
+        while (item := results.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             yield item
@@ -149,7 +149,7 @@ class Looker:
     client: Client
     task: LiveTask
     options: Options
-    wanted: Wanted
+    selection: Wanted
     out: Batches
     asked: list[str] = field(default_factory=list)  # members that answered
     unpacked: tuple[WireSlice, list[Message]] | None = None  # the slice that was looked at last
@@ -276,23 +276,23 @@ class Looker:
             return [None] * span.size, crcs, 0
         if self.unpacked is None or self.unpacked[0] is not part:
             self.unpacked = (part, part.messages())
-        found = self.unpacked[1][first : first + span.size]
-        return list(found), crcs, sum(len(item.payload) for item in found)
+        messages = self.unpacked[1][first : first + span.size]
+        return list(messages), crcs, sum(len(item.payload) for item in messages)
 
     # ------------------------------------------------------------------ records
 
     async def _records(self, group: str, which: str) -> SpanMap[Held]:
         """Return the highest record that any replica has, and the replicas that have it."""
-        found: SpanMap[Held] = SpanMap()
+        records: SpanMap[Held] = SpanMap()
 
         async def look(at: int, member: str) -> None:
             async for page in self.pages(group, which, member=member):
                 for item in page.items:
                     held = Held(*item.record[:3], 1 << at)
-                    found.update(item.span, functools.partial(higher, held))
+                    records.update(item.span, functools.partial(higher, held))
 
         await self.each_member(look)
-        return found
+        return records
 
     async def tombstones(self) -> AsyncIterator[Block]:
         for group in self.task.groups:
@@ -301,7 +301,7 @@ class Looker:
                 for item in page.items:
                     record = item.record
                     kind = record.kind.name.lower()
-                    if (record.kind == Kind.OPEN and not record.n) or not self.wanted.may_be("kind", kind):
+                    if (record.kind == Kind.OPEN and not record.n) or not self.selection.may_be("kind", kind):
                         continue
                     for span, known in there.split(item.span):
                         values: dict[str, Values] = {
@@ -319,12 +319,12 @@ class Looker:
         for group in self.task.groups:
             there = await self._records(group, "dead")
             asked = list(self.asked)
-            left: SpanMap[tuple[int, int]] = SpanMap()  # dead messages that were not given out yet
+            remaining: SpanMap[tuple[int, int]] = SpanMap()  # dead messages that were not given out yet
             async for page in self.pages(group, "dead", complete=True):
                 for item in page.items:
-                    left.set(item.span, (item.record.generation, item.record.n))
+                    remaining.set(item.span, (item.record.generation, item.record.n))
             for member in asked if self.out.wants(*CONTENT, "crc") else ():
-                if not left:
+                if not remaining:
                     break
                 async for page in self.pages(group, "dead", member=member, bodies=True):
                     records: SpanMap[Record] = SpanMap()
@@ -332,18 +332,20 @@ class Looker:
                         records.set(item.span, item.record)
                     for part, first, span in sections_of(page):
                         for piece, record in records.within(span):
-                            yield self._letters(group, piece, record, left, there, part, first - span.start)
-            if left:  # no replica that answered has their payload
+                            yield self._letters(
+                                group, piece, record, remaining, there, part, first - span.start
+                            )
+            if remaining:  # no replica that answered has their payload
                 async for page in self.pages(group, "dead", complete=True):
                     for item in page.items:
-                        yield self._letters(group, item.span, item.record, left, there, None, 0)
+                        yield self._letters(group, item.span, item.record, remaining, there, None, 0)
 
     def _letters(
         self,
         group: str,
         span: Span,
         record: Record,
-        left: SpanMap[tuple[int, int]],
+        remaining: SpanMap[tuple[int, int]],
         there: SpanMap[Held],
         part: WireSlice | None,
         shift: int,
@@ -352,34 +354,34 @@ class Looker:
         letter = record.letter
         if letter is None:
             return
-        for wanted, dead in left.within(span):
+        for dead_span, dead in remaining.within(span):
             if dead != (record.generation, record.n):
                 continue
-            for piece, known in there.split(wanted):
+            for piece, known in there.split(dead_span):
                 nodes = self.nodes_of(nodes_with(record, known))
                 published = letter.published_ms or (0 if part is None else part.header.published_ms)
                 columns = letter_columns(letter, group, record.generation, record.n, "dead", published, nodes)
-                for some in blocks(piece):
-                    messages, crcs, size = self._content(some, part, shift + some.start)
-                    size += some.size * 2 * (len(letter.message) + len(letter.stack))
-                    named = names(self.task.key, some, self.task.topic)
-                    yield from self.out.add(some.size, size, {**named, **columns, **content(messages, crcs)})
-            left.remove(wanted)
+                for block in blocks(piece):
+                    messages, crcs, size = self._content(block, part, shift + block.start)
+                    size += block.size * 2 * (len(letter.message) + len(letter.stack))
+                    named = names(self.task.key, block, self.task.topic)
+                    yield from self.out.add(block.size, size, {**named, **columns, **content(messages, crcs)})
+            remaining.remove(dead_span)
 
     # ------------------------------------------------------------------ holds
 
     async def holds(self) -> AsyncIterator[Block]:
         for group in [name + suffix for name in self.task.groups for suffix in ("", DEAD_SUFFIX)]:
-            found: list[tuple[str, m.Peeked]] = []
+            items: list[tuple[str, m.Peeked]] = []
 
             async def look(at: int, member: str) -> None:
-                some: list[tuple[str, m.Peeked]] = []
+                more: list[tuple[str, m.Peeked]] = []
                 async for page in self.pages(group, "held", member=member):  # noqa: B023 - called in this turn
-                    some += [(member, item) for item in page.items]
-                found.extend(some)  # noqa: B023
+                    more += [(member, item) for item in page.items]
+                items.extend(more)  # noqa: B023
 
             await self.each_member(look)
-            for member, item in found:
+            for member, item in items:
                 values: dict[str, Values] = {
                     **span_columns(self.task.key, self.task.topic, group, item.span),
                     "node": Same(member),

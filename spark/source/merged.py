@@ -55,16 +55,16 @@ class Index:
         """Add a batch that has these messages."""
         number = len(self.places)
         self.places.append(place)
-        found = self.spans.setdefault(key, SpanMap())
+        of_partition = self.spans.setdefault(key, SpanMap())
         for span in spans:
-            found.update(span, lambda old: (*(old or ()), number))
+            of_partition.update(span, lambda old: (*(old or ()), number))
 
 
 class MergingReader(Reader):
     """Common part of the tables that merge replicas."""
 
-    def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
-        super().__init__(task, options, wanted, out)
+    def __init__(self, task: Task, options: Options, selection: Wanted, out: Batches) -> None:
+        super().__init__(task, options, selection, out)
         self.index = Index()
         self.closed: dict[PartitionId, ClosedSessions] = {}
         self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
@@ -85,10 +85,10 @@ class MergingReader(Reader):
         within: Mapping[PartitionId, SpanMap[Any]] | None = None,
     ) -> None:
         """Note a batch, or the part of it ``within`` spans."""
-        found = self.open_directories[at].batch(plan, frame)
-        if found is None:
+        batch = self.open_directories[at].batch(plan, frame)
+        if batch is None:
             return
-        header = found.stored.batch.header
+        header = batch.stored.batch.header
         key = header.partition
         if self.task.keys is not None and key not in self.task.keys:
             return
@@ -98,7 +98,7 @@ class MergingReader(Reader):
             spans = [] if known is None else [part for span in spans for part, _ in known.within(span)]
         if spans:
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
-            self.index.add(key, Place(at, plan.number, frame.offset, *times, found.damaged), spans)
+            self.index.add(key, Place(at, plan.number, frame.offset, *times, batch.damaged), spans)
 
     def take_closed(self, frame: Frame, record: SessionsClosed) -> None:
         """Note producer ids that are over: other records of them are void."""
@@ -143,7 +143,7 @@ class MessagesReader(MergingReader):
             for span, numbers in runs:
                 places = [self.index.places[number] for number in numbers]
                 published = min(place.published_ms for place in places)
-                if self.wanted.may_be_at("published_at", published, published):
+                if self.selection.may_be_at("published_at", published, published):
                     yield from self._run(key, span, numbers, published)
             self.index.spans[key] = SpanMap()
 
@@ -153,21 +153,21 @@ class MessagesReader(MergingReader):
         elif frame.type == _RECLAIMED and plan.state:
             record = decoded(self.open_directories[at].files[plan.number].name, frame)
             if record.partition in self.task.keys:
-                found = self.reclaimed.setdefault(record.partition, SpanMap())
+                reclaimed = self.reclaimed.setdefault(record.partition, SpanMap())
                 for span in record.spans:
                     if self.mine(span.producer_id):
-                        found.update(span, lambda old: (old or 0) | 1 << at)
+                        reclaimed.update(span, lambda old: (old or 0) | 1 << at)
 
     def _intact(self, number: int) -> bool:
-        found = self.whole.get(number)
-        if found is None:
-            found = not self.index.places[number].damaged
-            if found and self.bodies:
-                found = self.load(number, True).body is not None
-            elif not found:
+        intact = self.whole.get(number)
+        if intact is None:
+            intact = not self.index.places[number].damaged
+            if intact and self.bodies:
+                intact = self.load(number, True).body is not None
+            elif not intact:
                 self.load(number, self.bodies)  # reports it
-            self.whole[number] = found
-        return found
+            self.whole[number] = intact
+        return intact
 
     def _run(
         self, key: PartitionId, span: Span, numbers: tuple[int, ...], published: int
@@ -183,7 +183,7 @@ class MessagesReader(MergingReader):
         members = (
             sorted(topic.replicas[key.number]) if topic is not None and key.number < topic.partitions else []
         )
-        asked = [name for name in members if name in {found.plan.node for found in self.open_directories}]
+        asked = [name for name in members if name in {opened.plan.node for opened in self.open_directories}]
         loaded = self.load(chosen, self.bodies)
         for piece, index in loaded.parts(span):
             for part, gone in self.reclaimed.get(key, SpanMap()).split(piece):

@@ -28,7 +28,7 @@ from .reader import Task, holds_any, reporter
 from .records import LettersReader, TombstonesReader
 
 
-def plan(options: Options, wanted: Wanted) -> list[Task]:
+def plan(options: Options, selection: Wanted) -> list[Task]:
     """Return the tasks of a read: on the driver.
 
     Raises:
@@ -36,8 +36,8 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
         StorageError: a directory cannot be read.
     """
     planned, registers, sizes = survey(options)
-    directories = tuple(found.directory for found in planned)
-    for topic in (topic for found in planned for topic in found.registers.topics.values()):
+    directories = tuple(entry.directory for entry in planned)
+    for topic in (topic for entry in planned for topic in entry.registers.topics.values()):
         for partition in range(topic.partitions):
             sizes.setdefault(PartitionId(topic.id, partition), 0)
     if options.table == "problems":
@@ -47,32 +47,32 @@ def plan(options: Options, wanted: Wanted) -> list[Task]:
             *directories[1:],
         )
     if options.table in ("copies", "problems"):
-        keys = wanted_keys(sizes, registers, options, wanted, deleted=True)
-        return _segment_tasks(directories, registers, keys, options, wanted)
-    keys = wanted_keys(sizes, registers, options, wanted, deleted=False)
+        keys = wanted_keys(sizes, registers, options, selection, deleted=True)
+        return _segment_tasks(directories, registers, keys, options, selection)
+    keys = wanted_keys(sizes, registers, options, selection, deleted=False)
     tasks: list[Task] = []
-    for some in _together(keys, sizes, options.split_bytes):
-        mine = registers.only({key.topic for key in some})
+    for chunk in _together(keys, sizes, options.split_bytes):
+        mine = registers.only({key.topic for key in chunk})
         for number in range(options.buckets):
             share = (number, options.buckets)
-            tasks.append(Task(directories, some, bucket=share, topics=mine.topics, groups=mine.groups))
+            tasks.append(Task(directories, chunk, bucket=share, topics=mine.topics, groups=mine.groups))
     return tasks
 
 
 def survey(options: Options) -> tuple[list[Planned], Registers, Counter[PartitionId]]:
     """Return the plan of each directory, all registers merged, and the bytes of bodies by partition."""
     planned = [plan_directory(path, reporter(options)) for path in options.data]
-    check_nodes(found.directory for found in planned)
+    check_nodes(entry.directory for entry in planned)
     registers, sizes = Registers(), Counter[PartitionId]()
-    for found in planned:
-        registers.update(found.registers)
-        sizes.update(found.sizes)
+    for entry in planned:
+        registers.update(entry.registers)
+        sizes.update(entry.sizes)
     return planned, registers, sizes
 
 
 def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[Problem]:
     """Yield a problem for each node whose directory is absent: a list of dead letters may be incomplete without it."""
-    given = {found.node for found in directories}
+    given = {directory.node for directory in directories}
     lacking: dict[str, list[str]] = {}
     for topic in sorted(registers.topics.values(), key=lambda topic: topic.name):
         for number, members in enumerate(() if topic.deleted else topic.replicas):
@@ -89,24 +89,29 @@ def check_nodes(directories: Iterable[Directory]) -> None:
     """Refuse directories that cannot be merged: two of one node, or of two clusters."""
     by_node: dict[str, Directory] = {}
     cluster: Directory | None = None
-    for found in directories:
-        before = by_node.get(found.node)
+    for directory in directories:
+        before = by_node.get(directory.node)
         if before is not None:
             raise UsageError(
-                f"{before.path} and {found.path} are both of node {found.node!r}: give one of them"
-                + ("" if before.directory == found.directory else ", that which the node uses now")
+                f"{before.path} and {directory.path} are both of node {directory.node!r}: give one of them"
+                + ("" if before.directory == directory.directory else ", that which the node uses now")
             )
-        by_node[found.node] = found
-        if cluster is not None and cluster.cluster_id != found.cluster_id:
+        by_node[directory.node] = directory
+        if cluster is not None and cluster.cluster_id != directory.cluster_id:
             raise UsageError(
-                f"{cluster.path} is of cluster {cluster.cluster_id!r} and {found.path} of {found.cluster_id!r}: read "
-                "one cluster at a time"
+                f"{cluster.path} is of cluster {cluster.cluster_id!r} and {directory.path} of "
+                f"{directory.cluster_id!r}: read one cluster at a time"
             )
-        cluster = cluster or found
+        cluster = cluster or directory
 
 
 def wanted_keys(
-    sizes: Mapping[PartitionId, int], registers: Registers, options: Options, wanted: Wanted, *, deleted: bool
+    sizes: Mapping[PartitionId, int],
+    registers: Registers,
+    options: Options,
+    selection: Wanted,
+    *,
+    deleted: bool,
 ) -> frozenset[PartitionId]:
     """Return the topic partitions that options and filters leave."""
 
@@ -117,9 +122,9 @@ def wanted_keys(
             (topic is None or not topic.deleted or deleted)
             and (options.topics is None or name in options.topics)
             and (options.partitions is None or key.number in options.partitions)
-            and wanted.may_be("topic", name)
-            and wanted.may_be("topic_id", key.topic.hex())
-            and wanted.may_be("partition", key.number)
+            and selection.may_be("topic", name)
+            and selection.may_be("topic_id", key.topic.hex())
+            and selection.may_be("partition", key.number)
         )
 
     return frozenset(filter(is_wanted, sizes))
@@ -129,16 +134,16 @@ def _together(
     keys: frozenset[PartitionId], sizes: Mapping[PartitionId, int], most: int
 ) -> Iterator[frozenset[PartitionId]]:
     """Yield topic partitions that one task reads: small ones together, as each task reads all headers."""
-    some: list[PartitionId] = []
+    chunk: list[PartitionId] = []
     size = 0
     for key in sorted(keys):
-        if some and size + sizes[key] > most:
-            yield frozenset(some)
-            some, size = [], 0
-        some.append(key)
+        if chunk and size + sizes[key] > most:
+            yield frozenset(chunk)
+            chunk, size = [], 0
+        chunk.append(key)
         size += sizes[key]
-    if some:
-        yield frozenset(some)
+    if chunk:
+        yield frozenset(chunk)
 
 
 def _segment_tasks(
@@ -146,18 +151,18 @@ def _segment_tasks(
     registers: Registers,
     keys: frozenset[PartitionId],
     options: Options,
-    wanted: Wanted,
+    selection: Wanted,
 ) -> list[Task]:
     """Return one task for each range of a node's segments."""
     tasks: list[Task] = []
     copies = options.table == "copies"
     for directory in directories:
-        if copies and not wanted.may_be("node", directory.node):
+        if copies and not selection.may_be("node", directory.node):
             continue
         ranges: list[list[int]] = []
         size = options.split_bytes
         for segment in directory.segments:
-            if copies and not holds_any(segment, keys, "published_at", wanted):
+            if copies and not holds_any(segment, keys, "published_at", selection):
                 continue
             if not ranges or size + segment.bytes > options.split_bytes:
                 ranges.append([])
@@ -177,7 +182,7 @@ def _segment_tasks(
     return tasks
 
 
-def read(task: Task, options: Options, wanted: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read(task: Task, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task."""
     table = {
         "copies": CopiesReader,
@@ -186,4 +191,4 @@ def read(task: Task, options: Options, wanted: Wanted, schema: StructType) -> It
         "deadletters": LettersReader,
         "tombstones": TombstonesReader,
     }[options.table]
-    yield from table(task, options, wanted, Batches(schema)).read()
+    yield from table(task, options, selection, Batches(schema)).read()

@@ -93,11 +93,11 @@ def names_in(value: str) -> tuple[str, ...]:
     text = value.strip()
     if text.startswith("["):
         try:
-            found = json.loads(text)
+            names = json.loads(text)
         except ValueError:
-            found = None
-        if isinstance(found, list) and all(isinstance(item, str) for item in found):
-            return tuple(found)
+            names = None
+        if isinstance(names, list) and all(isinstance(item, str) for item in names):
+            return tuple(names)
         raise UsageError(f"{value!r} begins like a JSON list and is no list of texts")
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -105,12 +105,12 @@ def names_in(value: str) -> tuple[str, ...]:
 def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their own names, given in any case; UsageError for an unknown one."""
     by_lower = {name.lower(): name for name in [*known, "paths"]}
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in by_lower:
             raise UsageError(f"there is no option {name!r}; there are: {', '.join(known)}")
-        found[by_lower[name.lower()]] = value
-    return found
+        result[by_lower[name.lower()]] = value
+    return result
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
@@ -125,12 +125,12 @@ def number(options: Mapping[str, str], name: str, default: float, least: float) 
     """Return an option that is a number."""
     value = options.get(name, "")
     try:
-        found = float(value) if value else default
+        parsed = float(value) if value else default
     except ValueError:
-        found = least - 1
-    if not least <= found < 1e15:
+        parsed = least - 1
+    if not least <= parsed < 1e15:
         raise UsageError(f"option {name} is {value!r}: it must be a number from {least:g} on")
-    return found
+    return parsed
 
 
 def one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
@@ -150,8 +150,8 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
     options = known_only(given, {**READ, **STREAM} if stream is None else STREAM if stream else READ)
     table = options.get("table", "")
     if table not in TABLES:
-        what = f"there is no table {table!r}" if table else "option table is missing"
-        raise UsageError(f"{what}: it must be one of {', '.join(TABLES)}")
+        problem = f"there is no table {table!r}" if table else "option table is missing"
+        raise UsageError(f"{problem}: it must be one of {', '.join(TABLES)}")
     data = names_in(options.get("data", ""))
     paths = names_in(options["paths"]) if "paths" in options else names_in(options.get("path", ""))
     nodes = names_in(options.get("nodes", ""))
@@ -203,9 +203,9 @@ def _check_place(
     if stream and table != "deadletters":
         raise UsageError(f"only table deadletters can be followed, not {table}")
     if bool(data) == bool(nodes):
-        what = "both are given" if data else "none is given"
+        problem = "both are given" if data else "none is given"
         raise UsageError(
-            f"give either option data (directories of nodes) or option nodes (a running cluster): {what}"
+            f"give either option data (directories of nodes) or option nodes (a running cluster): {problem}"
         )
     if nodes and table not in LIVE_TABLES:
         why = {
@@ -246,22 +246,22 @@ class Wanted:
 
     def push(self, filters: Iterable[ds.Filter]) -> None:
         """Take in the conditions of filters; those without use are left to Spark."""
-        for found in filters:
-            column = getattr(found, "attribute", ())
+        for condition in filters:
+            column = getattr(condition, "attribute", ())
             if len(column) != 1:
                 continue
             name = column[0]
-            at = micros(getattr(found, "value", None))
-            if isinstance(found, ds.EqualTo | ds.EqualNullSafe):
+            at = micros(getattr(condition, "value", None))
+            if isinstance(condition, ds.EqualTo | ds.EqualNullSafe):
                 if at is not None:
                     self._between(name, at, at)
-                elif found.value is not None:
-                    self._among(name, frozenset((found.value,)))
-            elif isinstance(found, ds.In):
-                self._among(name, frozenset(found.value))
-            elif at is not None and isinstance(found, ds.GreaterThan | ds.GreaterThanOrEqual):
+                elif condition.value is not None:
+                    self._among(name, frozenset((condition.value,)))
+            elif isinstance(condition, ds.In):
+                self._among(name, frozenset(condition.value))
+            elif at is not None and isinstance(condition, ds.GreaterThan | ds.GreaterThanOrEqual):
                 self._between(name, at, 1 << 63)
-            elif at is not None and isinstance(found, ds.LessThan | ds.LessThanOrEqual):
+            elif at is not None and isinstance(condition, ds.LessThan | ds.LessThanOrEqual):
                 self._between(name, -(1 << 63), at)
 
     def _among(self, name: str, values: frozenset[Any]) -> None:

@@ -68,14 +68,16 @@ class Registers:
         self.topics: dict[bytes, Topic] = {}
         self.groups: dict[tuple[bytes, str], Group] = {}
 
-    def take(self, found: Topic | Group) -> None:
+    def take(self, register: Topic | Group) -> None:
         """Merge one register."""
-        if isinstance(found, Topic):
-            there = self.topics.get(found.id)
-            self.topics[found.id] = found if there is None else merge_topics(there, found)
+        if isinstance(register, Topic):
+            there = self.topics.get(register.id)
+            self.topics[register.id] = register if there is None else merge_topics(there, register)
         else:
-            old = self.groups.get((found.topic, found.name))
-            self.groups[(found.topic, found.name)] = found if old is None else merge_groups(old, found)
+            old = self.groups.get((register.topic, register.name))
+            self.groups[(register.topic, register.name)] = (
+                register if old is None else merge_groups(old, register)
+            )
 
     def update(self, other: Registers) -> None:
         """Merge all of another's."""
@@ -86,10 +88,10 @@ class Registers:
 
     def only(self, ids: Collection[bytes]) -> Registers:
         """Return those of some topics."""
-        found = Registers()
-        found.topics = {name: topic for name, topic in self.topics.items() if name in ids}
-        found.groups = {name: group for name, group in self.groups.items() if name[0] in ids}
-        return found
+        result = Registers()
+        result.topics = {name: topic for name, topic in self.topics.items() if name in ids}
+        result.groups = {name: group for name, group in self.groups.items() if name[0] in ids}
+        return result
 
 
 class Planned(NamedTuple):
@@ -134,14 +136,14 @@ def segments_in(path: str) -> list[int]:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     numbers = [segment_number(name) for name in names if not name.endswith(NEW_SUFFIX)]
-    found = sorted(number for number in numbers if number is not None)
-    if not found:
+    segments = sorted(number for number in numbers if number is not None)
+    if not segments:
         inside = os.path.join(path, "data")
         hint = f"; did you mean {inside}?" if "data" in names and os.path.isdir(inside) else ""
         raise UsageError(
             f"{path} is no node's data directory: no file in it is called NNNNNNNNNNNN.journal{hint}"
         )
-    return found
+    return segments
 
 
 class _Planner:
@@ -159,26 +161,26 @@ class _Planner:
         self.moved: dict[int, list[tuple[int, int]]] = {}  # by the segment that they were moved into
         self.ignored: list[int] = []
 
-    def note(self, segment: int, offset: int, size: int | None, what: str, reason: str) -> None:
-        problem = self.problem(segment, offset, size, what, reason)
+    def note(self, segment: int, offset: int, size: int | None, kind: str, reason: str) -> None:
+        problem = self.problem(segment, offset, size, kind, reason)
         self.problems.append(problem)
         self.report(problem)
 
-    def problem(self, segment: int, offset: int, size: int | None, what: str, reason: str) -> Problem:
+    def problem(self, segment: int, offset: int, size: int | None, kind: str, reason: str) -> Problem:
         impact = {
             "torn": "nothing: nobody was told that it was written",
             "missing": "whatever was in it",
             "hole": "whatever was there when the directory was salvaged",
             "not-trusted": "nothing that can be read; what it forgot is not known",
-        }.get(what, "whatever was there: messages, tombstones or dead letters")
-        return Problem(self.node, self.path, segment, offset, size, what, reason, impact)
+        }.get(kind, "whatever was there: messages, tombstones or dead letters")
+        return Problem(self.node, self.path, segment, offset, size, kind, reason, impact)
 
     def plan(self) -> Planned:
-        found = segments_in(self.path)
-        newest = found[-1]
-        start = self._newest_start(found)
+        numbers = segments_in(self.path)
+        newest = numbers[-1]
+        start = self._newest_start(numbers)
         self.node = start.node
-        earlier = self._earlier(start, found)
+        earlier = self._earlier(start, numbers)
         if start.segment != newest:
             self.note(newest, 0, None, "damage", "the first record of the newest segment cannot be read")
         for hole in start.holes:
@@ -194,7 +196,7 @@ class _Planner:
         }
         end = self._scan_newest(newest, start.directory)
         # Its own state is damaged: what older segments say of topics, records and batches counts again.
-        salvaging = any(found.kind == "damage" and found.segment == newest for found in self.problems)
+        salvaging = any(problem.kind == "damage" and problem.segment == newest for problem in self.problems)
         for entry in earlier if salvaging else ():
             self._scan_older(entry, start.directory, holes[entry.segment])
         plans = []
@@ -231,10 +233,10 @@ class _Planner:
 
     # ------------------------------------------------------------ the newest segment
 
-    def _newest_start(self, found: list[int]) -> SegmentStart:
+    def _newest_start(self, numbers: list[int]) -> SegmentStart:
         """Return the first record of the newest segment; if that cannot be read, of the newest that can."""
         first = ""
-        for number in reversed(found):
+        for number in reversed(numbers):
             start, reason = self._start_of(number)
             if start is not None:
                 return start
@@ -244,10 +246,10 @@ class _Planner:
 
     def _start_of(self, number: int) -> tuple[SegmentStart | None, str]:
         with OpenFile(self.path, number) as file:
-            found = file.scan(file.size()).frame(0)
-            if isinstance(found, Bad):
-                return None, found.reason
-            record = decoded(file.name, found)
+            frame = file.scan(file.size()).frame(0)
+            if isinstance(frame, Bad):
+                return None, frame.reason
+            record = decoded(file.name, frame)
         if not isinstance(record, SegmentStart):
             return None, f"its first record is a {type(record).__name__}"
         if record.version > FORMAT_VERSION:
@@ -259,22 +261,22 @@ class _Planner:
             return None, f"it says that it is segment {record.segment}: the file was renamed"
         return record, ""
 
-    def _earlier(self, start: SegmentStart, found: list[int]) -> list[Earlier]:
+    def _earlier(self, start: SegmentStart, numbers: list[int]) -> list[Earlier]:
         """Return the older segments that count, as far as they are there."""
-        wanted = list(start.earlier)
-        if start.segment != found[-1]:  # the newest one's list is not known: all segments that are there
-            listed = {entry.segment for entry in wanted}
-            wanted += [
+        entries = list(start.earlier)
+        if start.segment != numbers[-1]:  # the newest one's list is not known: all segments that are there
+            listed = {entry.segment for entry in entries}
+            entries += [
                 Earlier(number, 1 << 62, 0)
-                for number in found[:-1]
+                for number in numbers[:-1]
                 if number >= start.segment and number not in listed
             ]
         there: list[Earlier] = []
-        for entry in wanted:
+        for entry in entries:
             try:
                 size = os.stat(os.path.join(self.path, segment_name(entry.segment))).st_size
             except FileNotFoundError:
-                if segments_in(self.path)[-1] != found[-1]:
+                if segments_in(self.path)[-1] != numbers[-1]:
                     raise SegmentGone(f"segment {entry.segment} was reclaimed meanwhile") from None
                 self.note(entry.segment, 0, entry.bytes, "missing", "the file is missing")
                 continue
@@ -288,11 +290,11 @@ class _Planner:
         """Take in the newest segment's state; return the number of its bytes that count."""
         with OpenFile(self.path, number) as file:
             scan = file.scan(file.size(), salt_of(directory, number))
-            for found in scan.records(newest=True):
-                if isinstance(found, Gap):
-                    self.note(number, found.offset, found.stop - found.offset, "damage", found.reason)
+            for item in scan.records(newest=True):
+                if isinstance(item, Gap):
+                    self.note(number, item.offset, item.stop - item.offset, "damage", item.reason)
                 else:
-                    self._take(file, number, found)
+                    self._take(file, number, item)
             if scan.torn is None:
                 return scan.size
             self.note(number, scan.torn.offset, scan.size - scan.torn.offset, "torn", scan.torn.reason)
@@ -348,11 +350,11 @@ class _Planner:
                 tail = file.read(base, entry.bytes - base)
                 at = tail.rfind(MAGIC)
                 while at >= 0:
-                    found = scan.frame(base + at)
-                    if isinstance(found, Frame) and found.end == entry.bytes:
-                        if found.type != TYPE_OF[SegmentFooter]:
+                    frame = scan.frame(base + at)
+                    if isinstance(frame, Frame) and frame.end == entry.bytes:
+                        if frame.type != TYPE_OF[SegmentFooter]:
                             return None
-                        footer = decoded(file.name, found)
+                        footer = decoded(file.name, frame)
                         assert isinstance(footer, SegmentFooter)
                         return footer.partitions
                     at = tail.rfind(MAGIC, 0, at)

@@ -48,13 +48,15 @@ def reporter(options: Options) -> Report:
     return ignore if options.report or options.table == "problems" else refuse
 
 
-def holds_any(segment: SegmentPlan, keys: frozenset[PartitionId] | None, column: str, wanted: Wanted) -> bool:
+def holds_any(
+    segment: SegmentPlan, keys: frozenset[PartitionId] | None, column: str, selection: Wanted
+) -> bool:
     """Return False if a segment's footer rules out batches of these partitions, and of the times wanted."""
     if segment.footer is None:
         return True
     return any(
         (keys is None or PartitionId(part.topic, part.partition) in keys)
-        and (not column or wanted.may_be_at(column, part.first_published_ms, part.last_published_ms))
+        and (not column or selection.may_be_at(column, part.first_published_ms, part.last_published_ms))
         for part in segment.footer
     )
 
@@ -138,10 +140,10 @@ class Loaded(NamedTuple):
 class Reader:
     """One task while it reads."""
 
-    def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
+    def __init__(self, task: Task, options: Options, selection: Wanted, out: Batches) -> None:
         self.task = task
         self.options = options
-        self.wanted = wanted
+        self.selection = selection
         self.out = out
         self.report = reporter(options)
         self.content = options.bodies and out.wants(*CONTENT)
@@ -158,17 +160,17 @@ class Reader:
         return [
             plan
             for plan in directory.segments
-            if plan.state or holds_any(plan, self.task.keys, "", self.wanted)
+            if plan.state or holds_any(plan, self.task.keys, "", self.selection)
         ]
 
     def open(self) -> None:
         """Open all files; if the node has reclaimed one since the plan was made, plan its directory again."""
         for directory in self.task.directories:
-            found = directory
+            opened = directory
             for attempt in range(PLANS_MAX):
                 try:
-                    wanted = [segment.number for segment in self.segments_of(found)]
-                    self.open_directories.append(OpenDirectory(found, wanted))
+                    numbers = [segment.number for segment in self.segments_of(opened)]
+                    self.open_directories.append(OpenDirectory(opened, numbers))
                     break
                 except SegmentGone as error:
                     if self.task.segments is not None or attempt == PLANS_MAX - 1:
@@ -176,7 +178,7 @@ class Reader:
                             f"{error}. Other tasks read the journal as it was before: run the query again, or read a "
                             "copy of the directory"
                         ) from None
-                    found = self._again(directory)
+                    opened = self._again(directory)
 
     def _again(self, directory: Directory) -> Directory:
         planned = plan_directory(directory.path, self.report)
@@ -215,7 +217,7 @@ class Reader:
 
     def nodes_of(self, mask: int) -> list[str]:
         """Return the names of nodes in a bit mask over the directories, sorted."""
-        return sorted(found.plan.node for at, found in enumerate(self.open_directories) if mask >> at & 1)
+        return sorted(opened.plan.node for at, opened in enumerate(self.open_directories) if mask >> at & 1)
 
     def mine(self, producer_id: ProducerId) -> bool:
         """Return True if this task's share of the producer ids has this one."""
@@ -235,14 +237,14 @@ class Reader:
 
         with suppress(Corrupt):
             return list(read(first, first + count))
-        found: list[Message | None] = []
+        messages: list[Message | None] = []
         for index in range(first, first + count):
             try:
-                found += read(index, index + 1)
+                messages += read(index, index + 1)
             except Corrupt as error:
-                found.append(None)
+                messages.append(None)
                 problem = directory.body_problem(segment, frame, str(error))
                 self.report(
                     problem._replace(kind="record", impact="key, headers and payload of this message")
                 )
-        return found
+        return messages

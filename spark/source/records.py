@@ -63,8 +63,8 @@ class RecordsReader(MergingReader):
 
     letters = False
 
-    def __init__(self, task: Task, options: Options, wanted: Wanted, out: Batches) -> None:
-        super().__init__(task, options, wanted, out)
+    def __init__(self, task: Task, options: Options, selection: Wanted, out: Batches) -> None:
+        super().__init__(task, options, selection, out)
         self.records: dict[Key, SpanMap[Held]] = {}
         self.died: dict[Key, dict[tuple[int, int], SpanMap[Died]]] = {}
 
@@ -73,7 +73,7 @@ class RecordsReader(MergingReader):
         return (
             (self.task.keys is None or key in self.task.keys)
             and (self.options.groups is None or group in self.options.groups)
-            and self.wanted.may_be("group", group)
+            and self.selection.may_be("group", group)
         )
 
     def take_record(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
@@ -98,8 +98,8 @@ class RecordsReader(MergingReader):
             merged.update(span, functools.partial(higher, held))
             if self.letters and value.kind == Kind.DEAD and value.letter is not None:
                 letters = died.setdefault((value.generation, value.n), SpanMap())
-                this = Died(value.letter.ballot, at, plan.number, frame.offset, entry, 1 << at)
-                letters.update(span, functools.partial(lower_ballot, this))
+                death = Died(value.letter.ballot, at, plan.number, frame.offset, entry, 1 << at)
+                letters.update(span, functools.partial(lower_ballot, death))
 
 
 def higher(new: Held, old: Held | None) -> Held:
@@ -127,7 +127,7 @@ class TombstonesReader(RecordsReader):
         for (key, group), merged in sorted(self.records.items()):
             for span, held in merged.items():
                 kind = held.kind.name.lower()
-                if self.is_closed(key, span.producer_id) or not self.wanted.may_be("kind", kind):
+                if self.is_closed(key, span.producer_id) or not self.selection.may_be("kind", kind):
                     continue
                 yield from self.out.add(
                     1,
@@ -194,7 +194,7 @@ class LettersReader(RecordsReader):
     @property
     def settled_too(self) -> bool:
         """True if letters of messages that are no longer dead letters are wanted."""
-        only = self.wanted.values.get("resolution")
+        only = self.selection.values.get("resolution")
         return self.options.settled and (only is None or bool(only - {"dead"}))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -206,10 +206,10 @@ class LettersReader(RecordsReader):
         if self.out.wants(*CONTENT, "crc", "published_at"):
             within: dict[PartitionId, SpanMap[bool]] = {}
             for (key, _), letters in self.died.items():
-                found = within.setdefault(key, SpanMap())
+                covered = within.setdefault(key, SpanMap())
                 for spans in letters.values():
                     for span, _died in spans.items():
-                        found.set(span, True)
+                        covered.set(span, True)
             self.scan(functools.partial(self._take_body, within))
         for (key, group), letters in sorted(self.died.items()):
             for (generation, n), spans in sorted(letters.items()):
@@ -227,7 +227,7 @@ class LettersReader(RecordsReader):
     def _take_body(
         self, within: Mapping[PartitionId, SpanMap[bool]], at: int, plan: SegmentPlan, frame: Frame
     ) -> None:
-        if frame.type in BATCHES and holds_any(plan, frozenset(within), "", self.wanted):
+        if frame.type in BATCHES and holds_any(plan, frozenset(within), "", self.selection):
             self.take_batch(at, plan, frame, within)
 
     def _entries(self, died: Died) -> Any:
@@ -257,23 +257,27 @@ class LettersReader(RecordsReader):
         self, key: PartitionId, group: str, generation: int, n: int, span: Span, nodes: int, letter: Letter
     ) -> Iterator[pa.RecordBatch]:
         closed = self.is_closed(key, span.producer_id)
-        for part, found in self.records.get((key, group), SpanMap()).split(span):
-            now = found or Held(generation, n, Kind.DEAD, nodes)
+        for part, held in self.records.get((key, group), SpanMap()).split(span):
+            now = held or Held(generation, n, Kind.DEAD, nodes)
             for piece, numbers in self.index.spans.get(key, SpanMap()).split(part):
                 published = letter.published_ms
                 if not published and numbers:
                     published = min(self.index.places[number].published_ms for number in numbers)
-                what = "closed" if closed else self.resolution(key, group, generation, n, now, published)
-                if what != "dead" and not self.options.settled:
+                resolution = (
+                    "closed" if closed else self.resolution(key, group, generation, n, now, published)
+                )
+                if resolution != "dead" and not self.options.settled:
                     continue
-                if not self.wanted.may_be("resolution", what):
+                if not self.selection.may_be("resolution", resolution):
                     continue
-                columns = letter_columns(letter, group, generation, n, what, published, self.nodes_of(nodes))
-                for some in blocks(piece):
-                    messages, crcs, size = self._contents(some, numbers or ())
-                    size += some.size * 2 * (len(letter.message) + len(letter.stack))
-                    named = names(key, some, self.topic_name(key))
-                    yield from self.out.add(some.size, size, {**named, **columns, **content(messages, crcs)})
+                columns = letter_columns(
+                    letter, group, generation, n, resolution, published, self.nodes_of(nodes)
+                )
+                for block in blocks(piece):
+                    messages, crcs, size = self._contents(block, numbers or ())
+                    size += block.size * 2 * (len(letter.message) + len(letter.stack))
+                    named = names(key, block, self.topic_name(key))
+                    yield from self.out.add(block.size, size, {**named, **columns, **content(messages, crcs)})
 
     def _contents(self, span: Span, numbers: tuple[int, ...]) -> tuple[list[Message | None], Values, int]:
         """Return the contents left of these messages, each from the first copy whose own checksum matches."""

@@ -99,20 +99,20 @@ class Tail:
         self.file = OpenFile(self.path, number)
         scan = self.file.scan(self.file.size())
         start: Any = None
-        for found in scan.records():
-            if not isinstance(found, Frame):
-                what = f"{found.reason}: a damaged journal cannot be followed"
-                raise StorageError(f"{self.file.name}, byte {found.offset}: {what}")
+        for item in scan.records():
+            if not isinstance(item, Frame):
+                problem = f"{item.reason}: a damaged journal cannot be followed"
+                raise StorageError(f"{self.file.name}, byte {item.offset}: {problem}")
             if start is None:
-                start = decoded(self.file.name, found)
+                start = decoded(self.file.name, item)
                 assert isinstance(start, SegmentStart)
                 self.salt = scan.salt = salt_of(start.directory, number)
-            self.offset = self.durable = found.end
+            self.offset = self.durable = item.end
             if scan.in_tail:
                 break
         else:
-            what = "it ends here: a damaged journal cannot be followed"
-            raise StorageError(f"{self.file.name}, byte {scan.size}: {what}")
+            problem = "it ends here: a damaged journal cannot be followed"
+            raise StorageError(f"{self.file.name}, byte {scan.size}: {problem}")
         self.number, self.node, self.directory = number, start.node, start.directory
         self.position = self.read_to = start.position
         return start
@@ -137,13 +137,13 @@ class Tail:
     def _read(self) -> None:
         scan = self.file.scan(self.file.size(), self.salt)
         while self.offset < scan.size:
-            found = scan.frame(self.offset)
-            if isinstance(found, Bad) or found.end > scan.size:
+            frame = scan.frame(self.offset)
+            if isinstance(frame, Bad) or frame.end > scan.size:
                 break  # being written; or damage, which the table `problems` tells from that
-            self.offset = found.end
-            self.durable = max(self.durable, found.durable)
-            self.read_to += found.type > FRAMING_MAX
-            self.waiting.append((found.end, self.read_to, list(self._entries(found))))
+            self.offset = frame.end
+            self.durable = max(self.durable, frame.durable)
+            self.read_to += frame.type > FRAMING_MAX
+            self.waiting.append((frame.end, self.read_to, list(self._entries(frame))))
             self._decide(self.durable)
 
     def _entries(self, frame: Frame) -> Iterator[Entry]:
@@ -197,16 +197,16 @@ class LettersStream(DataSourceStreamReader):
 
     def _since(self, start: Mapping[str, Any], node: str, directory: int) -> int:
         """Return the position up to which a node was read: NOTHING if it was not."""
-        found = start.get(node)
-        if found is None:
+        known = start.get(node)
+        if known is None:
             return NOTHING
-        if found["directory"] != f"{directory:016x}":
+        if known["directory"] != f"{directory:016x}":
             self._gap(
                 f"node {node!r} has another directory than the one that was followed ({directory:016x}, not "
-                f"{found['directory']}): it was wiped or replaced"
+                f"{known['directory']}): it was wiped or replaced"
             )
             return NOTHING
-        return int(found["position"])
+        return int(known["position"])
 
     def _gap(self, why: object) -> None:
         if not self.options.reread:
@@ -249,18 +249,18 @@ class LettersStream(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, registers, sizes = survey(self.options)
-        directories = tuple(found.directory for found in planned)
+        directories = tuple(directory.directory for directory in planned)
         parts: list[tuple[int, int, int, tuple[Entry, ...]]] = []
-        for found in directories:
-            tail, since = self._tail(found.path, start)
-            until = int(end[found.node]["position"]) if found.node in end else NOTHING
+        for directory in directories:
+            tail, since = self._tail(directory.path, start)
+            until = int(end[directory.node]["position"]) if directory.node in end else NOTHING
             new = tuple(entry for entry in tail.entries if entry.position > since)
             parts.append((since, until, tail.position, new))
-        wanted = wanted_keys(sizes, registers, self.options, Wanted(), deleted=False)
+        keys = wanted_keys(sizes, registers, self.options, Wanted(), deleted=False)
         if all(since != NOTHING for since, *_ in parts):
-            wanted &= {entry.key for _, until, _, new in parts for entry in new if entry.position <= until}
+            keys &= {entry.key for _, until, _, new in parts for entry in new if entry.position <= until}
         tasks: list[InputPartition] = []
-        for key in sorted(wanted):
+        for key in sorted(keys):
             mine = registers.only({key.topic})
             task = StreamTask(directories, frozenset((key,)), topics=mine.topics, groups=mine.groups)
             task.since, task.until, task.known, every = zip(*parts, strict=True)
@@ -273,9 +273,9 @@ class LettersStream(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         for tail in self.tails.values():
-            found = end.get(tail.node)
-            if found is not None and found["directory"] == f"{tail.directory:016x}":
-                tail.forget(int(found["position"]))
+            offset = end.get(tail.node)
+            if offset is not None and offset["directory"] == f"{tail.directory:016x}":
+                tail.forget(int(offset["position"]))
 
 
 Name = tuple[PartitionId, str, int, int]
@@ -320,9 +320,9 @@ class StreamReader(LettersReader):
             (entry.record.generation, entry.record.n), SpanMap()
         )
         assert entry.record.letter is not None
-        this = Died(entry.record.letter.ballot, -1, 0, len(self.shipped), 0, 1 << at)
+        death = Died(entry.record.letter.ballot, -1, 0, len(self.shipped), 0, 1 << at)
         self.shipped.append(entry)
-        letters.update(entry.span, functools.partial(lower_ballot, this))
+        letters.update(entry.span, functools.partial(lower_ballot, death))
 
     def _entries(self, died: Died) -> Any:
         if died.directory == -1:
@@ -364,9 +364,9 @@ class StreamReader(LettersReader):
                     parts = [span] if dead else []
                 letters = self.died.setdefault((record.partition, record.group), {}) if parts else {}
                 for part in parts:
-                    this = Died(value.letter.ballot, at, plan.number, frame.offset, number, 1 << at)
-                    found = letters.setdefault((value.generation, value.n), SpanMap())
-                    found.update(part, functools.partial(lower_ballot, this))
+                    death = Died(value.letter.ballot, at, plan.number, frame.offset, number, 1 << at)
+                    deaths = letters.setdefault((value.generation, value.n), SpanMap())
+                    deaths.update(part, functools.partial(lower_ballot, death))
                 continue
             if position <= since:
                 parts = [span]

@@ -249,32 +249,32 @@ class Publisher:
         n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
         return ProducerId(DERIVED, n, nonce, k)
 
-    def _conflict(self, what: str) -> str:
+    def _conflict(self, conflict: str) -> str:
         return (
-            f"{what}. Nothing was lost, and what was published stays. Without a column id, rows are named by their "
+            f"{conflict}. Nothing was lost, and what was published stays. Without a column id, rows are named by their "
             "order: sort them, or give them ids, and write under a new job"
         )
 
     async def _send(
         self,
         partition: PartitionId,
-        some: Sequence[tuple[ProducerId, int]],
+        names: Sequence[tuple[ProducerId, int]],
         batch: Mapping[tuple[ProducerId, int], bytes],
     ) -> None:
         wall_ms, began = self.client.wall_ms(), self.client.clock()
-        made = pack_sections(partition, runs_of(some), wall_ms, [batch[name] for name in some])
+        made = pack_sections(partition, runs_of(names), wall_ms, [batch[name] for name in names])
         try:
             await self.client.nodes.ask(
                 lambda: m.Publish(made, max(0, int(1000 * (self.client.clock() - began)))),
-                action=f"publish of {len(some)} rows to {self.options.topic!r}/{partition.number}",
+                action=f"publish of {len(names)} rows to {self.options.topic!r}/{partition.number}",
                 timeout=self.options.timeout,
                 writes=True,
             )
         except (Conflict, SessionClosed) as error:
-            if len(some) > 1:  # one that is refused must not keep the others from being stored
-                half = len(some) // 2
+            if len(names) > 1:  # one that is refused must not keep the others from being stored
+                half = len(names) // 2
                 failed: QuorumqError | None = None
-                for part in (some[:half], some[half:]):
+                for part in (names[:half], names[half:]):
                     try:
                         await self._send(partition, part, batch)
                     except (Conflict, SessionClosed) as exc:
@@ -318,18 +318,18 @@ async def redrive(client: Client, rows: Iterator[Row]) -> None:
             0,
             {},
         )
-        some = waiting.setdefault((topic, row["group"]), [])
-        some.append(item)
-        if len(some) >= REDRIVE_AT_ONCE:
-            await _redrive(client, topic, row["group"], some)
-            some.clear()
-    for (topic, group), some in waiting.items():
-        if some:
-            await _redrive(client, topic, group, some)
+        items = waiting.setdefault((topic, row["group"]), [])
+        items.append(item)
+        if len(items) >= REDRIVE_AT_ONCE:
+            await _redrive(client, topic, row["group"], items)
+            items.clear()
+    for (topic, group), items in waiting.items():
+        if items:
+            await _redrive(client, topic, group, items)
 
 
 async def _redrive(client: Client, topic: str, group: str, items: list[Peek]) -> None:
-    found: Any = await client.redrive(topic, group, items)
-    for _, error in found.refused:
+    result: Any = await client.redrive(topic, group, items)
+    for _, error in result.refused:
         if not isinstance(error, AlreadySettled):
             raise error

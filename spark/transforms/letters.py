@@ -122,7 +122,7 @@ def failures(
     totals = letters.groupBy(*KIND).agg(
         *tally(), *(F.count_if(F.col("resolution") == name).alias(name) for name in RESOLUTIONS[1:])
     )
-    found = _with_status(letters, totals, previous)
+    rows = _with_status(letters, totals, previous)
     own = samples.groupBy(*KIND).agg(
         F.sort_array(F.collect_list(F.struct("rank", "id", "reason", "error_class", "message"))).alias("own")
     )
@@ -142,7 +142,7 @@ def failures(
     all_of_group = F.sum("deaths").over(Window.partitionBy(*GROUP))
     texts = F.array().cast("array<string>")
     joined = (
-        found.join(own, [*KIND], "left").join(versions, [*KIND], "left").join(everywhere, ["failure"], "left")
+        rows.join(own, [*KIND], "left").join(versions, [*KIND], "left").join(everywhere, ["failure"], "left")
     )
     facts = {
         "share": F.when(all_of_group > 0, F.col("deaths") / all_of_group).otherwise(0.0),
@@ -197,8 +197,8 @@ def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
     )
     # The long texts are fetched afterwards, for the few rows that stay.
     names = ("id", "group", "generation", "n")
-    some = letters.select(*KIND, "id", "generation", "n", "died_at", "resolution")
-    chosen = ranked(some, KIND, *newest, most=most).select(*names, "rank")
+    rows = letters.select(*KIND, "id", "generation", "n", "died_at", "resolution")
+    chosen = ranked(rows, KIND, *newest, most=most).select(*names, "rank")
     return shaped(letters.join(F.broadcast(chosen), [*names]), SAMPLES_OF)
 
 
@@ -266,8 +266,8 @@ def repeated(letters: DataFrame) -> DataFrame:
     They may be poison. Nearly every key and payload dies once. Counting numbers first leaves these out.
     """
     name = F.explode(_named(_DIGESTS)).alias("what")
-    found = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
-    hashes = found.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
+    rows = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
+    hashes = rows.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
     enough = min(DEFAULTS.poison_key, DEFAULTS.poison_payload)
     return shaped(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
 
@@ -282,8 +282,8 @@ def _named(columns: Mapping[str, str]) -> Column:
     return F.array(*each)
 
 
-def _hash(what: str) -> Column:
-    return F.xxhash64(*GROUP, f"{what}.kind", f"{what}.name")
+def _hash(column: str) -> Column:
+    return F.xxhash64(*GROUP, f"{column}.kind", f"{column}.name")
 
 
 def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
@@ -293,10 +293,10 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
     with the same bytes), or `message` (it died again after at least `poison_redrives` redrives). ``name`` is the
     SHA-256 of key or payload, or the message's id. ``share`` is of the group's deaths.
     """
-    some = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
-    again = some.withColumn("what", F.explode(_named(_DIGESTS))).withColumn("hash", _hash("what"))
+    rows = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
+    again = rows.withColumn("what", F.explode(_named(_DIGESTS))).withColumn("hash", _hash("what"))
     # A message counts as one in a loop only if it was redriven.
-    redriven = some.where(F.col("n") > 0).withColumn("what", F.explode(_named({"message": "id"})))
+    redriven = rows.where(F.col("n") > 0).withColumn("what", F.explode(_named({"message": "id"})))
     each = (
         again.join(repeated, "hash", "left_semi")
         .drop("hash")

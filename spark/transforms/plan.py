@@ -144,7 +144,7 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
         *GROUP, F.col("name").alias("version"), F.col("first_died_at").alias("version_at")
     )
     newest = ranked(versions, GROUP, F.col("version_at").desc_nulls_last(), "version").drop("rank")
-    found = (
+    rows = (
         totals.join(times, [*KIND])
         .join(causes, [*KIND])
         .join(payloads, [*KIND], "left")
@@ -152,7 +152,7 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
         .withColumn("same_payload", F.coalesce("same_payload", F.lit(0)))
         .withColumn("newer_version", F.when(F.col("version_at") > F.col("last_died_at"), F.col("version")))
     )
-    return shaped(found, EVIDENCE)
+    return shaped(rows, EVIDENCE)
 
 
 def decisions(
@@ -169,7 +169,7 @@ def decisions(
     """
     numbers = {**limits._asdict(), "transient": "|".join(TRANSIENT), "malformed": "|".join(MALFORMED)}
     words = {"redrives_max": F.lit(limits.redrives_max), "quiet": F.lit(_span(limits.quiet_s))}
-    found = [
+    conditions = [
         F.when(
             F.expr(rule.when.format(**numbers)),
             _decision(F.lit(rule.verdict), rule.name, say(rule.reason, **words)),
@@ -178,14 +178,14 @@ def decisions(
     ]
     if overrides:
         said = F.create_map(*(F.lit(part) for pair in overrides.items() for part in pair))[F.col("failure")]
-        found.insert(0, F.when(said.isNotNull(), _decision(said, "override", F.lit("decided by hand"))))
+        conditions.insert(0, F.when(said.isNotNull(), _decision(said, "override", F.lit("decided by hand"))))
     worst_last = F.array_position(F.array(*map(F.lit, VERDICTS)), F.col("verdict"))
     order = Window.partitionBy("date").orderBy(worst_last, F.col("messages").desc(), *KIND)
     rate = F.least(
         F.lit(limits.rate_max), F.greatest(F.lit(1.0), F.ceil(F.col("dead") / limits.spread_s).cast("double"))
     )
     made = (
-        evidence.withColumn("chosen", F.coalesce(*found))
+        evidence.withColumn("chosen", F.coalesce(*conditions))
         .drop("reason")
         .select("*", "chosen.*")
         .withColumn("messages", F.col("dead"))
@@ -215,11 +215,11 @@ def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
             Spark makes pieces by their packed size, and one may not fit in a small Java.
     """
     order = (F.col("rank").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())
-    wanted = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", "rank")
+    chosen = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", "rank")
     return (
         letters.where("resolution = 'dead'")
         .select(*KIND, "topic_id", "id", "generation", "n", "published_at")
-        .join(F.broadcast(wanted), [*KIND, "topic_id"])
+        .join(F.broadcast(chosen), [*KIND, "topic_id"])
         .select("rank", "id", "generation", "n", "published_at")
         .repartitionByRange(-(-max(count, 1) // PIECE_ROWS), *order)
         .sortWithinPartitions(*order)

@@ -92,7 +92,7 @@ def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
         .withColumn("first", F.coalesce(gap > seconds, F.lit(True)).cast("int"))
         .withColumn("run", F.sum("first").over(before))
     )
-    found = runs.groupBy(*GROUP, "run").agg(
+    rows = runs.groupBy(*GROUP, "run").agg(
         F.min("from_at").alias("from_at"),
         F.timestamp_seconds(seconds_of(F.max("from_at")) + seconds).alias("to_at"),
         F.sum("deaths").alias("deaths"),
@@ -106,7 +106,7 @@ def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
         .agg(F.sum("deaths").alias("failure_deaths"))
     )
     causes = ranked(causes, (*GROUP, "run"), F.col("failure_deaths").desc(), "failure").drop("rank")
-    made = found.join(causes, [*GROUP, "run"], "left").withColumn("date", F.to_date("from_at"))
+    made = rows.join(causes, [*GROUP, "run"], "left").withColumn("date", F.to_date("from_at"))
     return shaped(made, BURSTS)
 
 
