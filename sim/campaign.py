@@ -89,12 +89,12 @@ class Report:
             "mean_drain_seconds": round(counts["drain_seconds"] / seeds, 3),
         }
 
-    def per_seed(self, what: str) -> dict[str, float]:
+    def per_seed(self, kind: str) -> dict[str, float]:
         """Return the average of each kind in a seed, the largest first: ``sent`` messages, or ``fault``s."""
         kinds = {
-            name.removeprefix(f"{what} "): round(count / max(1, self.seeds), 2)
+            name.removeprefix(f"{kind} "): round(count / max(1, self.seeds), 2)
             for name, count in self.counts.items()
-            if name.startswith(f"{what} ")
+            if name.startswith(f"{kind} ")
         }
         return dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
 
@@ -105,7 +105,7 @@ class Report:
             "ok": self.ok,
             "seeds": self.seeds,
             "failed": self.failed,
-            "failures": [{"seed": seed, "violations": found} for seed, found in self.failures],
+            "failures": [{"seed": seed, "violations": texts} for seed, texts in self.failures],
             "never_seen": self.never_seen,
             "seen_in_seeds": dict(sorted(self.seen.items())),
             "rates": self.rates(),
@@ -177,8 +177,8 @@ def run_campaign(
     report = report if report is not None else Report(profile)
     began = time.perf_counter() - report.seconds
     begin = first + report.seeds
-    left = itertools.count(begin) if seeds is None else range(begin, first + seeds)
-    for outcome in spread(partial(run_seed, profile=profile), left, jobs, chunksize=8):
+    seeds_left = itertools.count(begin) if seeds is None else range(begin, first + seeds)
+    for outcome in spread(partial(run_seed, profile=profile), seeds_left, jobs, chunksize=8):
         report.add(outcome)
         report.seconds = time.perf_counter() - began
         if on_outcome is not None and on_outcome(outcome, report):
@@ -190,10 +190,10 @@ def commit() -> str:
     """Return the commit checked out beside this file, marked if files differ from it; "unknown" without git."""
     here = Path(__file__).parent
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
             cwd=here, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return found.stdout.strip()
+    return result.stdout.strip()

@@ -119,10 +119,10 @@ def means(counts: Mapping[str, float]) -> str:
     return f'<table class="wide">{rows}</table>'
 
 
-def options(found: Mapping[str, list[tuple[str, int]]], total: int) -> str:
+def options(values_of: Mapping[str, list[tuple[str, int]]], total: int) -> str:
     """Draw each option's values; those with one value only are named at the end."""
     rows, same = [], []
-    for name, values in found.items():
+    for name, values in values_of.items():
         if len(values) == 1 and " to " not in values[0][0]:
             same.append(f"{escape(name)} {escape(values[0][0])}")
             continue

@@ -38,8 +38,8 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"lines": lines, "runs": len(runs), "broken": broken, "not_judged": others}))
     else:
-        for run, found in broken.items():
-            for _, text in found:
+        for run, problems in broken.items():
+            for _, text in problems:
                 click.echo(f"BROKEN {run}: {text}")
         for kind, count in sorted(others.items()):
             click.echo(f"not judged: {count:,} lines of kind {kind!r}, which this version does not know")
@@ -69,9 +69,9 @@ def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
         if row["who"] not in said:  # its first line is not there
             clocks.setdefault(row["who"], row["who"])
     if len(clocks) > 1:
-        some = ", ".join(sorted(clocks.values())[:3])
+        names = ", ".join(sorted(clocks.values())[:3])
         raise UsageError(
-            f"run {run!r} has lines by {len(clocks)} clocks (those of {some}{' …' if len(clocks) > 3 else ''}): `sim "
+            f"run {run!r} has lines by {len(clocks)} clocks (those of {names}{' …' if len(clocks) > 3 else ''}): `sim "
             "check` compares times of one clock only. Use `quorumq audit`, which places clocks"
         )
 
@@ -103,12 +103,12 @@ def files(paths: tuple[Path, ...]) -> list[Path]:
     Raises:
         NotFound: a path names none.
     """
-    found: list[Path] = []
+    result: list[Path] = []
     for path in paths:
         mine = histories_of(path)
         if not mine:
             raise NotFound(
                 f"{path}: there is no history here; name a file, or a directory with *.jsonl or *.jsonl.gz in it"
             )
-        found += mine
-    return found
+        result += mine
+    return result

@@ -27,8 +27,8 @@ def parts(counter: Counter[Any]) -> list[tuple[str, int]]:
     if len(counter) <= FEW:
         return [(said(value), counter[value]) for value in sorted(counter)]
     others = [value for value in counter if value != 0]
-    found = [(f"{said(min(others))} to {said(max(others))}", sum(counter[value] for value in others))]
-    return [("0", counter[0]), *found] if counter[0] else found
+    merged = [(f"{said(min(others))} to {said(max(others))}", sum(counter[value] for value in others))]
+    return [("0", counter[0]), *merged] if counter[0] else merged
 
 
 def said(value: Any) -> str:

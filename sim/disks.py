@@ -86,8 +86,8 @@ class SimJournal(Protocol):
         """Return every batch that is stored and was not dropped: its number and its header."""
         return [(number, batch.header) for number, batch in self.batches.items()]
 
-    def fill(self, left: int | None) -> None:
-        """Leave ``left`` bytes on the disk; None: no limit."""
+    def fill(self, free_bytes: int | None) -> None:
+        """Leave ``free_bytes`` bytes on the disk; None: no limit."""
         return
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
@@ -102,8 +102,8 @@ class SimJournal(Protocol):
     def damaged(self) -> list[BatchStored]:
         """Return the batches that the last `open` found damaged, and left out."""
 
-    def flip(self, rng: random.Random, found: float) -> None:
-        """Flip bits of some batches' bodies. The next start finds a share of ``found``, readers find the others."""
+    def flip(self, rng: random.Random, share_found: float) -> None:
+        """Flip bits of some batches' bodies. The next start finds this share of them, readers find the others."""
 
     def damage(self, rng: random.Random, last: int) -> None:
         """Flip bits of other records while the node is down: it starts from what can be read, and is not trusted.
@@ -150,17 +150,17 @@ class MemoryJournal(SimJournal):
         self.forgot_at: list[int] = []  # position of a Forgot among the records
         # Damaged batches: True if a start finds them; the others are found by their readers.
         self.flipped: dict[int, bool] = {}
-        self.found: list[BatchStored] = []
+        self.damaged_batches: list[BatchStored] = []
 
     def open(self) -> list[JournalRecord]:
         self.forgot_at = [at for at, record in enumerate(self.records) if isinstance(record, Forgot)]
         self.durable = self.position = len(self.records)
-        found = self.read()
-        self.batches = {record.number: record.batch for record in found if isinstance(record, BatchStored)}
+        records = self.read()
+        self.batches = {record.number: record.batch for record in records if isinstance(record, BatchStored)}
         self.flipped = {number: seen for number, seen in self.flipped.items() if number in self.batches}
-        batches = [record for record in found if isinstance(record, BatchStored)]
-        self.found = [record for record in batches if self.flipped.get(record.number)]
-        return [r for r in found if not (isinstance(r, BatchStored) and self.flipped.get(r.number))]
+        batches = [record for record in records if isinstance(record, BatchStored)]
+        self.damaged_batches = [record for record in batches if self.flipped.get(record.number)]
+        return [r for r in records if not (isinstance(r, BatchStored) and self.flipped.get(r.number))]
 
     def kept(self) -> list[JournalRecord] | None:
         return None if self.flipped else self.read()
@@ -180,7 +180,7 @@ class MemoryJournal(SimJournal):
         ]
 
     def damaged(self) -> list[BatchStored]:
-        return self.found
+        return self.damaged_batches
 
     def append(self, records: tuple[JournalRecord, ...]) -> None:
         for record in records:
@@ -230,12 +230,12 @@ class MemoryJournal(SimJournal):
         self.lies += 1
         self.flipped.clear()
 
-    def flip(self, rng: random.Random, found: float) -> None:
+    def flip(self, rng: random.Random, share_found: float) -> None:
         gone = self.forgotten()
         stored = [record.number for record in self.records if isinstance(record, BatchStored)]
         for number in stored:
             if number not in gone and rng.random() < 0.5:
-                self.flipped[number] = self.is_set_aside(number) or rng.random() < found
+                self.flipped[number] = self.is_set_aside(number) or rng.random() < share_found
 
     def damage(self, rng: random.Random, last: int) -> None:
         self.next_number()  # is kept beside the records

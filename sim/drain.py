@@ -62,9 +62,11 @@ class Drain:
         """Return the groups that read a partition's topic, and those that may and do."""
         known = [OUTPUT_GROUP] if self.topics.name_of(partition) == OUTPUTS else self.groups
         cores = cores_of(self.hosts).values()
-        some = (STRAY_GROUP, *self.guests)
+        candidates = (STRAY_GROUP, *self.guests)
         return known + [
-            group for group in some if any(core.catalogue.reads(partition.topic, group) for core in cores)
+            group
+            for group in candidates
+            if any(core.catalogue.reads(partition.topic, group) for core in cores)
         ]
 
     def is_drained(self) -> bool:
@@ -242,12 +244,12 @@ def known_of(replica: Replica, producer_id: ProducerId) -> int:
     )
 
 
-def differing(what: str, found: dict[NodeId, Any]) -> Iterator[str]:
+def differing(subject: str, by_node: dict[NodeId, Any]) -> Iterator[str]:
     """Yield one text if nodes do not have the same."""
-    first = next(iter(found), None)
-    for name in found:
-        if found[name] != found[first]:
-            yield f"{what}: {first} and {name} differ"
+    first = next(iter(by_node), None)
+    for name in by_node:
+        if by_node[name] != by_node[first]:
+            yield f"{subject}: {first} and {name} differ"
             return
 
 

@@ -182,18 +182,18 @@ def draw_fault(
 ) -> Fault:
     """Draw one fault of a kind, mostly on ``victim`` if there is one."""
     names = options.node_names
-    some = tuple(sorted(rng.sample(names, rng.choice((1, 1, 1, 2, len(names))))))
+    victims = tuple(sorted(rng.sample(names, rng.choice((1, 1, 1, 2, len(names))))))
     if victim and rng.random() < 0.7:
-        some = (victim,)
+        victims = (victim,)
     if kind == "pause":
         return Fault(at, kind, (rng.choice(options.client_names),), seconds * 2)
     if kind == "slow-disk":
-        return Fault(at, kind, some, seconds, rng.choice((20.0, 200.0)))
+        return Fault(at, kind, victims, seconds, rng.choice((20.0, 200.0)))
     if kind in ("wall-jump", "wrong-clock"):
         if kind == "wall-jump":
             seconds = 0.0
         return Fault(
-            at, kind, some, seconds, rng.choice((-YEAR_S, -3600.0, -1.0, 1.0, 120.0, 86_400.0, YEAR_S))
+            at, kind, victims, seconds, rng.choice((-YEAR_S, -3600.0, -1.0, 1.0, 120.0, 86_400.0, YEAR_S))
         )
     if kind == "cut":
         return Fault(
@@ -202,13 +202,13 @@ def draw_fault(
     if kind == "partition":
         return Fault(at, kind, (), seconds, 0.0, draw_links(rng, options))
     if kind == "full-disk":  # at one node, or at all, as each replica has the same writes
-        full = rng.choice((some, tuple(names)))
+        full = rng.choice((victims, tuple(names)))
         return Fault(
             at, kind, full, round(seconds * rng.choice((1, 1, 5)), 4), rng.choice((1.0, 1.0, 2.0, 3.0))
         )
     if kind == "freeze":
         return Fault(at, kind, (rng.choice(names),), seconds)
-    return Fault(at, kind, some, seconds)
+    return Fault(at, kind, victims, seconds)
 
 
 def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], ...]:

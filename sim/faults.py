@@ -71,25 +71,25 @@ class Faults:
 
         Then an operator declares what is left, again and again until all be trusted.
         """
-        left = self.hosts[fault.nodes[0]]
-        others = tuple(name for name in self.hosts if name != left.name)
+        survivor = self.hosts[fault.nodes[0]]
+        others = tuple(name for name in self.hosts if name != survivor.name)
         if self.world.healed:
             return
-        if not all(left.knows_what(self.hosts[name]) for name in others):
+        if not all(survivor.knows_what(self.hosts[name]) for name in others):
             self.world.after(0.02, self.do_bereave, fault)
             return
         self.inflict(Fault(self.world.time, "wipe", others, fault.seconds))
         self.world.saw("all directories but one were lost")
-        self.world.after(fault.seconds, self.declare, left)
+        self.world.after(fault.seconds, self.declare, survivor)
 
-    def declare(self, left: Host, _: object = None) -> None:
+    def declare(self, survivor: Host, _: object = None) -> None:
         """Let an operator at that node declare the trusted nodes to be all that is left, until all are trusted."""
         trusted = [
             name for name, host in self.hosts.items() if host.core is not None and host.core.state.trusted
         ]
         if len(trusted) < len(self.hosts):
-            left.on_request((self.clients["op"], -1), DeclareSurvivors(tuple(trusted)))
-            self.world.after(0.2, self.declare, left)
+            survivor.on_request((self.clients["op"], -1), DeclareSurvivors(tuple(trusted)))
+            self.world.after(0.2, self.declare, survivor)
         else:
             self.world.saw("what was left was declared")
 

@@ -20,8 +20,8 @@ Flip = Callable[[str, int, int], None]
 
 def flip_bodies(disk: Disk, flip: Flip, rng: random.Random) -> int:
     """Flip bits of some batches' bodies. Return the number of flips."""
-    frames = [found for found in durable_frames(disk) if found[1].body_length and found[1].body_ok]
-    hit = [found for found in frames if rng.random() < 0.5]
+    frames = [item for item in durable_frames(disk) if item[1].body_length and item[1].body_ok]
+    hit = [item for item in frames if rng.random() < 0.5]
     for name, frame in hit:
         flip(name, rng.randrange(frame.body_offset, frame.end), rng.randrange(8))
     return len(hit)
@@ -44,7 +44,7 @@ def flip_records(disk: Disk, flip: Flip, rng: random.Random, last: int) -> int:
 
 def durable_frames(disk: Disk) -> list[tuple[str, Frame]]:
     """Return the records of all segments, the oldest first, that a reader cannot take for torn if they are damaged."""
-    found: list[tuple[str, Frame]] = []
+    result: list[tuple[str, Frame]] = []
     names = [name for name in disk.list() if name.endswith(NAME_SUFFIX)]
     for name in names:
         scan = Scan(partial(disk.read, name), disk.size(name), check_bodies=True)
@@ -61,5 +61,5 @@ def durable_frames(disk: Disk) -> list[tuple[str, Frame]]:
             if isinstance(item, Gap):
                 break
         durable = max(frame.durable for frame in frames) if name == names[-1] else scan.size
-        found += [(name, frame) for frame in frames if frame.end <= durable]
-    return found
+        result += [(name, frame) for frame in frames if frame.end <= durable]
+    return result

@@ -281,8 +281,10 @@ class Host(Machine):
     def half_done(self, core: NodeCore) -> list[tuple[Caller, int]]:
         """Return the callers whose requests this step has left in part to the next one."""
         requests = core.context.requests.items()
-        left = [key for key, request in requests if isinstance(request, SettleCoordinator) and request.asks]
-        return [self.open[key] for key in left if key in self.open]
+        unfinished = [
+            key for key, request in requests if isinstance(request, SettleCoordinator) and request.asks
+        ]
+        return [self.open[key] for key in unfinished if key in self.open]
 
     def end_turn(self, life: int, _: object = None) -> None:
         """Feed the events of one turn of the loop to the core in one step."""

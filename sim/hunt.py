@@ -41,11 +41,11 @@ def unused(rule: Rule, seeds: Iterable[int], among: Iterable[str] | None = None)
         seeds: seeds to run in this order, until enough is called.
         among: names of patches that have to be called; all if None. One at least has to be in any case.
     """
-    with patched(rule.patches) as left:
-        patches = len(left)
-        wanted = set(left if among is None else among)
+    with patched(rule.patches) as uncalled:
+        patches = len(uncalled)
+        required = set(uncalled if among is None else among)
         for seed in seeds:
             run_schedule(draw(seed), prepare=prepared(rule))
-            if wanted.isdisjoint(left) and len(left) < max(patches, 1):
+            if required.isdisjoint(uncalled) and len(uncalled) < max(patches, 1):
                 break
-        return list(left)
+        return list(uncalled)

@@ -72,7 +72,7 @@ def compare(
         if not (isinstance(record, BatchStored) and record.number in orphans)
     ]
     batches = [record for record in records if isinstance(record, BatchStored)]
-    told = {record.number for record in batches if record.age_ms < 0}
+    ignored = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.context.peers.positions.fresh
     here = known_of(core, unwritten)
     if not durable and not core.state.trusted:
@@ -82,17 +82,17 @@ def compare(
     there = known_of(other, unwritten)
     if "trusted" not in here:
         del there["trusted"]
-    for what in dict.fromkeys([*here, *there]):
-        if what.endswith(", attempts") and not counted:
+    for subject in dict.fromkeys([*here, *there]):
+        if subject.endswith(", attempts") and not counted:
             continue
-        if here.get(what) != there.get(what):
-            ours, theirs = (repr(known.get(what))[:400] for known in (here, there))
-            raise SimError(f"node {core.config.node} knows of {what}: {ours}; and {name} {theirs}")
+        if here.get(subject) != there.get(subject):
+            ours, theirs = (repr(known.get(subject))[:400] for known in (here, there))
+            raise SimError(f"node {core.config.node} knows of {subject}: {ours}; and {name} {theirs}")
     if other.state.clock.min_ballot < core.state.clock.value:
         raise SimError(f"node {core.config.node} has used stamps above the reserve in {name}")
     if not times:  # then only this boot's clock is to be believed
-        told.update(record.number for record in batches if record.start not in other.state.same_boot)
-    compare_times(core, other, told, name, now, delays=times)
+        ignored.update(record.number for record in batches if record.start not in other.state.same_boot)
+    compare_times(core, other, ignored, name, now, delays=times)
 
 
 def without_lost_topics(records: list[JournalRecord]) -> list[JournalRecord]:
@@ -166,36 +166,36 @@ def replica_known(replica: Replica, where: str) -> Known:
         delays = part_of(view, lambda lease: lease.delay and lease.delay._replace(due=0.0))
         known[f"{at}, delays"] = delays.items()  # when they end is compared elsewhere
         known[f"{at}, generation"] = (view.generation, view.from_ms) if view.generation else None
-    return {what: value for what, value in known.items() if value}
+    return {subject: value for subject, value in known.items() if value}
 
 
 def part_of(view: GroupView, part: Callable[[Lease], Any]) -> SpanMap[Any]:
     """Return one part of the leases of a group, without those of a generation that was rewound."""
     table: SpanMap[Any] = SpanMap()
     for span, lease in view.leases.items():
-        found = part(lease)
-        if found is not None and found.generation >= view.home.generation:
-            table.set(span, found)
+        value = part(lease)
+        if value is not None and value.generation >= view.home.generation:
+            table.set(span, value)
     return table
 
 
 def compare_times(
-    core: NodeCore, other: NodeCore, told: set[int], name: str, now: Now, *, delays: bool
+    core: NodeCore, other: NodeCore, ignored: set[int], name: str, now: Now, *, delays: bool
 ) -> None:
-    """Check that delays end, and batches were made, at the same time, except if peers have ``told`` their age."""
+    """Check that delays end, and batches were made, at the same time, except if peers have ``ignored`` their age."""
     for partition, replica in core.replicas.items():
         twin = other.replicas[partition]
         for number, batch in replica.batches.stored.items():
-            same = number in twin.batches.stored and number not in told
+            same = number in twin.batches.stored and number not in ignored
             if same and abs(batch.born - twin.batches.stored[number].born) > TIMES_WITHIN_S:
                 raise SimError(f"batch {number} of {partition} has another age in {name}")
         for group, view in replica.views.groups.items() if delays else ():
             there_delays = part_of(twin.views.look(group), lambda lease: lease.delay)
             for span, delay in part_of(view, lambda lease: lease.delay).items():
                 for part, theirs in there_delays.within(span):
-                    left, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
-                    if abs(left - there) > TIMES_WITHIN_S:
-                        raise SimError(f"the delay of {part} lasts {left} s, and {there} s in {name}")
+                    remaining, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
+                    if abs(remaining - there) > TIMES_WITHIN_S:
+                        raise SimError(f"the delay of {part} lasts {remaining} s, and {there} s in {name}")
 
 
 def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) -> None:
@@ -225,9 +225,9 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
                     )
 
 
-def without_texts(what: str, known: Any) -> Any:
+def without_texts(subject: str, known: Any) -> Any:
     """Return the knowledge with letters cut to their ballots: a full node keeps no more of them."""
-    if known is None or not what.endswith(", records"):
+    if known is None or not subject.endswith(", records"):
         return known
     return [(span, value._replace(letter=value.letter and value.letter.ballot)) for span, value in known]
 
@@ -236,10 +236,10 @@ def knows_all(mine: NodeCore, theirs: NodeCore) -> bool:
     """Return True if ``mine`` knows what ``theirs`` knows, and has its batches; attempts are an estimate."""
     ours, other = known_of(mine, ()), known_of(theirs, ())
     return all(
-        without_texts(what, ours.get(what)) == without_texts(what, other.get(what))
-        for what in dict.fromkeys([*ours, *other])
-        if what in ("topics", "groups", "replicas")
-        or what.endswith((", records", ", delays", "reclaimed", "closed"))
+        without_texts(subject, ours.get(subject)) == without_texts(subject, other.get(subject))
+        for subject in dict.fromkeys([*ours, *other])
+        if subject in ("topics", "groups", "replicas")
+        or subject.endswith((", records", ", delays", "reclaimed", "closed"))
     ) and all(
         mine.replicas[partition].batches.present.covers(span)
         for partition, replica in theirs.replicas.items()

@@ -154,12 +154,12 @@ class Links:
 
     def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
         """Return the batches that slices are parts of: from our journal, or as another node sent them."""
-        found: list[Batch] = []
+        batches: list[Batch] = []
         for part in slices:
             header = part.header
             batch = self.foreign.get((header.partition, header.sections, header.crc))
-            found.append(batch if batch is not None else self.machine.journal.batch(part.batch))
-        return tuple(found)
+            batches.append(batch if batch is not None else self.machine.journal.batch(part.batch))
+        return tuple(batches)
 
     def receive_slices(self, envelope: Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
         """Receive a message, as `receive` does, with the batches that the message's slices are parts of."""

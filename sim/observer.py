@@ -63,8 +63,8 @@ class Observer:
             self.fetched_messages += part.stop - part.first
             if self.full:
                 for delivery in part.deliveries:
-                    told = self.topics.described(delivery.receipt)
-                    self.world.note(f"node:{name}", "hold_won", **told, attempt=delivery.attempt)
+                    description = self.topics.described(delivery.receipt)
+                    self.world.note(f"node:{name}", "hold_won", **description, attempt=delivery.attempt)
 
     def note(self, name: NodeId, kind: str, partition: PartitionId, **fields: object) -> None:
         """Write a line of a node about a partition."""

@@ -91,10 +91,10 @@ class PacketWorld(World):
         apart = source != target and source in self.nodes and target in self.nodes
         return self.distance if apart else 0.0
 
-    def draw(self, low: float, high: float, what: str, source: str, target: str) -> float:
-        name = self.named(source, target, f"?{what}")
+    def draw(self, low: float, high: float, kind: str, source: str, target: str) -> float:
+        name = self.named(source, target, f"?{kind}")
         if self.given is None:
-            value = super().draw(low, high, what, source, target)
+            value = super().draw(low, high, kind, source, target)
         else:
             value = self.given.get(name, ((low + high) / 2,))[0]
         self.log.append(Packet(*name, (value,)))

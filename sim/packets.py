@@ -41,13 +41,13 @@ def packets_of(value: Any) -> tuple[Packet, ...]:
     Raises:
         ValueError: it is something else.
     """
-    found = []
+    packets = []
     for item in value:
         source, target, kind, number, delays = item
         if not (isinstance(source, str) and isinstance(target, str) and isinstance(kind, str)):
             raise ValueError(f"not a packet: {item!r}")
-        found.append(Packet(source, target, kind, int(number), tuple(map(float, delays))))
-    return tuple(found)
+        packets.append(Packet(source, target, kind, int(number), tuple(map(float, delays))))
+    return tuple(packets)
 
 
 def carried(one: Any, two: Any) -> Any:

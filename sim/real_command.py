@@ -74,9 +74,9 @@ def real(
         task = progress.add_task("starting", total=seconds)
 
         def on_progress(phase: str, counts: Counter[str]) -> None:
-            what = f"{phase}: {counts['faults']} of {len(schedule.faults)} faults"
+            description = f"{phase}: {counts['faults']} of {len(schedule.faults)} faults"
             since = next(one.elapsed for one in progress.tasks if one.id == task) or 0.0
-            progress.update(task, description=what, completed=min(since, seconds))
+            progress.update(task, description=description, completed=min(since, seconds))
 
         run = RealRun(schedule, workload_of(workload), keep, on_progress)
         verdict: Verdict | None = None
@@ -124,7 +124,7 @@ def show(schedule: Schedule, verdict: Verdict, keep: Path | None) -> None:
     click.echo(f"met a running node: {total}")
     if verdict.left_out:
         click.echo(f"left out, as processes cannot have them: {', '.join(verdict.left_out)}")
-    click.echo(", ".join(f"{what} {number:,}" for what, number in sorted(verdict.counts.items())))
+    click.echo(", ".join(f"{name} {number:,}" for name, number in sorted(verdict.counts.items())))
     if sure := verdicts(verdict.counts):
         click.echo(sure)
     for violation in verdict.violations[:20]:
@@ -135,5 +135,5 @@ def show(schedule: Schedule, verdict: Verdict, keep: Path | None) -> None:
         click.echo("NOT SETTLED: some messages were neither acked nor dead letters in the end")
     if keep is not None:
         click.echo(f"  python -m sim diagram {keep / 'histories'} -o {keep / 'diagram.html'}")
-    found = len(verdict.violations) + len(verdict.own)
-    click.echo(f"{found} broken promises" if not verdict.kept else verdict.too_few or "ok")
+    count = len(verdict.violations) + len(verdict.own)
+    click.echo(f"{count} broken promises" if not verdict.kept else verdict.too_few or "ok")

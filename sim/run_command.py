@@ -130,8 +130,8 @@ def _run_many(
                 if report.seeds % 1000 == 0:
                     console.print(f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s")
                 rate = report.seeds / max(report.seconds, 1e-9)
-                what = f"{report.failed} failed, {rate:.1f} seeds/s"
-                progress.update(task, completed=report.seeds, description=what)
+                description = f"{report.failed} failed, {rate:.1f} seeds/s"
+                progress.update(task, completed=report.seeds, description=description)
                 if report.seconds - saved_at > SAVE_EVERY_S:
                     save()
                 return report.failed >= failures_max and (seeds is None or not keep_going)
@@ -150,9 +150,9 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
     if not as_json:
         click.echo(f"commit {commit()}")
         click.echo(schedule.to_json())
-    wanted = history_path is not None
+    full = history_path is not None
     try:
-        outcome = replay(schedule, rule, full=wanted, keep=wanted)
+        outcome = replay(schedule, rule, full=full, keep=full)
     except KeyError as error:
         raise click.UsageError(str(error.args[0])) from None
     if history_path is not None:
@@ -192,8 +192,8 @@ def print_report(console: Console, report: Report) -> None:
     counts = {f"{number} faults": seeds for number, seeds in report.faults.items()}
     numbers = [f"{number} faults" for number in sorted(report.faults)]
     console.print(bars("seeds with so many faults", counts, report.seeds, numbers))
-    for title, what in (("messages", "sent"), ("faults", "fault")):
-        kinds_of = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(what).items())
+    for title, prefix in (("messages", "sent"), ("faults", "fault")):
+        kinds_of = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(prefix).items())
         console.print(f"{title} per seed: {kinds_of}")
     for name in report.never_seen:
         console.print(f"[red]never seen[/]: {name}")

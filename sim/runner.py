@@ -140,9 +140,9 @@ def spread(
         quicken()
         yield from map(one, work)
         return
-    left = iter(work)
+    remaining = iter(work)
     with multiprocessing.get_context("spawn").Pool(jobs, _begin_worker) as pool:
-        while block := list(islice(left, BLOCK)):
+        while block := list(islice(remaining, BLOCK)):
             yield from pool.imap(one, block, chunksize)
 
 

@@ -72,7 +72,7 @@ def shell(seeds: int, seed: int, path: Path | None, jobs: int, history: Path | N
             f"commit {commit()}, {len(schedules)} runs of {virtual / len(schedules):.1f} virtual seconds"
         )
         click.echo(", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())) or "no faults")
-        click.echo(", ".join(f"{what} {count:,}" for what, count in sorted(counts.items())))
+        click.echo(", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())))
         click.echo(f"{len(schedules) / cpu:.1f} runs per CPU second")
         click.echo("ok" if not failures else f"{len(failures)} of them failed")
     sys.exit(1 if failures else 0)

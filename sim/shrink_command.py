@@ -67,49 +67,49 @@ def shrink(
 
         def on_step(doing: str, runs: int, best: Found) -> None:
             size = best.size
-            left = f"{size.faults} faults, {size.special:,} packets, {size.messages} messages left"
-            progress.update(task, description=f"{doing}: {runs:,} runs, {left}")
+            description = f"{size.faults} faults, {size.special:,} packets, {size.messages} messages left"
+            progress.update(task, description=f"{doing}: {runs:,} runs, {description}")
 
         shrinker = Shrinker(left_out, seconds, on_step)
         try:
-            found = shrinker.shrink(schedule, checker)
+            result = shrinker.shrink(schedule, checker)
         except NothingFails as error:
             raise click.ClickException(str(error)) from None
     output = output or Path(f"shrunk-{schedule.seed}.json")
-    command_line.written(output, found.schedule.to_json() + "\n")
+    command_line.written(output, result.schedule.to_json() + "\n")
     without = f" --without {rule}" if rule is not None else ""
     command = (f"--schedule {path}" if path else f"--profile {profile} --seed {seed}") + without
     if test_path is not None:
-        command_line.written(test_path, as_test(found, command, rule))
-    kept = not replay(found.schedule).violations if rule is not None else None
+        command_line.written(test_path, as_test(result, command, rule))
+    kept = not replay(result.schedule).violations if rule is not None else None
     if as_json:
         facts = {
             "commit": commit(),
             "checker": shrinker.wanted,
-            "violation": found.violation,
+            "violation": result.violation,
             "before": asdict(shrinker.first.size),
-            "after": asdict(found.size),
+            "after": asdict(result.size),
             "runs": shrinker.runs,
             "seconds": round(shrinker.took, 2),
             "finished": shrinker.done,
             "kept_with_all_rules": kept,
-            "schedule": json.loads(found.schedule.to_json()),
+            "schedule": json.loads(result.schedule.to_json()),
             "file": str(output),
             "test": str(test_path) if test_path else None,
         }
         click.echo(json.dumps(facts))
         sys.exit(0)
-    before, after = asdict(shrinker.first.size), asdict(found.size)
-    for name, what in ROWS.items():
-        click.echo(f"{what:32} {before[name]:>9,} -> {after[name]:,}")
-    for fault in found.schedule.faults:
+    before, after = asdict(shrinker.first.size), asdict(result.size)
+    for name, title in ROWS.items():
+        click.echo(f"{title:32} {before[name]:>9,} -> {after[name]:,}")
+    for fault in result.schedule.faults:
         who = ", ".join(fault.nodes) or ", ".join(f"{one}→{two}" for one, two in fault.links)
         click.echo(f"  {fault.at:g} s: {fault.kind} of {who} for {fault.seconds:g} s")
-    for packet in found.schedule.packets or ():
+    for packet in result.schedule.packets or ():
         late = " and ".join(f"{delay:g} s" for delay in packet.delays) or "never arrives"
         name = f"{packet.kind} {packet.number} {packet.source}→{packet.target}"
         click.echo(f"  {name}: {packet.fate}, {late}")
-    click.echo(f"BROKEN {found.violation}")
+    click.echo(f"BROKEN {result.violation}")
     if kept is False:
         click.echo("Note: it breaks a promise with all rules, too.")
     end = (

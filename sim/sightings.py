@@ -124,26 +124,26 @@ def check_deleted(
     """
     over = topics.is_over
     gone = list(filter(over, topics.names))
-    left = {
+    leftovers = {
         "a register": [
             topic.name for topic in core.catalogue.topics.values() if over(topic.id) and not topic.deleted
         ],
-        "replicas": [found for found in core.replicas if over(found.topic)],
+        "replicas": [partition for partition in core.replicas if over(partition.topic)],
         # A group whose topic's register was damaged, without another copy by now, looks like a new one.
         "groups": [
-            found for found in core.catalogue.groups if over(found[0]) and found[0] in core.catalogue.topics
+            group for group in core.catalogue.groups if over(group[0]) and group[0] in core.catalogue.topics
         ],
         "settled groups": [
-            found
-            for found in core.catalogue.settled_groups
-            if over(found[0].topic) and found[0].topic in core.catalogue.topics
+            settled
+            for settled in core.catalogue.settled_groups
+            if over(settled[0].topic) and settled[0].topic in core.catalogue.topics
         ],
-        "hints": [found for found in (*core.state.parked, *core.state.active) if over(found[0].topic)],
+        "hints": [key for key in (*core.state.parked, *core.state.active) if over(key[0].topic)],
         "requests": [one for one in core.context.requests.values() if any(map(one.concerns, gone))],
         "batches": [
             number for number, header in stored if over(header.partition.topic) and number not in core.orphans
         ],
     }
-    for what, found in left.items():
-        if found:
-            raise SimError(f"node {name} still has {what} of a topic that was deleted: {found[:3]}")
+    for subject, entries in leftovers.items():
+        if entries:
+            raise SimError(f"node {name} still has {subject} of a topic that was deleted: {entries[:3]}")

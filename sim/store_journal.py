@@ -134,17 +134,19 @@ class StoreJournal(SimJournal):
             assert self.hit, f"no fault damaged batch {number}"
             raise DamagedBody(number) from None
 
-    def fill(self, left: int | None) -> None:
-        self.disk.capacity = 1 << 40 if left is None else self.disk.capacity + left - self.disk.free_bytes()
+    def fill(self, free_bytes: int | None) -> None:
+        self.disk.capacity = (
+            1 << 40 if free_bytes is None else self.disk.capacity + free_bytes - self.disk.free_bytes()
+        )
 
     def crash(self, rng: random.Random, *, power: bool) -> None:
         if self.commit is not None:
-            left = rng.randint(0, 6)
+            countdown = rng.randint(0, 6)
 
             def cut(operation: str, name: str) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
+                nonlocal countdown
+                countdown -= 1
+                if countdown < 0:
                     raise PowerCut
 
             self.disk.on_operation = cut
@@ -170,7 +172,7 @@ class StoreJournal(SimJournal):
         )
 
     def damaged(self) -> list[BatchStored]:
-        return [found.record for found in self.store.damaged]
+        return [damaged.record for damaged in self.store.damaged]
 
     def set_aside(self, number: int) -> None:
         self.store.set_aside(number)
@@ -178,7 +180,7 @@ class StoreJournal(SimJournal):
     def is_set_aside(self, number: int) -> bool:
         return self.opened is not None and number in self.opened.unreadable
 
-    def flip(self, rng: random.Random, found: float) -> None:
+    def flip(self, rng: random.Random, share_found: float) -> None:
         self.hit |= flip_bodies(self.disk, self.disk.flip, rng) > 0
 
     def damage(self, rng: random.Random, last: int) -> None:

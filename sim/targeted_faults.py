@@ -100,12 +100,12 @@ class TargetedFaults:
             self.world.saw("a topic grew on one side of a cut")
             for producer in self.producers:
                 producer.on_grown(answer.topic)
-            what = rng.choice(("rewind", "rewind", "delete", "create"))
-            if what == "rewind":
+            action = rng.choice(("rewind", "rewind", "delete", "create"))
+            if action == "rewind":
                 other.set_group(rng.choice(groups), "earliest", 0, rewind=True, node=there)
-            elif what == "create" and self.options.late_group:
+            elif action == "create" and self.options.late_group:
                 other.set_group(groups[-1], "latest", 0, rewind=False, node=there)
-            elif what == "delete":
+            elif action == "delete":
                 operators[0].delete_now(there)
 
         operator.later(0.02 + 0.3 * rng.random(), operator.alter_to, named, here, then)
@@ -118,10 +118,10 @@ class TargetedFaults:
         rng, world = self.rng, self.world
         if not asked or rng.random() >= 0.15:
             return
-        what, at = rng.choice(("leave", "leave", "leave", "kill", "cut")), rng.random() * STEP_S
-        if what == "leave":
+        action, at = rng.choice(("leave", "leave", "leave", "kill", "cut")), rng.random() * STEP_S
+        if action == "leave":
             world.after(at / 10, self.around.machines[name].break_off, *rng.choice(asked))
-        elif what == "kill":
+        elif action == "kill":
             world.after(
                 at, self.inflict, Fault(world.time, "kill", (name,), round(0.02 + 0.2 * rng.random(), 4))
             )
@@ -140,15 +140,15 @@ class TargetedFaults:
         if acts and options.nodes > 1 and rng.random() < options.targeted_faults:
             self.world.at(rng.uniform(0.2, 0.7) * options.fault_time, self.act, rng.choice(acts))
 
-    def act(self, what: Callable[[Topic], None], _: object = None) -> None:
+    def act(self, action: Callable[[Topic], None], _: object = None) -> None:
         """Do it as soon as the topic is there."""
         topic = self.topics.current
         if self.world.healed or self.topics.gone:
             return
         if topic is None or not self.topics.created:
-            self.world.after(0.1, self.act, what)
+            self.world.after(0.1, self.act, action)
         else:
-            what(topic)
+            action(topic)
 
     def cut_off(self, names: list[str], seconds: float) -> None:
         """Cut nodes off from all others, in both directions."""

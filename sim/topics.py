@@ -37,8 +37,8 @@ class Registers:
             SimError: there was another one.
         """
         of = (topic.name, topic.deletions)
-        found, rf, first = self.first.setdefault(of, (topic.id, topic.rf, who))
-        if found != topic.id:
+        known_id, rf, first = self.first.setdefault(of, (topic.id, topic.rf, who))
+        if known_id != topic.id:
             raise SimError(
                 f"{who} has topic {of} with RF {topic.rf}, {first} had it with RF {rf}: one is never to be served"
             )
@@ -67,8 +67,8 @@ class Topics:
         self.after = dict.fromkeys(self.names, 0)  # number of deletions of the name before each
         for deletions in range(options.deletions + 1):
             for rf in self.rfs:
-                found = topic_id(TOPIC, rf, deletions)
-                self.names[found], self.after[found] = label_of(TOPIC, rf, deletions, options), deletions
+                id_ = topic_id(TOPIC, rf, deletions)
+                self.names[id_], self.after[id_] = label_of(TOPIC, rf, deletions, options), deletions
         self.lives = 1  # number of topics of the name by now, one after the other
         self.confirmed: dict[bytes, int] = {}  # number of partitions that each topic has for certain
         self.registers = Registers()
@@ -132,6 +132,6 @@ class Topics:
         """Note that a client learned that the topic is there."""
         self.newest = max(self.newest, topic.deletions)
         self.confirmed[topic.id] = max(topic.partitions, self.confirmed.get(topic.id, 0))
-        for found in self.deleted:
-            if self.after[found] < topic.deletions:  # it has taken their place
-                self.on_deleted(found)
+        for older in self.deleted:
+            if self.after[older] < topic.deletions:  # it has taken their place
+                self.on_deleted(older)

@@ -191,7 +191,7 @@ class World:
         self.order = order = self.order + 1
         heappush(self.heap, (time, order, action, one, two))
 
-    def draw(self, low: float, high: float, what: str, source: str, target: str) -> float:
+    def draw(self, low: float, high: float, kind: str, source: str, target: str) -> float:
         """Draw a number for a pair of machines, as when one of them notices that their connection is broken."""
         return self.net_rng.uniform(low, high)
 

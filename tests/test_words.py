@@ -39,7 +39,7 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "comment": {"tests": 58},
     "variable": {
         "quorumq/core": 252,
-        "sim": 286,
+        "sim": 115,
         "tests": 685,
     },
     "old name": {

@@ -55,30 +55,30 @@ def check_history(rows: Iterable[Row]) -> list[Violation]:
     over = deleted_topics(rows)
     checkers: list[Checker] = [checker() for checker in OF_ALL]
     of_all = dict(wanted_by(checkers))
-    wanted: dict[str, dict[str, list[Checker]]] = {}
+    by_topic: dict[str, dict[str, list[Checker]]] = {}
     for topic in dict.fromkeys(row["topic"] for row in rows if "topic" in row) or ("",):
         mine = [checker() for checker in CHECKERS]
         checkers += mine
-        wanted[topic] = wanted_by(mine)
+        by_topic[topic] = wanted_by(mine)
     for row in rows:
         kind = row["kind"]
         for checker in of_all.get(kind, ()):
             checker.see(row)
         drained = kind == "phase" and row["phase"] == "drained"
-        for topic in [row["topic"]] if "topic" in row else wanted:
+        for topic in [row["topic"]] if "topic" in row else by_topic:
             if not drained or topic not in over:
-                for checker in wanted[topic].get(kind, ()):
+                for checker in by_topic[topic].get(kind, ()):
                     checker.see(row)
     return list(dict.fromkeys(violation for checker in checkers for violation in checker.verdict()))
 
 
 def wanted_by(checkers: Iterable[Checker]) -> dict[str, list[Checker]]:
     """Return the checkers that read each kind of line."""
-    wanted: dict[str, list[Checker]] = {}
+    by_kind: dict[str, list[Checker]] = {}
     for checker in checkers:
         for kind in checker.kinds:
-            wanted.setdefault(kind, []).append(checker)
-    return wanted
+            by_kind.setdefault(kind, []).append(checker)
+    return by_kind
 
 
 __all__ = ["CHECKERS", "OF_ALL", "Checker", "Violation", "check_history"]

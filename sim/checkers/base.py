@@ -46,7 +46,7 @@ class Checker:
         cls.kinds = {name[3:]: getattr(cls, name) for name in dir(cls) if name.startswith("on_")}
 
     def __init__(self) -> None:
-        self.found: list[Violation] = []
+        self.violations: list[Violation] = []
         self.at = 0.0
 
     def see(self, row: Row) -> None:
@@ -56,7 +56,7 @@ class Checker:
 
     def broken(self, text: str, at: float | None = None) -> None:
         """Note a broken promise; if ``at`` is not given, at the time of the line that is being seen."""
-        self.found.append(Violation(self.promise, self.at if at is None else at, text))
+        self.violations.append(Violation(self.promise, self.at if at is None else at, text))
 
     def end(self) -> None:
         """Check the end of the history, after the last line."""
@@ -64,7 +64,7 @@ class Checker:
     def verdict(self) -> list[Violation]:
         """Return all violations; called once, after the last line."""
         self.end()
-        return self.found
+        return self.violations
 
 
 class DrainedChecker(Checker):

@@ -61,8 +61,8 @@ class OneWrongClock(TopicChecker):
 
     def on_set_topic(self, row: Row) -> None:
         super().on_set_topic(row)
-        left = row.get("defaults", {}).get("ttl_s") or None  # to the node, which may have written it
-        asked = row.get("settings", {}).get("ttl_s", left)
+        default = row.get("defaults", {}).get("ttl_s") or None  # to the node, which may have written it
+        asked = row.get("settings", {}).get("ttl_s", default)
         if asked is not None:
             self.ttl_s = min(self.ttl_s or asked, asked or self.ttl_s or 0.0)
 

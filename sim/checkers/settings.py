@@ -23,7 +23,9 @@ class SettingsAsWritten(DrainedChecker):
     def __init__(self) -> None:
         super().__init__()
         self.writes: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}  # when sent, and what
-        self.left: list[tuple[str, Any]] = []  # settings that a CREATE did not name, and what they get then
+        self.defaults: list[
+            tuple[str, Any]
+        ] = []  # settings that a CREATE did not name, and what they get then
         self.ended: dict[tuple[str, int], float] = {}  # when confirmed; FAILED: nothing was written
         self.registers: dict[str, dict[str, Any]] = {}  # by node
 
@@ -33,7 +35,7 @@ class SettingsAsWritten(DrainedChecker):
     def on_set_topic(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             self.writes[(row["who"], row["op"])] = (row["at"], row["settings"])
-            self.left += row.get("defaults", {}).items()
+            self.defaults += row.get("defaults", {}).items()
         elif row["outcome"] != "unknown":
             self.ended[(row["who"], row["op"])] = row["at"] if row["outcome"] == "ok" else FAILED
 
@@ -57,13 +59,13 @@ class SettingsAsWritten(DrainedChecker):
         if name == "partitions":
             least = max((asked for _, _, asked in confirmed), default=0)
             if (
-                value not in [asked for _, _, asked in writes] and (name, value) not in self.left
+                value not in [asked for _, _, asked in writes] and (name, value) not in self.defaults
             ) or value < least:
                 self.broken(f"partitions is {value}; {least} were confirmed, and {writes} asked for")
             return
         last = max((began for began, _, _ in confirmed), default=0.0)
         mine = [ended for _, ended, asked in writes if asked == value]
-        mine += [math.inf for left in self.left if left == (name, value)]
+        mine += [math.inf for default in self.defaults if default == (name, value)]
         if not mine:
             self.broken(f"{name} is {value!r}, and nobody wrote that")
         elif max(mine) < last:

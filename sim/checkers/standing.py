@@ -100,7 +100,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
         self.nodes: dict[str, None] = {}
         self.requests: dict[str, dict[tuple[str, int], Request]] = {}
         self.having: dict[str, dict[str, None]] = {}  # nodes that have had a group
-        self.told: dict[str, dict[Key, Told]] = {}
+        self.observed: dict[str, dict[Key, Told]] = {}
         self.sent: dict[Key, float] = {}
         self.confirmed: dict[Key, float] = {}
         self.published_ms: dict[Key, int] = {}
@@ -164,7 +164,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
             source = {**row, "group": row["group"].removesuffix(DEAD)}
             self.dead_at.update(dict.fromkeys(group_messages(source), row["at"]))
             return
-        of_group = self.told.setdefault(row["group"], {})
+        of_group = self.observed.setdefault(row["group"], {})
         delivered = Delivered(row["at"], row["asked"], row["generation"], row["n"], row["owner"])
         for key in messages(row):
             of_group.setdefault(key, Told()).delivered.append(delivered)
@@ -173,15 +173,15 @@ class CreationsStand(TopicChecker, DrainedChecker):
         group, outcome, owner = row["group"], row["outcome"], row["owner"]
         if group.endswith(DEAD):
             return
-        of_group = self.told.setdefault(group, {})
+        of_group = self.observed.setdefault(group, {})
         for key in messages(row):
-            told = of_group.setdefault(key, Told())
+            seen = of_group.setdefault(key, Told())
             if outcome == "invoke":
-                told.acks.setdefault(owner, row["at"])
+                seen.acks.setdefault(owner, row["at"])
             elif outcome.startswith("acked"):
-                told.acked.append((row["at"], outcome, owner))
+                seen.acked.append((row["at"], outcome, owner))
             elif outcome == "stale-generation":
-                told.stale.append((row["at"], owner))
+                seen.stale.append((row["at"], owner))
 
     def on_purge(self, row: Row) -> None:
         source = {**row, "group": row["group"].removesuffix(DEAD)}
@@ -234,21 +234,21 @@ class CreationsStand(TopicChecker, DrainedChecker):
                 seen.setdefault(call.generation, (call.ended, f"group {group} is said to be"))
         if standing.generation is not None:
             seen[standing.generation] = since, ""
-        for key, told in self.told.get(group, {}).items():
+        for key, observed in self.observed.get(group, {}).items():
             if standing.partition not in (None, key[0]):
                 continue
-            mine = {it.owner: it for it in told.delivered if since < it.asked and it.at < until}
+            mine = {it.owner: it for it in observed.delivered if since < it.asked and it.at < until}
             for it in mine.values():
                 if not it.n and it.at < seen.get(it.generation, (math.inf, ""))[0]:
                     seen[it.generation] = it.at, f"{name((group, *key))} is delivered"
-            for at, owner in told.stale:
+            for at, owner in observed.stale:
                 if owner in mine and at < until:
                     self.broken(
                         f"{name((group, *key))}, delivered at {mine[owner].at:.4f} s, is called stale: its group "
                         f"stands since {since:.4f} s, and nobody asked to rewind it",
                         at,
                     )
-            for at, outcome, owner in told.acked:
+            for at, outcome, owner in observed.acked:
                 if owner not in mine:
                     continue
                 for it in mine.values():
@@ -260,10 +260,10 @@ class CreationsStand(TopicChecker, DrainedChecker):
                             f"asked to rewind its group, which stands since {since:.4f} s",
                             it.at,
                         )
-        found = sorted((at, generation, text) for generation, (at, text) in seen.items())
-        for at, generation, text in found[1:2]:
+        ordered = sorted((at, generation, text) for generation, (at, text) in seen.items())
+        for at, generation, text in ordered[1:2]:
             self.broken(
-                f"{text} in generation {generation}, after {found[0][1]} at {found[0][0]:.4f} s: the group stands "
+                f"{text} in generation {generation}, after {ordered[0][1]} at {ordered[0][0]:.4f} s: the group stands "
                 f"since {since:.4f} s, and nobody asked to rewind it",
                 at,
             )
@@ -273,10 +273,10 @@ class CreationsStand(TopicChecker, DrainedChecker):
         if standing.starts != {"latest"}:
             return
         after = standing.since if standing.again else -1.0
-        for key, told in self.told.get(group, {}).items():
+        for key, observed in self.observed.get(group, {}).items():
             if self.confirmed.get(key, math.inf) > standing.first or (group, *key) in self.redriven:
                 continue
-            for it in told.delivered:
+            for it in observed.delivered:
                 if it.asked > after and it.at < standing.until and it.n == 0:
                     self.broken(
                         f"{name((group, *key))}, confirmed at {self.confirmed[key]:.4f} s, is delivered, and its "
@@ -288,8 +288,8 @@ class CreationsStand(TopicChecker, DrainedChecker):
     def got(self, group: str, key: Key, after: float) -> bool:
         """Return True if the group got a message after that time, or if it died or may have been purged."""
         mine = (group, *key)
-        told = self.told.get(group, {}).get(key)
-        if told is not None and any(it.at > after for it in told.delivered):
+        observed = self.observed.get(group, {}).get(key)
+        if observed is not None and any(it.at > after for it in observed.delivered):
             return True
         if mine in self.dead or self.dead_at.get(mine, -1.0) > after:
             return True
@@ -329,7 +329,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
                 it.at
                 for key in old
                 if (group, *key) not in self.redriven
-                for it in self.told.get(group, {}).get(key, Told()).delivered
+                for it in self.observed.get(group, {}).get(key, Told()).delivered
                 if it.asked > after and it.n == 0
             ]
             missed = [key for key in old if not self.got(group, key, first)]
@@ -344,54 +344,54 @@ def standings(requests: list[Request]) -> Iterator[Standing]:
     """Yield the times in which a group stands as it was confirmed, by requests that did not fail."""
     changes = sorted((it for it in requests if it.kind in ("rewind", "delete")), key=lambda it: it.sent)
     sent = [it.sent for it in changes]
-    found: dict[tuple[float, int | None], tuple[Request, list[Request]]] = {}
-    for this in sorted(requests, key=lambda it: it.ended):
-        if this.ended == math.inf or this.kind == "delete" or not this.shows:
+    result: dict[tuple[float, int | None], tuple[Request, list[Request]]] = {}
+    for request in sorted(requests, key=lambda it: it.ended):
+        if request.ended == math.inf or request.kind == "delete" or not request.shows:
             continue
-        others = [it for it in changes if it is not this]
-        if any(it.sent <= this.ended and it.ended >= this.sent for it in others):
+        others = [it for it in changes if it is not request]
+        if any(it.sent <= request.ended and it.ended >= request.sent for it in others):
             continue  # one was under way, or may be
-        before = cluster([it for it in others if it.ended < this.sent])
+        before = cluster([it for it in others if it.ended < request.sent])
         began = min((it.sent for it in before), default=-1.0)
-        if this.kind == "rewind":
-            makers = [this]
-            began = this.sent
+        if request.kind == "rewind":
+            makers = [request]
+            began = request.sent
         elif not before:
-            makers = [it for it in requests if it.kind in ("create", "fetch") and it.sent <= this.ended]
-            if this.partition is not None and this.kind == "fetch":
-                makers = [it for it in makers if it.sent <= this.ended]
+            makers = [it for it in requests if it.kind in ("create", "fetch") and it.sent <= request.ended]
+            if request.partition is not None and request.kind == "fetch":
+                makers = [it for it in makers if it.sent <= request.ended]
         elif any(it.kind == "delete" for it in before):
             makers = [
-                it for it in requests if it.kind == "create" and it.sent <= this.ended and it.ended > began
+                it for it in requests if it.kind == "create" and it.sent <= request.ended and it.ended > began
             ]
             makers += [it for it in before if it.kind == "rewind"]
         else:
             makers = [it for it in before if it.kind == "rewind"]
-        key = (began, this.partition)
-        if makers and key not in found:
-            found[key] = this, makers
-    for (began, partition), (this, makers) in found.items():
-        at = bisect_right(sent, this.sent)
-        until = next((it.sent for it in changes[at:] if it is not this), math.inf)
+        key = (began, request.partition)
+        if makers and key not in result:
+            result[key] = request, makers
+    for (began, partition), (request, makers) in result.items():
+        at = bisect_right(sent, request.sent)
+        until = next((it.sent for it in changes[at:] if it is not request), math.inf)
         yield Standing(
-            this.ended,
+            request.ended,
             until,
             min(it.sent for it in makers),
             began >= 0.0,
             frozenset(it.start for it in makers),
             max((it.from_ms for it in makers if it.start == "time"), default=0),
             partition,
-            this.generation,
+            request.generation,
         )
 
 
 def cluster(changes: list[Request]) -> list[Request]:
     """Return the last of these, and all that overlap with it or with those: any of them may have been the last."""
-    found: list[Request] = []
+    result: list[Request] = []
     began = math.inf
     for it in sorted(changes, key=lambda it: -it.ended):
-        if found and it.ended < began:
+        if result and it.ended < began:
             break
-        found.append(it)
+        result.append(it)
         began = min(began, it.sent)
-    return found
+    return result

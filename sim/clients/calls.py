@@ -40,9 +40,9 @@ class Caller(Client):
         defaults: dict[str, Any] | None = None,
     ) -> None:
         """Note one CREATE or ALTER, sent once: if it is unknown, it may still come about."""
-        left = {"defaults": defaults} if defaults else {}
+        implied = {"defaults": defaults} if defaults else {}
         rf = request.rf if isinstance(request, CreateTopic) else 0
-        call = self.by_name("set_topic", node, {}, rf, settings=named, **left)
+        call = self.by_name("set_topic", node, {}, rf, settings=named, **implied)
 
         def heard(answer: Answer, bodies: Any) -> None:
             self.answered(call, answer)

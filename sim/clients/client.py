@@ -200,7 +200,7 @@ class Client:
             self.topics.published_to[section.producer_id] = fields["topic"]
         crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
-        times = {what: seconds for what, seconds in times.items() if seconds}
+        times = {name: seconds for name, seconds in times.items() if seconds}
         made = header.published_ms
         self.world.note(
             self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs, published_ms=made

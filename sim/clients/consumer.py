@@ -122,8 +122,8 @@ class Consumer(Deriving):
                 self.on_fetched(answer, batches, asked, node)
             else:
                 if refused_as_deleted(answer):
-                    what = "group" if "group" in answer.detail else "topic"  # type: ignore[union-attr]
-                    self.world.saw(f"a FETCH was refused: its {what} was deleted")
+                    deleted = "group" if "group" in answer.detail else "topic"  # type: ignore[union-attr]
+                    self.world.saw(f"a FETCH was refused: its {deleted} was deleted")
                 elif isinstance(answer, Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
@@ -186,7 +186,7 @@ class Consumer(Deriving):
         sent_at = self.clock.mono(world.time) if self.around.late_clients else answer.sent_at
         until = self.clock.true_time(sent_at + DEADLINE_SHARE * answer.hold_time)
         taken: list[Taken] = []
-        left: list[Receipt] = []
+        unused: list[Receipt] = []
         for part, batch in zip(answer.slices, batches, strict=True):
             at = part.first
             for delivery in part.deliveries:
@@ -194,13 +194,13 @@ class Consumer(Deriving):
                 start, at = at, at + receipt.span.size
                 shirks = not world.healed and rng.random() < options.leave
                 if world.time >= until or shirks:
-                    left.append(receipt)
+                    unused.append(receipt)
                     continue
                 self.deliver(batch, start, at, delivery, until, asked, node)
                 records = self.records(batch, start, at) if self.derives else ()
                 taken.append(Taken(receipt, until, records))
-        if left and (world.healed or rng.random() < 0.8):
-            self.leave(left)
+        if unused and (world.healed or rng.random() < 0.8):
+            self.leave(unused)
         self.work(taken, answer.hold_time)
 
     def deliver(

@@ -49,7 +49,7 @@ class Guest(Consumer):
 def guests_of(around: Surroundings) -> list[Guest]:
     """Return the consumers of all groups that come with a FETCH: two or three each, which begin it alike or not."""
     options, rng = around.options, around.world.stream("guests")
-    found: list[Guest] = []
+    guests: list[Guest] = []
     for number in range(options.guests):
         group = f"guest{number}"
         around.guests.append(group)
@@ -60,9 +60,9 @@ def guests_of(around: Surroundings) -> list[Guest]:
             if options.derive and rng.random() < 0.3:
                 names = (TOPIC, OUTPUTS)
             part = (rng.randrange(options.partitions),) if parted else ()
-            found.append(Guest(around, f"{group}c{i}", group, rng.choice(starts), names, part))
+            guests.append(Guest(around, f"{group}c{i}", group, rng.choice(starts), names, part))
     if options.guests and options.alter:
         for group in MISTYPED:
             around.guests.append(group)
-            found.append(Guest(around, f"{group}c", group, "earliest"))
-    return found
+            guests.append(Guest(around, f"{group}c", group, "earliest"))
+    return guests

@@ -101,10 +101,10 @@ class Inspector(Client):
         rng, options = self.rng, self.options
         group = rng.choice(self.around.groups)
         fetch = Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
-        some = Span(ProducerId("a", 1, 1, 1), 0, 2)
+        span = Span(ProducerId("a", 1, 1, 1), 0, 2)
         partition = PartitionId(self.topics.current.id if self.topics.current is not None else b"?" * 16, 0)
         nobody = Owner("a", Incarnation(0, 0), Stamp(0, "a"))
-        dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, some, nobody)
+        dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, span, nobody)
         mistakes: tuple[ClientRequest, ...] = (
             CreateTopic("jobs", 2),
             CreateTopic("jobs", options.nodes + 2),
@@ -137,10 +137,10 @@ class Inspector(Client):
             fetch._replace(max_wait=-1.0),
             fetch._replace(partitions=(10_000,)),
             RejectRequest((), -2.0),
-            RejectRequest((ReceiptPart(dead, (some,)),), letter=Letter(nobody.ballot, "dead once more")),
-            RedriveRequest("jobs", 0, group, (SpanRecord(some, Record(0, 0, Kind.OPEN)),)),
-            RedriveRequest("jobs", 0, group, (SpanRecord(some, Record(0, NUMBERS_END, Kind.DEAD)),)),
-            ShowRequest(partition, some),
+            RejectRequest((ReceiptPart(dead, (span,)),), letter=Letter(nobody.ballot, "dead once more")),
+            RedriveRequest("jobs", 0, group, (SpanRecord(span, Record(0, 0, Kind.OPEN)),)),
+            RedriveRequest("jobs", 0, group, (SpanRecord(span, Record(0, NUMBERS_END, Kind.DEAD)),)),
+            ShowRequest(partition, span),
         )
         return rng.choice(mistakes)
 

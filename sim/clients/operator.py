@@ -93,12 +93,12 @@ class Operator(Caller):
             # Another client created it, or it has been changed already.
             self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
             return
-        found = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
-        if isinstance(answer, Failed) or found is None or self.topics.is_over(found.id):
+        topic = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
+        if isinstance(answer, Failed) or topic is None or self.topics.is_over(topic.id):
             self.later(0.05 + self.rng.random() * 0.1, self.create)
             return
-        self.topics.current = found
-        self.partitions = found.partitions
+        self.topics.current = topic
+        self.partitions = topic.partitions
         if self.topics.current.deletions:
             self.world.saw("a deleted topic was created again")
             self.create_group()
@@ -431,10 +431,10 @@ class Operator(Caller):
                 reached = self.reached(call)  # the answer does not say
                 self.came_of(call, "ok" if reached else "unknown", reached, messages=answer.messages)
                 if answer.messages:
-                    what = (
+                    event = (
                         "dead letters were purged" if group.endswith(DEAD_SUFFIX) else "a backlog was purged"
                     )
-                    self.world.saw(f"{what} by name" if spans else what)
+                    self.world.saw(f"{event} by name" if spans else event)
                 return
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             if tries > 1 and not self.world.healed:

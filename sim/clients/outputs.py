@@ -42,12 +42,12 @@ class Deriving(Caller):
         """Publish the outputs of ``taken``; once all of it is confirmed, ``then``, or die."""
         batches = self.derived(taken)
         dies = not self.world.healed and self.rng.random() < self.options.derive
-        left = len(batches)
+        remaining = len(batches)
 
         def done() -> None:
-            nonlocal left
-            left -= 1
-            if left > 0:
+            nonlocal remaining
+            remaining -= 1
+            if remaining > 0:
                 return
             if dies:
                 self.world.saw("a consumer died between its outputs and the ACK")

@@ -27,7 +27,7 @@ class Producer(Client):
         super().__init__(around, name)
         self.producer_id: ProducerId | None = None
         self.topic: Topic | None = None
-        self.left = self.options.batches
+        self.remaining = self.options.batches
         self.made = 0.0  # when the batch was made that is being published, by our clock
         self.sequence: dict[int, int] = {}
         self.published: dict[tuple[PartitionId, ProducerId], int] = {}
@@ -61,7 +61,7 @@ class Producer(Client):
 
         A producer that is still at it notices by itself.
         """
-        self.left += self.rng.randint(1, self.options.batches)
+        self.remaining += self.rng.randint(1, self.options.batches)
         if self.finished:
             self.finished = False
             self.later(0.1, self.begin)
@@ -96,19 +96,19 @@ class Producer(Client):
 
     def next_batch(self) -> None:
         """Publish the next batch; if partitions are added, look for them first."""
-        if self.options.alter and self.left:
+        if self.options.alter and self.remaining:
             self.look_up()
         else:
             self.publish_next()
 
     def publish_next(self) -> None:
         """Make the next batch and publish it."""
-        if not self.left:
+        if not self.remaining:
             self.finished = True
             if self.options.session_idle < 3600.0 and self.rng.random() < 0.5:
                 self.close_session()
             return
-        self.left -= 1
+        self.remaining -= 1
         assert self.producer_id is not None
         assert self.topic is not None
         rng = self.rng
@@ -155,7 +155,7 @@ class Producer(Client):
         if (
             self.options.guests
             and self.options.session_idle < 3600.0
-            and not self.left
+            and not self.remaining
             and self.rng.random() < 0.3
         ):
             self.close(self.node(node), (batch.header.partition,))  # its last batch is still under way

@@ -47,16 +47,16 @@ class Rival(Operator):
             auto_create_groups=options.auto_create_groups,
         )
         values = {"rf": request.rf} | {name: getattr(request, name) for name in ("partitions", *SETTINGS)}
-        left: list[str] = []
+        unnamed: list[str] = []
         if options.implicit and rng.random() < 0.5:
             request = CreateTopic("jobs", request.rf, implicit=True)
             values = {name: getattr(request, name) for name in values}
-            left = [name for name in values if name != "rf"]
+            unnamed = [name for name in values if name != "rf"]
         elif rng.random() < 0.3:
-            left = rng.sample(SETTINGS, 2)
-            request = request._replace(unnamed=tuple(left))
-        named = {name: value for name, value in values.items() if name not in left}
-        defaults = {name: values[name] for name in left}
+            unnamed = rng.sample(SETTINGS, 2)
+            request = request._replace(unnamed=tuple(unnamed))
+        named = {name: value for name, value in values.items() if name not in unnamed}
+        defaults = {name: values[name] for name in unnamed}
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, Failed) and answer.code == Code.CONFLICT:

@@ -42,8 +42,8 @@ class Worker(Consumer):
             super().fetch()
 
     def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
-        some = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
-        self.alone = some or (answer.suspects and bool(self.hand))
+        has_suspects = any(delivery.suspect for part in answer.slices for delivery in part.deliveries)
+        self.alone = has_suspects or (answer.suspects and bool(self.hand))
         super().on_fetched(answer, batches, asked, node)
 
     def work(self, taken: list[Taken], hold: float) -> None:

@@ -24,7 +24,7 @@ def story_of_history(paths: Sequence[Path]) -> Story:
         raise NotFound(f"{', '.join(map(str, paths))}: no line is here")
     run, rows = max(runs.items(), key=lambda item: len(item[1]))
     broken = [str(violation) for violation in check_history(rows)]
-    focus = next((found[0] for text in broken if (found := MESSAGE.search(text))), "")
+    focus = next((match[0] for text in broken if (match := MESSAGE.search(text))), "")
     title = broken[0].split(" at ")[0] if broken else "every promise is kept"
     about = [f"run {run}: {len(rows):,} lines of {len(paths)} files"]
     if len(runs) > 1:

@@ -233,7 +233,7 @@ def story_of_run(schedule: Schedule, without: str | None) -> Story:
     ]
     if without is not None:
         about.append(f"without the rule {without}")
-    focus = next((found[0] for text in outcome.violations if (found := MESSAGE.search(text))), "")
+    focus = next((match[0] for text in outcome.violations if (match := MESSAGE.search(text))), "")
     title = outcome.violations[0].split(" at ")[0] if outcome.violations else "every promise is kept"
     story = Story(f"A simulated run: {title}", about, items, list(outcome.violations), focus=focus)
     story.rename(recorders[0].owners)

@@ -39,11 +39,11 @@ def items_of_path(explorer: Explorer, path: list[Step]) -> list[Item]:
     under_way: dict[int, list[Item]] = {}
     state = explorer.first
     for number, (action, after, _) in enumerate(path, 1):
-        what, came = teller.tell(state, action, after)
+        description, came = teller.tell(state, action, after)
         lane = lane_of(explorer, action)
-        says = what + "".join(f"; {outcome}" for outcome in came)
+        says = description + "".join(f"; {outcome}" for outcome in came)
         heard = teller.heard(state, after)
-        text = heard[-1].split(" (")[0] if heard else word_of(action, what)
+        text = heard[-1].split(" (")[0] if heard else word_of(action, description)
         tone = "deliver" if text.startswith("DELIVERED") else "node" if lane else "phase"
         items.append(Item("mark", number, None, lane, text, says, tone=tone))
         if action[0] == "deliver":
@@ -79,11 +79,11 @@ def lane_of(explorer: Explorer, action: Action) -> str:
     return next((f"node:{part}" for part in action[1:] if part in names), "")
 
 
-def word_of(action: Action, what: str) -> str:
+def word_of(action: Action, description: str) -> str:
     """Return a step in a word or two."""
     if action[0] == "deliver":
         return ""
-    return {"ask": what.split(": ", 1)[-1].split(" through ")[0], "tick": "tick"}.get(
+    return {"ask": description.split(": ", 1)[-1].split(" through ")[0], "tick": "tick"}.get(
         str(action[0]), str(action[0])
     )
 

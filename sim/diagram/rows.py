@@ -102,18 +102,18 @@ class Teller:
             }
             self.mark(at, "", phase, words.get(phase, phase), (), "phase")
             return
-        what = row["fault"]
+        kind = row["fault"]
         nodes, links = row.get("nodes", ()), row.get("links", ())
-        if what == "partition-over":
+        if kind == "partition-over":
             return
         seconds = row.get("seconds") or 0.0
         said = ", ".join(nodes) or said_links(links)
-        says = f"Fault: {what} of {said}" + (f" for {seconds:g} s" if seconds else "")
+        says = f"Fault: {kind} of {said}" + (f" for {seconds:g} s" if seconds else "")
         if row.get("detail"):
             says += f" ({row['detail']})"
         for name in nodes or [""]:
             lane = self.lane(name) if name else ""
-            self.items.append(Item("fault", at, at + seconds, lane, what, says, tone="fault"))
+            self.items.append(Item("fault", at, at + seconds, lane, kind, says, tone="fault"))
 
     def lane(self, name: str) -> str:
         """Return the lane of a node or a client."""
@@ -153,11 +153,11 @@ class Teller:
         via = row.get("via") or self.via.get(key, "")
         if asked:
             self.via[key] = via
-        what = f" {said_ids(ids)}" if ids else f" {row['group']}" if "group" in row else f" {row['topic']}"
+        target = f" {said_ids(ids)}" if ids else f" {row['group']}" if "group" in row else f" {row['topic']}"
         if asked:
-            says = f"{short(who)}: {name}{what}" + (f" through {via}" if via else "")
+            says = f"{short(who)}: {name}{target}" + (f" through {via}" if via else "")
         else:
-            says = f"{short(who)} hears {outcome} to its {name}{what}"
+            says = f"{short(who)} hears {outcome} to its {name}{target}"
             if row.get("detail"):
                 says += f" ({row['detail']})"
         text = name if asked else outcome
@@ -193,15 +193,15 @@ WORDS = {"hold_won": "won", "hold_lost": "gave up", "expire": "expired", "dead_l
 NODE_TONES = {"store": "store", "hold_won": "hold", "hold_lost": "hold", "release": "hold", "expire": "hold"}
 
 SENTENCES: dict[str, Callable[[Row, str, str], str]] = {
-    "store": lambda row, who, what: f"{who} has {what} on disk",
-    "hold_won": lambda row, who, what: (
-        f"{who} won {what} for group {row['group']}, attempt {row.get('attempt', '?')}, as {row['owner']}"
+    "store": lambda row, who, target: f"{who} has {target} on disk",
+    "hold_won": lambda row, who, target: (
+        f"{who} won {target} for group {row['group']}, attempt {row.get('attempt', '?')}, as {row['owner']}"
     ),
-    "hold_lost": lambda row, who, what: f"{who} gives up {what}, as {row['owner']}",
-    "release": lambda row, who, what: f"{who} gives {what} back: its answer was never begun",
-    "expire": lambda row, who, what: f"a hold of {what} ran out at {who}",
-    "dead_letter": lambda row, who, what: (
-        f"{who} makes {what} a dead letter: {row.get('reason', 'asked to')}"
+    "hold_lost": lambda row, who, target: f"{who} gives up {target}, as {row['owner']}",
+    "release": lambda row, who, target: f"{who} gives {target} back: its answer was never begun",
+    "expire": lambda row, who, target: f"a hold of {target} ran out at {who}",
+    "dead_letter": lambda row, who, target: (
+        f"{who} makes {target} a dead letter: {row.get('reason', 'asked to')}"
     ),
 }
 

@@ -89,7 +89,7 @@ class Story:
         pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
 
         def renamed(text: str) -> str:
-            return pattern.sub(lambda found: names[found[0]], text)
+            return pattern.sub(lambda match: names[match[0]], text)
 
         self.broken = [renamed(text) for text in self.broken]
         for item in self.items:
@@ -109,9 +109,9 @@ class Story:
         producer_ids = {producer_id: None for item in self.items for producer_id, _, _ in item.ids}
         fitting = [name for name in producer_ids if named[1] in (name, without_nonce(name))]
         if len(fitting) != 1:
-            some = ", ".join(f"{name}[0]" for name in list(producer_ids)[:8]) or "none at all"
+            names = ", ".join(f"{name}[0]" for name in list(producer_ids)[:8]) or "none at all"
             raise ValueError(
-                f"{message!r}: {len(fitting)} producer ids here are called so; there are: {some}"
+                f"{message!r}: {len(fitting)} producer ids here are called so; there are: {names}"
             )
         return fitting[0], int(named[2])
 
@@ -168,7 +168,7 @@ class Story:
             "unit": self.unit,
             "left_out": self.left_out,
             "focus": self.focus,
-            "lanes": [[short(name), what] for name, what in lanes],
+            "lanes": [[short(name), title] for name, title in lanes],
             "texts": list(texts),
             "items": items,
         }
@@ -192,8 +192,8 @@ def without_nonce(producer_id: str) -> str:
 
 def said_ids(ids: Iterable[tuple[str, int, int]]) -> str:
     """Return the messages' names as people read them."""
-    found = [
+    texts = [
         f"{without_nonce(producer_id)}[{start if stop == start + 1 else f'{start}…{stop - 1}'}]"
         for producer_id, start, stop in ids
     ]
-    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+    return ", ".join(texts[:6]) + (f" and {len(texts) - 6} more" if len(texts) > 6 else "")

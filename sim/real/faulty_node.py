@@ -61,9 +61,9 @@ def noted(sync: Callable[[Any], None], control: Control) -> Callable[[Any], None
         if seconds:
             time.sleep(seconds)
         number = fd if isinstance(fd, int) else fd.fileno()
-        found = os.fstat(number)
-        line: dict[str, Any] = {"file": found.st_ino, "bytes": found.st_size}
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(number)
+        line: dict[str, Any] = {"file": status.st_ino, "bytes": status.st_size}
+        if stat.S_ISDIR(status.st_mode):
             line = {"names": {entry.name: entry.inode() for entry in os.scandir(number)}}
         sync(fd)
         os.write(log, json.dumps(line).encode() + b"\n")
@@ -89,10 +89,10 @@ def main() -> None:
     statvfs, wall_ns = os.statvfs, time.time_ns
 
     def no_space(path: Any) -> Any:
-        found = statvfs(path)
+        result = statvfs(path)
         if not control.get("full", False):
-            return found
-        return os.statvfs_result((*found[:3], 0, 0, *found[5:]))
+            return result
+        return os.statvfs_result((*result[:3], 0, 0, *result[5:]))
 
     os.fdatasync = noted(os.fdatasync, control)  # type: ignore[assignment]
     os.fsync = noted(os.fsync, control)  # type: ignore[assignment]

@@ -39,16 +39,16 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
     Args:
         rows: rows of all clients, a client's in order.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     seen: dict[tuple[object, ...], None] = {}
     until: dict[tuple[object, ...], float] = {}  # end of each delivery's hold, as extended
     for row in rows:
         size = sum(stop - start for _, start, stop in row.get("spans", ()))
         kind, outcome = row["kind"], row.get("outcome", "")
         if kind == "deliver":
-            found["delivered"] += size
+            counts["delivered"] += size
             for name in named(row):
-                found["redelivered"] += name in seen
+                counts["redelivered"] += name in seen
                 seen[name] = None
                 until[row["owner"], *name] = row["until"]
         elif kind == "extend" and outcome == "ok":
@@ -56,16 +56,16 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
                 delivery = (row["owner"], *name)
                 until[delivery] = max(row["until"], until.get(delivery, 0.0))
         elif kind == "publish" and outcome in ("ok", "unknown", "fail"):
-            found["published" if outcome == "ok" else f"publishes {outcome}"] += size
+            counts["published" if outcome == "ok" else f"publishes {outcome}"] += size
         elif kind == "ack" and outcome.startswith("acked"):
-            found[outcome] += size
+            counts[outcome] += size
             if outcome != "acked":
                 ends = [until.get((row["owner"], *name), 0.0) for name in named(row)]
-                found[f"{outcome} in time"] += sum(row["at"] <= end for end in ends)
-            found["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
+                counts[f"{outcome} in time"] += sum(row["at"] <= end for end in ends)
+            counts["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
         elif kind in ("reject", "dead_letter") and outcome == "ok" and row["who"].startswith("client:"):
-            found[f"{kind} confirmed"] += size
-    return found
+            counts[f"{kind} confirmed"] += size
+    return counts
 
 
 def named(row: Row) -> Iterator[tuple[object, ...]]:

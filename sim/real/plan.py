@@ -53,9 +53,11 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
         faults += [dataclasses.replace(fault, at=round(calm + fault.at * STRETCH, 3)) for fault in drawn]
         pairs = [(one, two) for one in options.node_names for two in options.node_names if one != two]
         if pairs and rng.random() < 0.5:
-            some = tuple(rng.sample(pairs, rng.randint(1, len(pairs))))
+            delayed = tuple(rng.sample(pairs, rng.randint(1, len(pairs))))
             at = round(begin + rng.uniform(0.0, window), 3)
-            faults.append(Fault(at, "delay", (), round(rng.uniform(1.0, 10.0), 2), rng.choice(DELAY_S), some))
+            faults.append(
+                Fault(at, "delay", (), round(rng.uniform(1.0, 10.0), 2), rng.choice(DELAY_S), delayed)
+            )
         begin += window
     if options.rf > 1 and seconds >= 30.0 and rng.random() < 0.75:  # one node only, as promise G1 wants it
         victim = (rng.choice(options.node_names),)

@@ -23,8 +23,8 @@ def files_of(directory: Path) -> list[os.DirEntry[str]]:
     """Return the files that a node keeps there."""
     if not directory.is_dir():
         return []
-    found = [entry for entry in os.scandir(directory) if entry.is_file() and entry.name != LOCK_NAME]
-    return sorted(found, key=lambda entry: entry.name)
+    entries = [entry for entry in os.scandir(directory) if entry.is_file() and entry.name != LOCK_NAME]
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def begin(directory: Path, log: Path) -> None:
@@ -40,11 +40,11 @@ def lose(directory: Path, log: Path, rng: random.Random) -> int:
     sizes: dict[int, int] = {}
     names: dict[int, str] = {}
     for line in log.read_text().splitlines():
-        found = json.loads(line)
-        if "names" in found:
-            names = {inode: name for name, inode in found["names"].items()}
+        fields = json.loads(line)
+        if "names" in fields:
+            names = {inode: name for name, inode in fields["names"].items()}
         else:
-            sizes[found["file"]] = found["bytes"]
+            sizes[fields["file"]] = fields["bytes"]
     lost = 0
     for entry in files_of(directory):
         lost += cut_off(Path(entry.path), sizes.get(entry.inode(), 0), rng)

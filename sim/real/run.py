@@ -127,10 +127,10 @@ class Trial:
 
     def verdict(self, rows: list[Row], inflicter: Inflicter) -> Verdict:
         """Return the checkers' verdict on the histories' rows."""
-        found = judged(rows, self.schedule.options.rf)
-        found += [Violation("nodes go on", 0.0, text) for text in self.cluster.ended]
+        violations = judged(rows, self.schedule.options.rf)
+        violations += [Violation("nodes go on", 0.0, text) for text in self.cluster.ended]
         done = (inflicter.counts, inflicter.met, inflicter.left_out)
-        return Verdict(found, +counted(rows), *done, self.drained, self.own, len(rows))
+        return Verdict(violations, +counted(rows), *done, self.drained, self.own, len(rows))
 
     async def work(self, sim: HistoryWriter, inflicter: Inflicter) -> None:
         """Do all of the run, but for the start and stop of the cluster."""
@@ -209,11 +209,11 @@ class Trial:
     async def drain(self, client: Client) -> str:
         """Wait until all is settled, or nothing more is for `patience` seconds; return the reason why not, or ""."""
         fewest, since = math.inf, trio.current_time()
-        while left := await self.unsettled(client):
-            if left < fewest:
-                fewest, since = left, trio.current_time()
+        while remaining := await self.unsettled(client):
+            if remaining < fewest:
+                fewest, since = remaining, trio.current_time()
             elif trio.current_time() > since + self.patience:
-                return f"{left:,.0f} are left, and none was settled for {self.patience:.0f} s"
+                return f"{remaining:,.0f} are left, and none was settled for {self.patience:.0f} s"
             await trio.sleep(0.3)
         return ""
 
@@ -223,7 +223,7 @@ class Trial:
         Messages that no replica can read are left out: flipped bits may take the only copy of an unconfirmed one. Of
         confirmed ones the checker of loss says that they are gone.
         """
-        left = 0
+        remaining = 0
         try:
             for topic, group in self.workload.read:
                 ready: Counter[int] = Counter()
@@ -231,22 +231,22 @@ class Trial:
                     if item.peeked.state == "ready":
                         ready[item.partition] += item.peeked.span.size
                     elif item.peeked.state not in SETTLED:
-                        left += item.peeked.span.size
+                        remaining += item.peeked.span.size
                 if ready:
-                    left += (ready - await self.lost(client, topic)).total()
+                    remaining += (ready - await self.lost(client, topic)).total()
         except (TooFewReplicas, NotFound):
             return math.inf
-        return left
+        return remaining
 
     async def lost(self, client: Client, topic: str) -> Counter[int]:
         """Return the number of messages that no replica has, by partition: the most that any node knows of."""
-        found: Counter[int] = Counter()
+        by_partition: Counter[int] = Counter()
         for node in self.cluster.nodes:
             facts: dict[str, Any] = await client.status(node)
             for row in facts["partitions"]:
                 if row["topic"] == topic:
-                    found[row["partition"]] = max(found[row["partition"]], row["lost"])
-        return found
+                    by_partition[row["partition"]] = max(by_partition[row["partition"]], row["lost"])
+        return by_partition
 
     async def list_letters(self, client: Client, sim: HistoryWriter) -> None:
         """List each replica's dead letters, once all replicas list the same, or after a while."""
@@ -264,7 +264,7 @@ class Trial:
                                 sorted((it.span, it.record.generation, it.record.n) for it in page)
                                 for page in pages
                             ]
-                            if all(found == names[0] for found in names):
+                            if all(ids == names[0] for ids in names):
                                 break
                             await trio.sleep(0.3)
                     for node, page in zip(members, pages, strict=False):

@@ -125,10 +125,10 @@ def workload_of(path: Path | None) -> Workload:
     if not path.is_file():
         raise NotFound(f"{path}: there is no such file")
     try:
-        found = runpy.run_path(str(path), run_name="workload")
+        scope = runpy.run_path(str(path), run_name="workload")
     except Exception as error:
         raise UsageError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    tasks = found.get("TASKS")
+    tasks = scope.get("TASKS")
     if not tasks or not all(isinstance(task, Task) for task in tasks):
         raise UsageError(f"{path} needs TASKS, a list of quorumq.client.Task, with one at least")
-    return Workload(tasks, found.get("PRODUCERS", ()), found.get("prepare"), found.get("check"))
+    return Workload(tasks, scope.get("PRODUCERS", ()), scope.get("prepare"), scope.get("check"))

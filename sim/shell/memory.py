@@ -179,7 +179,7 @@ class Log:
         return write
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        return [fields for _, found, fields in self.lines if found == event]
+        return [fields for _, name, fields in self.lines if name == event]
 
 
 class World:

@@ -127,7 +127,7 @@ class ShellOutcome:
 def run_shell(schedule: Schedule) -> ShellOutcome:
     """Run a schedule in virtual time."""
     began = time.process_time()
-    found: list[tuple[Verdict, list[Row]]] = []
+    outcomes: list[tuple[Verdict, list[Row]]] = []
     virtual = 0.0
 
     async def main() -> None:
@@ -149,7 +149,7 @@ def run_shell(schedule: Schedule) -> ShellOutcome:
                     await run.work(sim, inflicter)
                 virtual = trio.current_time()
                 rows = run.rows()
-                found.append((run.verdict(rows, inflicter), rows))
+                outcomes.append((run.verdict(rows, inflicter), rows))
                 nursery.cancel_scope.cancel()
 
     violations: list[str] = []
@@ -159,7 +159,7 @@ def run_shell(schedule: Schedule) -> ShellOutcome:
         if isinstance(error, KeyboardInterrupt):
             raise
         violations.append(f"raised: {first_of(error)!r}")
-    verdict, rows = found[0] if found else (None, [])
+    verdict, rows = outcomes[0] if outcomes else (None, [])
     if verdict is not None:
         violations += [str(violation) for violation in verdict.violations]
         if not verdict.drained:

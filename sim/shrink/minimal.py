@@ -18,20 +18,20 @@ def minimal(items: Sequence[T], holds: Callable[[list[T]], bool]) -> list[T]:
     Returns:
         the smallest part that it was true of.
     """
-    left = list(items)
-    if not left or holds([]):
+    kept = list(items)
+    if not kept or holds([]):
         return []
-    size = (len(left) + 1) // 2
+    size = (len(kept) + 1) // 2
     while size:
         at, removed = 0, False
-        while at < len(left):
-            rest = left[:at] + left[at + size :]
+        while at < len(kept):
+            rest = kept[:at] + kept[at + size :]
             if rest and holds(rest):
-                left, removed = rest, True
+                kept, removed = rest, True
             else:
                 at += size
         if size > 1:
-            size = min((size + 1) // 2, max(1, len(left) // 2))
-        elif not removed or len(left) == 1:
-            return left
-    return left
+            size = min((size + 1) // 2, max(1, len(kept) // 2))
+        elif not removed or len(kept) == 1:
+            return kept
+    return kept

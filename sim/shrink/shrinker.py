@@ -39,8 +39,8 @@ def checker_of(violation: str) -> str:
 
 def time_of(violation: str) -> float:
     """Return the time when it showed, in simulated seconds."""
-    found = re.search(r"\bat ([\d.]+) s:", violation)
-    return float(found[1]) if found else 0.0
+    match = re.search(r"\bat ([\d.]+) s:", violation)
+    return float(match[1]) if match else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Shrinker:
         self.seconds = seconds
         self.on_step = on_step
         self.runs = 0
-        self.wanted = ""
+        self.checker = ""
         self.cpu_max = 0.0
         self.tried: dict[str, None] = {}
         self.doing = ""
@@ -136,11 +136,11 @@ class Shrinker:
         outcome, log = self.run(schedule)
         if not outcome.violations:
             raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
-        self.wanted = checker or checker_of(outcome.violations[0])
+        self.checker = checker or checker_of(outcome.violations[0])
         seen = self.seen_by(outcome)
         if seen is None:
             others = ", ".join(dict.fromkeys(map(checker_of, outcome.violations)))
-            raise NothingFails(f"{self.wanted!r} sees nothing in it, but: {others}")
+            raise NothingFails(f"{self.checker!r} sees nothing in it, but: {others}")
         self.cpu_max = CPU_FACTOR * outcome.counts["cpu"] + 0.5
         self.first = self.best = Found(schedule, outcome, log, seen)
         self.shorten()
@@ -189,7 +189,7 @@ class Shrinker:
 
     def seen_by(self, outcome: Outcome) -> str | None:
         """Return the violation of the checker that matters."""
-        return next((text for text in outcome.violations if checker_of(text) == self.wanted), None)
+        return next((text for text in outcome.violations if checker_of(text) == self.checker), None)
 
     def fails(self, schedule: Schedule) -> bool:
         """Return True if it still fails before that checker; then it is the best one."""

@@ -36,27 +36,27 @@ def test_without_the_rule_a_promise_breaks() -> None:
 WIDTH = 100
 
 
-def as_test(found: Found, command: str, rule: str | None) -> str:
+def as_test(result: Found, command: str, rule: str | None) -> str:
     """Return the text of a test file that replays the schedule.
 
     Args:
         command: arguments of ``python -m sim shrink``.
         rule: rule that was left out, or None: with it the test passes, without it the same checker sees it fail.
     """
-    size = found.size
+    size = result.size
     says = (
-        f"{checker_of(found.violation)}: {plural(size.faults, 'fault')}, {plural(size.special, 'packet')} that "
+        f"{checker_of(result.violation)}: {plural(size.faults, 'fault')}, {plural(size.special, 'packet')} that "
         f"{'is' if size.special == 1 else 'are'} not on time, {plural(size.messages, 'message')}."
     )
-    text = TEMPLATE.format(says=says, command=command, schedule=wrapped(found.schedule))
+    text = TEMPLATE.format(says=says, command=command, schedule=wrapped(result.schedule))
     if rule is not None:
-        text += WITHOUT.format(rule=rule, checker=checker_of(found.violation).removeprefix("raised "))
+        text += WITHOUT.format(rule=rule, checker=checker_of(result.violation).removeprefix("raised "))
     return text
 
 
-def plural(count: int, what: str) -> str:
+def plural(count: int, noun: str) -> str:
     """Return a number with its noun, in words."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def wrapped(schedule: Schedule) -> str:
