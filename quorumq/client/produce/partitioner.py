@@ -33,7 +33,7 @@ class DefaultPartitioner:
         rng: for the partition to begin with.
     """
 
-    __slots__ = ("_at", "_left", "_sticky")
+    __slots__ = ("_at", "_remaining", "_sticky")
 
     def __init__(self, sticky: int = 64, rng: random.Random | None = None) -> None:
         if sticky < 1:
