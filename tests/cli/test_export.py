@@ -40,10 +40,9 @@ from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
 from tests.client.steps import in_a_thread
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.core.steps import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, copy_out, record_headers
-from tests.storage.test_crash import Writer
-from tests.storage.test_salvage import flips, worn
+from tests.storage.writer import Writer, flips, worn
 
 LETTER = Letter(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import click
 import pytest
@@ -13,20 +12,9 @@ from click.testing import CliRunner
 
 from quorumq.cli.main import COMMANDS, main
 from quorumq.core.values.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
+from tests.cli.tree import commands
 
 OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests look at its help
-
-
-def commands(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        ctx = click.Context(command)
-        for name in command.list_commands(ctx):
-            inner = command.get_command(ctx, name)
-            assert inner is not None
-            yield from commands(inner, (*path, name))
 
 
 @pytest.mark.parametrize("name", OURS)

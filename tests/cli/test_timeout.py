@@ -21,7 +21,7 @@ from quorumq.core.values.errors import QuorumqError
 from quorumq.core.values.types import Incarnation
 from quorumq.lab.bench import WORKLOADS
 from quorumq.wire.codec import encode_message
-from tests.cli.test_help import commands
+from tests.cli.tree import commands
 
 ID = f"{bytes(16).hex()}/0/n1.1.{0:016x}.0/0"
 COMMANDS = {

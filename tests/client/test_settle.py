@@ -47,7 +47,7 @@ from quorumq.core.messages import (
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.steps import fetch, receipts
 
 PRODUCER_ID = ProducerId("a", 1, 2, 3)
 

@@ -22,7 +22,7 @@ from quorumq.wire.batch import Message, encode_record, pack_sections
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.steps import fetch, receipts
 
 COMPARED: Final = (m.SyncOffer, m.SyncListed, m.SyncState, m.SyncPull)
 

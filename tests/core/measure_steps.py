@@ -20,8 +20,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
-from tests.core.test_groups import LETTER
-from tests.core.test_growth import answered, by_one_each, by_sections, settling, with_holes
+from tests.core.steps import LETTER
+from tests.core.work import answered, by_one_each, by_sections, settling, with_holes
 
 TURNS: Final = 3
 BAR_MS: Final = 20.0

@@ -27,9 +27,7 @@ from quorumq.core.messages import (
 from quorumq.core.messages.effects import Done, Effect, Persist, Reply, Send
 from quorumq.core.values.types import Letter, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_closing import close
-from tests.core.test_cluster_smoke import fetch, published, receipts
-from tests.core.test_reclaim import drained, replica, store
+from tests.core.steps import close, drained, fetch, published, receipts, replica_of, store
 
 
 class Watched(Cluster):
@@ -116,10 +114,10 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, CloseReply)
     close(cluster, topic, producer_id)
     cluster.advance(1.0)
-    assert producer_id in replica(cluster, "b").closing.promised
+    assert producer_id in replica_of(cluster, "b").closing.promised
     cluster.kill("b")
     cluster.start("b")
-    assert producer_id in replica(cluster, "b").closing.promised
+    assert producer_id in replica_of(cluster, "b").closing.promised
     late = cluster.batch(topic, producer_id, 100, [b"late"])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
@@ -132,7 +130,7 @@ def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() ->
     topic, producer_id = published(cluster)
     ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (producer_id,))
     for records in (1, 0):
-        (effect,) = replica(cluster, "b").on_close_ask("a", ask, cluster.now)
+        (effect,) = replica_of(cluster, "b").on_close_ask("a", ask, cluster.now)
         assert isinstance(effect, Persist)
         assert len(effect.records) == records
         assert effect.then, "behind whatever stands before it"

@@ -10,8 +10,7 @@ from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, Rej
 from quorumq.core.messages.effects import Persist
 from quorumq.core.messages.records import AttemptsCounted
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import LETTER
+from tests.core.steps import LETTER, fetch, outcomes, published, receipts
 
 MOST = 4
 

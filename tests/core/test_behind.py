@@ -30,8 +30,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_growth import QUIET, answered, filled, steps_of, with_holes
+from tests.core.steps import fetch, receipts
+from tests.core.work import QUIET, answered, filled, steps_of, with_holes
 
 
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:

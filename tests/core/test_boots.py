@@ -10,8 +10,7 @@ from quorumq.core.messages import FetchReply, NotDue, Publish, RejectRequest
 from quorumq.core.messages.records import BatchStored, DelaysSet, Started
 from quorumq.core.values.types import STAMP_ZERO, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
-from tests.core.test_time import publish
+from tests.core.steps import fetch, outcomes, publish_first, receipts
 
 HOUR_MS = 3_600_000
 PLAIN = Cluster(1)
@@ -49,7 +48,7 @@ def delivered(cluster: Cluster) -> int:
 def test_no_fresh_message_expires_where_clocks_are_put_right_while_nodes_start(off_ms: int) -> None:
     """The finding: 11,889 fresh messages died as expired."""
     cluster = booted()
-    publish(cluster, ttl_ms=60_000)
+    publish_first(cluster, ttl_ms=60_000)
     cluster.advance(10)
     restarted(cluster, off_ms)
     cluster.advance(75 - 45)  # the quarantine takes its time, and 40 of the 60 seconds are over
@@ -67,7 +66,7 @@ def test_no_fresh_message_expires_where_clocks_are_put_right_while_nodes_start(o
 
 def test_over_a_boot_the_time_of_day_counts_and_is_doubted_where_it_moved() -> None:
     cluster = booted()
-    publish(cluster, ttl_ms=10_000)
+    publish_first(cluster, ttl_ms=10_000)
     restarted(cluster, HOUR_MS, boot=True)
     for core in cluster.nodes.values():
         assert core.state.moved_s == 0.0, "an hour may have passed"
@@ -79,7 +78,7 @@ def test_over_a_boot_the_time_of_day_counts_and_is_doubted_where_it_moved() -> N
 
 def test_of_two_boots_what_is_older_is_doubted_where_the_time_of_day_moved_since() -> None:
     cluster = booted()
-    publish(cluster, ttl_ms=10_000)
+    publish_first(cluster, ttl_ms=10_000)
     restarted(cluster, 0, boot=True)
     cluster.advance(65)
     topic = cluster.nodes["a"].topic_named("jobs")
@@ -94,7 +93,7 @@ def test_of_two_boots_what_is_older_is_doubted_where_the_time_of_day_moved_since
 
 def test_a_delay_goes_by_the_boots_clock() -> None:
     cluster = booted()
-    publish(cluster)
+    publish_first(cluster)
     held = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("a", RejectRequest(held, 100.0))) == ["ok"]
     for off_ms in (HOUR_MS, -HOUR_MS, 0):
@@ -109,7 +108,7 @@ def test_a_delay_goes_by_the_boots_clock() -> None:
 def test_starts_of_a_copy_with_the_same_count_say_nothing() -> None:
     """A copied directory counts on and may use a count again, on another machine."""
     cluster = booted()
-    publish(cluster)
+    publish_first(cluster)
     journal = cluster.journals["a"]
     last = next(record for record in reversed(journal) if isinstance(record, Started))
     journal.append(last._replace(boot=99))
@@ -144,7 +143,7 @@ def test_what_passed_is_never_negative_and_exact_within_a_boot(
 
 def test_every_record_that_ages_says_when_by_both_clocks() -> None:
     cluster = booted()
-    publish(cluster)
+    publish_first(cluster)
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch())), 5.0))
     (batch,) = [record for record in cluster.journals["a"] if isinstance(record, BatchStored)]
     (delay,) = [record for record in cluster.journals["a"] if isinstance(record, DelaysSet)]

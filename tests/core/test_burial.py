@@ -17,9 +17,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition.tally import part_of
 from quorumq.core.values.types import ProducerId, Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_hazards import replica_of
-from tests.core.test_suspects import seqs
+from tests.core.steps import fetch, receipts, replica_of, seqs
 
 MINUTE_S = 60.0
 

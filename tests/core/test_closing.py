@@ -7,8 +7,6 @@ import pytest
 from quorumq.core.messages import (
     AckRequest,
     CloseRequest,
-    CloseSession,
-    CloseSessionReply,
     Failed,
     OpenSession,
     Publish,
@@ -16,32 +14,32 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.messages.records import BatchStored
-from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import DERIVED, ProducerId
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import spans
-from tests.core.test_reclaim import drained, replica, root_of
+from tests.core.steps import (
+    close,
+    closed,
+    drained,
+    fetch,
+    outcomes,
+    published,
+    receipts,
+    replica_of,
+    root_of,
+    spans,
+)
 
 
 def kept(cluster: Cluster) -> list[int]:
     """How many producer ids each node keeps anything of."""
     counts = []
     for node in cluster.nodes:
-        found = replica(cluster, node)
+        found = replica_of(cluster, node)
         tables = [found.batches.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
         tables += [view.records for view in found.views.groups.values()]  # type: ignore[misc]
         tables += [view.leases for view in found.views.groups.values()]  # type: ignore[misc]
         counts.append(len({producer_id for table in tables for producer_id in table.producer_ids()}))
     return counts
-
-
-def closed(cluster: Cluster) -> list[int]:
-    return [replica(cluster, node).batches.closed.numbers.messages for node in cluster.nodes]
-
-
-def close(cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "b") -> None:
-    answer = cluster.ask(node, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
-    assert isinstance(answer, CloseSessionReply)
 
 
 def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> None:
@@ -54,7 +52,7 @@ def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> No
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
     assert kept(cluster) == [0, 0, 0]
-    assert len({root_of(replica(cluster, node)) for node in "abc"}) == 1
+    assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
 
 
 def test_a_store_of_a_closed_session_is_refused_and_nothing_comes_back() -> None:
@@ -137,15 +135,15 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
     drained(cluster)
     cluster.advance(100)
     for node in "abc":
-        assert replica(cluster, node).batches.closed.numbers.spans == 1
-        assert replica(cluster, node).batches.closed.numbers.messages == 30
+        assert replica_of(cluster, node).batches.closed.numbers.spans == 1
+        assert replica_of(cluster, node).batches.closed.numbers.messages == 30
     for node in "abc":
         cluster.kill(node)
     for node in "abc":
         cluster.start(node)
     assert closed(cluster) == [30, 30, 30]
     assert kept(cluster) == [0, 0, 0]
-    assert not any(replica(cluster, node).closing.promised for node in "abc")
+    assert not any(replica_of(cluster, node).closing.promised for node in "abc")
     snapshot = cluster.nodes["a"].snapshot(cluster.now)
     cluster.kill("a")
     cluster.journals["a"] = list(snapshot)
@@ -209,7 +207,7 @@ def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> 
     assert isinstance(cluster.replies[key], Failed)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(30)
-    assert replica(cluster, "c").batches.present.messages == 2
+    assert replica_of(cluster, "c").batches.present.messages == 2
 
 
 def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() -> None:
@@ -217,7 +215,7 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     cluster = Cluster()
     topic, producer_id = published(cluster)
     cluster.kill("c")
-    replica(cluster, "b").closing.promise((producer_id,))
+    replica_of(cluster, "b").closing.promise((producer_id,))
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
     answer = cluster.replies[key]
     assert isinstance(answer, Failed)
@@ -225,7 +223,7 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     assert "being closed" in answer.detail
     cluster.start("c")
     cluster.advance(20)
-    assert [replica(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
+    assert [replica_of(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
     assert isinstance(
         cluster.ask("b", Publish(cluster.batch(topic, producer_id, 10, [b"late"]))), PublishReply
     )

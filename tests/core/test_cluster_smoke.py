@@ -9,59 +9,18 @@ from quorumq.core.messages import (
     BrowseRequest,
     ExtendRequest,
     Failed,
-    Fetch,
-    FetchReply,
     HoldsRequest,
-    OpenSession,
     Publish,
     PublishReply,
-    ReceiptPart,
     RedriveRequest,
     RejectRequest,
-    SettleReply,
     SpanRecord,
     StoreReply,
 )
 from quorumq.core.messages.effects import DiskFull
-from quorumq.core.values.types import Letter, ProducerId, Span, Stamp, Topic
+from quorumq.core.values.types import Letter, Span, Stamp
 from tests.core.cluster import Cluster
-
-
-def fetch(
-    group: str = "g",
-    most: int = 100,
-    hold_time: float = 10.0,
-    wait: float = 0.0,
-    least: int = 1,
-    idle: bool = True,
-    had_lot: bool = False,
-) -> Fetch:
-    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle, had_lot=had_lot)
-
-
-def published(
-    cluster: Cluster, count: int = 10, rf: int = 3, max_deliveries: int = 5
-) -> tuple[Topic, ProducerId]:
-    topic = cluster.topic(rf=rf, max_deliveries=max_deliveries)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
-    batch = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(count)])
-    reply = cluster.ask("a", Publish(batch))
-    assert isinstance(reply, PublishReply), reply
-    return topic, producer_id
-
-
-def receipts(reply: object) -> tuple[ReceiptPart, ...]:
-    assert isinstance(reply, FetchReply), reply
-    return tuple(
-        ReceiptPart(delivery.receipt, (delivery.receipt.span,))
-        for part in reply.slices
-        for delivery in part.deliveries
-    )
-
-
-def outcomes(reply: object) -> list[str]:
-    assert isinstance(reply, SettleReply), reply
-    return [verdict.outcome for verdict in reply.verdicts]
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def test_publish_fetch_ack_through_three_nodes() -> None:

@@ -36,8 +36,7 @@ from quorumq.core.messages.records import DecisionPut, TopicPut
 from quorumq.core.values.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.test_hazards import hand_over, nothing
-from tests.core.test_resync import wipe
+from tests.core.network import hand_over, nothing, wipe
 from tests.seeds import seeds
 
 

@@ -71,9 +71,8 @@ from quorumq.core.values.spans import overlap, subtract
 from quorumq.core.values.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_group_deletion import deleted
-from tests.core.test_groups import LETTER, dead_entries, died, rewind
+from tests.core.network import hears_all
+from tests.core.steps import LETTER, dead_entries, deleted, died, fetch, outcomes, published, receipts, rewind
 
 ME = "a"
 """The coordinator, of which links break."""
@@ -93,10 +92,6 @@ Scene = Callable[[Cluster], Any]
 def missed(cluster: Cluster, node: NodeId, *kinds: type) -> None:
     """From now on ``node`` misses messages of these kinds; until `heal`, or another call."""
     cluster.drop = lambda sender, to, message: to == node and isinstance(message, kinds)
-
-
-def hears_all(cluster: Cluster) -> None:
-    cluster.drop = lambda sender, to, message: False
 
 
 def stored(cluster: Cluster, topic: Topic, count: int, node: NodeId = "b") -> ProducerId:

@@ -23,10 +23,8 @@ from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Re
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_groups import LETTER
-from tests.core.test_growth import STEP_CALLS_MAX, calls, steps_of
-from tests.core.test_reclaim import root_of
+from tests.core.steps import LETTER, fetch, receipts, root_of
+from tests.core.work import STEP_CALLS_MAX, calls, steps_of
 
 KEYED = Keyed(b"a key of sixteen")
 PRODUCER_IDS = [ProducerId(DERIVED, n, 7 * n, n % 3) for n in range(400)]

@@ -14,7 +14,7 @@ from quorumq.core.messages.effects import DiskFull, MemoryFull
 from quorumq.core.values.types import STAMP_ZERO, Kind, Letter, Record, Span
 from quorumq.storage.records import encode_record
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 
 BIG = "é" * 8000
 LETTER = Letter(

@@ -34,7 +34,7 @@ from quorumq.core.messages import (
 from quorumq.core.messages.effects import Effect, Persist, Received, Send
 from quorumq.core.values.types import STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.steps import fetch, receipts
 
 LETTER = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
 

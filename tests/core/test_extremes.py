@@ -12,7 +12,6 @@ from quorumq.core.messages import Envelope
 from quorumq.core.messages.effects import Received
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import NOBODY, Held, Lease, count_attempt
-from quorumq.core.values.clock import RESERVE_STEP
 from quorumq.core.values.limits import (
     AGES_ASKED_END,
     DELAY_MAX_S,
@@ -22,7 +21,6 @@ from quorumq.core.values.limits import (
     WORDS_END,
 )
 from quorumq.core.values.types import (
-    Batch,
     Kind,
     Letter,
     PartitionId,
@@ -32,9 +30,9 @@ from quorumq.core.values.types import (
     Stamp,
     Topic,
 )
-from quorumq.wire.batch import Message, build_batch, encode_header
 from quorumq.wire.values import SignedNamed
 from tests.core.coded import Coded, through_the_wire
+from tests.core.last_numbers import LAST, begun, far_batch, receipts, see_stamps
 
 ENDS = (NUMBERS_END, AGES_ASKED_END, STAMPS_END, STARTS_MAX, 1 << 63, WORDS_END)
 FAR = sorted({0, 1, *(end - by for end in ENDS for by in (65_538, 2, 1)), *ENDS} - {WORDS_END})
@@ -63,8 +61,6 @@ spans = st.builds(
     numbers,
     st.sampled_from([1, 2, 1 << 32]),
 )
-LAST = Span(ProducerId("a", NUMBERS_END - 1, WORDS_END - 1, NUMBERS_END - 1), NUMBERS_END - 3, NUMBERS_END)
-"""The last messages that can be: published before the drawn requests, and redriven, shown and settled by them."""
 spans |= st.sampled_from([LAST, LAST._replace(stop=NUMBERS_END - 2)])
 letters = made(
     Letter,
@@ -88,14 +84,6 @@ letters = made(
 settled = made(
     m.SpanRecord, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | letters)
 )
-
-
-def far_batch(producer_id: ProducerId, start: int, published_ms: int, ttl_ms: int, topic: bytes) -> Batch:
-    """A batch whose header was written by hand: its producer checked nothing."""
-    good = build_batch(PartitionId(topic, 0), ProducerId("a", 1, 1, 1), 0, 0, [Message(b"x")])
-    section = Span(producer_id, min(start, WORDS_END - 2), min(start, WORDS_END - 2) + 1)
-    header = good.header._replace(sections=(section,), published_ms=published_ms, ttl_ms=ttl_ms)
-    return good._replace(header=header, raw=encode_header(header))
 
 
 def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[Any]:
@@ -137,27 +125,6 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
             made(m.LeaveRequest, some),
         ]
     return st.one_of(asked)
-
-
-def receipts(reply: Any) -> tuple[SignedNamed, ...]:
-    return tuple(SignedNamed(found.signed) for part in reply.slices for found in part.deliveries)
-
-
-def begun() -> tuple[Coded, Topic, tuple[SignedNamed, ...]]:
-    """A cluster that has the last messages that can be, two of them delivered."""
-    cluster = Coded()
-    cluster.checks = False
-    topic = cluster.topic()
-    batch = cluster.batch(topic, LAST.producer_id, LAST.start, [b"x"] * LAST.size)
-    assert isinstance(cluster.ask("a", m.Publish(batch, AGES_ASKED_END - 1)), m.PublishReply)
-    return cluster, topic, receipts(cluster.ask("a", m.Fetch(("jobs",), "g", 2, 100, 1, 1, 0.0, 1.0, 0.0)))
-
-
-def see_stamps(cluster: Coded) -> None:
-    """No request made a stamp take a step beyond the time of day."""
-    for node in cluster.nodes.values():
-        clock = node.state.clock
-        assert max(clock.value, clock.wanted) <= (cluster.now.wall_ms << 16) + RESERVE_STEP
 
 
 def start_again(cluster: Coded, topic: Topic) -> None:

@@ -14,8 +14,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.fairqueue import FairQueue
 from quorumq.core.values.types import PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_growth import QUIET, STEP_CALLS_MAX, answered, by_one_each, steps_of
+from tests.core.steps import fetch, receipts, wait_for
+from tests.core.work import QUIET, STEP_CALLS_MAX, answered, by_one_each, steps_of
 
 # ------------------------------------------------------------------------------ the queue
 
@@ -120,15 +120,6 @@ def send(cluster: Cluster, requests: list[object], *, name: str = "a", caller: i
     cluster.drivers[name].feed(*events)
     cluster.run()
     return keys
-
-
-def wait_for(cluster: Cluster, keys: list[int], seconds: float = 0.01) -> None:
-    """Until all have their answers."""
-    for _ in range(10_000):
-        if all(key in cluster.replies for key in keys):
-            return
-        cluster.advance(seconds)
-    raise AssertionError(f"{sum(key not in cluster.replies for key in keys)} have no answer")
 
 
 def many_names() -> tuple[Cluster, object]:

@@ -17,7 +17,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 
 SOME = Span(ProducerId("x", 1, 1, 1), 0, 1)
 

@@ -41,7 +41,7 @@ from quorumq.core.messages.effects import Gone, LinkDown
 from quorumq.core.requests.finding import FIND_TIMEOUT_S
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.core.steps import fetch, outcomes, receipts
 
 REGISTERS = (PutTopic, PutGroup, SyncTopics)
 

@@ -33,10 +33,8 @@ from quorumq.core.messages.records import DecisionPut, GroupPut
 from quorumq.core.values.types import Batch, Group, Latest, ProducerId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import more, spans
-from tests.core.test_hazards import hand_over, nothing
-from tests.core.test_resync import wipe
+from tests.core.network import hand_over, nothing, wipe
+from tests.core.steps import fetch, more, outcomes, published, receipts, spans
 from tests.seeds import seeds
 
 DECIDING = Prepare | Accept | ProposalReply | PutGroup | PutReply

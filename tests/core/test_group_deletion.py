@@ -15,7 +15,6 @@ from quorumq.core.messages import (
     BrowseReply,
     BrowseRequest,
     DeleteGroup,
-    DeleteGroupReply,
     ExtendRequest,
     Failed,
     Hold,
@@ -31,7 +30,6 @@ from quorumq.core.messages import (
     Reject,
     RejectRequest,
     SetGroup,
-    SetGroupReply,
     SpanRecord,
     SurveyReply,
     SyncState,
@@ -40,25 +38,11 @@ from quorumq.core.messages import (
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Group, Kind, Letter, Record, Stamp
+from quorumq.core.values.types import Kind, Letter, Record, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import more, spans
+from tests.core.steps import created, deleted, fetch, more, outcomes, published, receipts, spans
 
 LETTER = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
-
-
-def deleted(cluster: Cluster, node: str = "b", group: str = "g") -> Group:
-    reply = cluster.ask(node, DeleteGroup("jobs", group))
-    assert isinstance(reply, DeleteGroupReply), reply
-    assert reply.group.deleted
-    return reply.group
-
-
-def created(cluster: Cluster, node: str = "c", start: str = "earliest") -> Group:
-    reply = cluster.ask(node, SetGroup("jobs", "g", start))
-    assert isinstance(reply, SetGroupReply), reply
-    return reply.group
 
 
 def is_not_found(reply: object, text: str = "deleted") -> bool:

@@ -8,7 +8,6 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
-    BrowseReply,
     BrowseRequest,
     DeleteTopic,
     DeleteTopicReply,
@@ -43,37 +42,22 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay
 from quorumq.core.requests import purge
-from quorumq.core.values.types import Kind, Letter, ProducerId, Record, Span, Stamp, Topic
+from quorumq.core.values.types import Kind, Record, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-
-LETTER = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
-
-
-def spans(reply: object) -> list[tuple[int, int]]:
-    return [(item.receipt.span.start, item.receipt.span.stop) for item in receipts(reply)]
-
-
-def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: int = 0) -> int:
-    reply = cluster.ask(node, SetGroup("jobs", "g", start, from_ms, rewind=True))
-    assert isinstance(reply, SetGroupReply), reply
-    return reply.group.generation
-
-
-def more(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, count: int = 1) -> None:
-    cluster.ask(
-        "a",
-        Publish(cluster.batch(topic, producer_id, first, [b"%d" % i for i in range(first, first + count)])),
-    )
-
-
-def peek(
-    cluster: Cluster, which: str = "all", group: str = "g", node: str = "a"
-) -> list[tuple[int, int, str]]:
-    reply = cluster.ask(node, BrowseRequest("jobs", 0, group, which, (0, 0), 1000, complete=True))
-    assert isinstance(reply, BrowseReply), reply
-    return [(item.span.start, item.span.stop, item.state) for item in reply.items]
-
+from tests.core.network import deaf_to_registers
+from tests.core.steps import (
+    LETTER,
+    dead_entries,
+    died,
+    fetch,
+    more,
+    outcomes,
+    peek,
+    published,
+    receipts,
+    rewind,
+    spans,
+)
 
 # ------------------------------------------------------------------------------------------------ groups
 
@@ -269,11 +253,6 @@ def test_a_delay_of_an_older_generation_keeps_nothing_from_the_newer_one() -> No
     assert spans(cluster.ask("c", fetch())) == [(0, 1)]
 
 
-def deaf_to_registers(cluster: Cluster, name: str) -> None:
-    """Node ``name`` hears of no rewind until this is undone."""
-    cluster.drop = lambda sender, to, message: to == name and isinstance(message, PutGroup | SyncTopics)
-
-
 def test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_again() -> None:
     cluster = Cluster()
     died(cluster)
@@ -318,13 +297,6 @@ def test_what_another_delivery_acked_is_not_rejected() -> None:
 
 
 # ------------------------------------------------------------------------------- dead letters as a group
-
-
-def died(cluster: Cluster, most: int = 3) -> tuple[Topic, ProducerId]:
-    topic, producer_id = published(cluster)
-    got = receipts(cluster.ask("b", fetch(most=most)))
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
-    return topic, producer_id
 
 
 def test_dead_letters_are_fetched_held_and_acked_like_any_group() -> None:
@@ -384,12 +356,6 @@ def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
     key = cluster.submit("b", fetch("g!dead", wait=1.0))
     cluster.advance(1.0)
     assert spans(cluster.replies[key]) == [(0, 1)], "c had to vote"
-
-
-def dead_entries(cluster: Cluster) -> tuple[SpanRecord, ...]:
-    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, BrowseReply)
-    return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
 def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() -> None:

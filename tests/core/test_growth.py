@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import cProfile
 import gc
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,6 @@ from quorumq.core.messages import (
     AlterTopic,
     CloseSession,
     DeleteTopic,
-    ExtendRequest,
     LeaveRequest,
     OpenSession,
     Owned,
@@ -26,76 +23,32 @@ from quorumq.core.messages import (
     Publish,
     PublishReply,
     ReceiptPart,
-    RejectRequest,
     SetGroup,
     SyncOffer,
 )
-from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values import limits
 from quorumq.core.values.types import Latest, PartitionId, Span
 from quorumq.wire.batch import Message, decode_header, encode_record, pack_sections
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
-from tests.core.test_groups import LETTER
+from tests.core.steps import fetch, outcomes, receipts
+from tests.core.work import (
+    QUIET,
+    STEP_CALLS_MAX,
+    answered,
+    by_one_each,
+    by_sections,
+    calls,
+    filled,
+    settling,
+    steps_of,
+    taken,
+    with_holes,
+)
 
 SMALL, LARGE = 64, 512
 GROWTH = LARGE / SMALL
 SLACK = 1.25
 """Capacity for sorting (n log n). A step of quadratic cost is at 8."""
-
-
-def calls(work: Callable[[], object], *, builtins: bool = True) -> int:
-    """How many Python-level calls ``work`` makes; those of functions in C are left out without ``builtins``.
-
-    The collector waits meanwhile: what hypothesis has it call would be counted, as often as it happens to come.
-    """
-    profile = cProfile.Profile()
-    gc.disable()
-    try:
-        profile.runcall(work)
-    finally:
-        gc.enable()
-    return sum(entry.callcount for entry in profile.getstats() if builtins or not isinstance(entry.code, str))
-
-
-def filled(sections: int, **settings: object) -> Cluster:
-    """A cluster with one batch: a message from each of so many sessions, as fan-in makes it."""
-    cluster = Cluster(**settings)
-    cluster.checks = False  # they look at everything
-    topic = cluster.topic()
-    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(sections))
-    records = [encode_record(Message(b"%d" % i)) for i in range(sections)]
-    spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
-    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
-    assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
-    assert receipts(cluster.ask("a", fetch(group="other", most=1)))  # the group's view is made elsewhere
-    return cluster
-
-
-def answered(cluster: Cluster, name: str, request: object) -> object:
-    """The answer to a request that may take several steps, with no time passing but for what has to wait its turn."""
-    key = cluster.submit(name, request)
-    while key not in cluster.replies:
-        waits = any(core.context.costly.lines for core in cluster.nodes.values())
-        cluster.advance(limits.COSTLY_PAUSE_S if waits else 0.0)
-    return cluster.replies[key]
-
-
-def taken(cluster: Cluster, messages: int, name: str = "a", group: str = "g") -> tuple[ReceiptPart, ...]:
-    """So many messages, fetched."""
-    got = receipts(answered(cluster, name, fetch(group, most=messages, least=messages, wait=1.0)))
-    assert sum(item.receipt.span.size for item in got) == messages
-    return got
-
-
-def settling(step: str, got: tuple[ReceiptPart, ...]) -> tuple[object, str]:
-    """A request that settles, or extends, all of ``got``, and the verdict that it is to have."""
-    return {
-        "ack": (AckRequest(got), "acked"),
-        "reject": (RejectRequest(got, 1.0, None), "ok"),
-        "bury": (RejectRequest(got, 0.0, LETTER), "ok"),
-        "extend": (ExtendRequest(got, 20.0, 0.0), "ok"),
-    }[step]
 
 
 def cost(step: str, sections: int) -> int:
@@ -208,60 +161,6 @@ def test_who_waits_for_something_else_is_not_asked() -> None:
 
 
 # ------------------------------------------------------------------ no step stands in the way
-
-STEP_CALLS_MAX = 40_000
-"""Python calls of one step of a core, whatever a client may ask: some 10 ms, in which nobody else is served."""
-
-QUIET = {"sync_interval": 600.0}  # anti-entropy has its own costs
-
-
-def steps_of(
-    monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], *, builtins: bool = True
-) -> list[int]:
-    """Calls of each step that a core takes in ``work``."""
-    found: list[int] = []
-    step = NodeCore.step
-
-    def counted(self: NodeCore, *args: Any) -> object:
-        made: list[object] = []
-        found.append(calls(lambda: made.append(step(self, *args)), builtins=builtins))
-        return made[0]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(NodeCore, "step", counted)
-        work()
-    return found
-
-
-def by_one_each(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
-    """So many messages, each of a delivery of its own."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
-    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
-    return cluster, tuple(
-        item for n in range(count) for item in receipts(cluster.ask("abc"[n % 3], fetch(most=1)))
-    )
-
-
-def with_holes(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
-    """One delivery of so many messages, of which every second one was acked."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
-    (got,) = taken(cluster, count)
-    acked = tuple(Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
-    for core in cluster.nodes.values():
-        for replica in core.replicas.values():
-            replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
-    return cluster, (got,)
-
-
-def by_sections(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
-    """A message of each of so many sessions."""
-    cluster = filled(count, **QUIET)
-    return cluster, taken(cluster, count)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     CreateTopic,
-    Envelope,
     ExtendRequest,
     Failed,
     FetchReply,
@@ -27,26 +26,15 @@ from quorumq.core.messages import (
     Store,
     SyncOffer,
 )
-from quorumq.core.messages.effects import Received
 from quorumq.core.messages.records import AttemptsCounted, RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.partition.replica import Replica
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Kind, Letter, Record, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.network import hand_over, nothing
+from tests.core.steps import asked, fetch, outcomes, published, receipts, replica_of
 
 LETTER = Letter(Stamp(0, ""), "rejected", "E")
-
-
-def nothing(sender: str, to: str, message: object) -> bool:
-    """What `drop` is where all goes well."""
-    return False
-
-
-def replica_of(cluster: Cluster, node: str) -> Replica:
-    (found,) = cluster.nodes[node].replicas.values()
-    return found
 
 
 def record_of(cluster: Cluster, node: str, span: Span, group: str = "g") -> Record:
@@ -54,26 +42,9 @@ def record_of(cluster: Cluster, node: str, span: Span, group: str = "g") -> Reco
     return record
 
 
-def asked(cluster: Cluster, node: str, wait: float = 1.0, **more: float) -> list[Span]:
-    """What a FETCH through ``node`` gets, a refusal being nothing, in so many seconds."""
-    key = cluster.submit(node, fetch(wait=wait, **more))  # type: ignore[arg-type]
-    cluster.advance(wait + 0.1)
-    reply = cluster.replies[key]
-    return [item.receipt.span for item in receipts(reply)] if isinstance(reply, FetchReply) else []
-
-
 def token(cluster: Cluster, node: str) -> Stamp:
     (got,) = receipts(cluster.ask(node, fetch(hold_time=1.0)))
     return got.receipt.owner.ballot
-
-
-def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
-    """A message of an earlier moment arrives now."""
-    core, peer = cluster.nodes[sender], cluster.nodes[to]
-    envelope = Envelope(
-        sender, core.state.incarnation, to, peer.state.incarnation, core.state.clock.value, message
-    )  # type: ignore[arg-type]
-    cluster.feed(to, Received(envelope))
 
 
 # --------------------------------------------------------------------------------- holds

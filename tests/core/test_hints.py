@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumq.core.messages import AckRequest, Hold
 from quorumq.core.messages.effects import Unsent
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts
 
 
 def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:

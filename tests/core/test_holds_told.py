@@ -31,10 +31,8 @@ from quorumq.core.partition.fate import NOBODY
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, PartitionId, Span
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_group_deletion import created, deleted
-from tests.core.test_groups import LETTER, rewind
-from tests.core.test_hazards import asked, nothing
+from tests.core.network import nothing
+from tests.core.steps import LETTER, asked, created, deleted, fetch, outcomes, published, receipts, rewind
 
 HOLD_S = 30.0
 

@@ -23,7 +23,7 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_e
 from quorumq.core.values.limits import INTERRUPTIONS_MAX, TOPIC_BACKOFF_S
 from quorumq.core.values.types import STAMP_ZERO, Kind, Letter
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def got(

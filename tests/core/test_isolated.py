@@ -6,7 +6,7 @@ from quorumq.core.messages import AckRequest, Failed, HoldReply, HoldsRequest
 from quorumq.core.messages.effects import LinkDown
 from quorumq.core.requests.holdround import QUIET_S
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts
 
 
 def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:

@@ -18,7 +18,7 @@ from quorumq.core.messages.effects import Effect, MemoryFull, Request, Send
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.steps import fetch, receipts
 
 
 class Watched(Cluster):

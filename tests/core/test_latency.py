@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quorumq.core.messages import HoldReply
 from quorumq.core.values.latency import ANSWERS_MIN, HALVE_EVERY, Latency
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts
 
 
 @given(st.lists(st.floats(1e-4, 60.0), min_size=ANSWERS_MIN, max_size=HALVE_EVERY - 1))

@@ -8,7 +8,7 @@ from quorumq.core.messages import Failed, OpenSession, OpenSessionReply
 from quorumq.core.messages.records import ClusterMade
 from quorumq.core.values.errors import UsageError
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts
 
 
 def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:

@@ -15,7 +15,7 @@ from quorumq.core.messages import Failed, Publish, PublishReply, Store
 from quorumq.core.values.types import DERIVED, Batch, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.steps import fetch, receipts
 
 PRODUCER_IDS = (ProducerId(DERIVED, 1, 2, 3), ProducerId(DERIVED, 4, 5, 6))
 Name = tuple[ProducerId, int]

@@ -12,7 +12,7 @@ from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch
+from tests.core.steps import fetch
 
 HERE = PartitionId(b"t" * 16, 0)
 SESSIONS = [ProducerId("a", 1, 2, k) for k in range(3)]

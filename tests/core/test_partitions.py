@@ -35,8 +35,8 @@ from quorumq.core.messages.effects import LinkDown
 from quorumq.core.values.types import PartitionId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import outcomes, receipts
-from tests.core.test_hazards import hand_over, nothing
+from tests.core.network import hand_over, nothing
+from tests.core.steps import outcomes, receipts
 from tests.seeds import seeds
 
 

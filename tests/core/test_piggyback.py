@@ -34,8 +34,8 @@ from quorumq.core.requests.piggyback import is_new, may_choose, share_of, waitin
 from quorumq.core.values.types import Batch, NodeId, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import WALL_MS, Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
-from tests.core.test_growth import QUIET, steps_of
+from tests.core.steps import fetch, outcomes, receipts
+from tests.core.work import QUIET, steps_of
 
 
 class Piggyback:

@@ -31,8 +31,8 @@ from quorumq.core.recovery.resync import far_above
 from quorumq.core.recovery.trust import STARTS_KEPT
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_resync import cut, wipe
+from tests.core.network import cut, wipe
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def restore(cluster: Cluster, names: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from quorumq.core.values.printable import plural
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import published
+from tests.core.steps import published
 
 
 @pytest.mark.parametrize(

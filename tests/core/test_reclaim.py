@@ -32,42 +32,36 @@ from quorumq.core.messages import (
     SyncPull,
     SyncState,
 )
-from quorumq.core.messages.effects import Effect, Forget, Send
+from quorumq.core.messages.effects import Forget, Send
 from quorumq.core.messages.records import BatchStored, Reclaimed
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.partition.replica import Replica
 from quorumq.core.requests import context
 from quorumq.core.values import limits
 from quorumq.core.values.types import Group, Kind, Span
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import LETTER, dead_entries, died, rewind, spans
-
-
-def root_of(replica: Replica) -> bytes:
-    """The sum of all digests of a replica."""
-    assert replica.sync.renew()
-    return replica.sync.trees().root()
-
-
-def replica(cluster: Cluster, node: str) -> Replica:
-    (found,) = cluster.nodes[node].replicas.values()
-    return found
-
-
-def store(cluster: Cluster, sender: str, to: str, message: Store) -> list[Effect]:
-    """What ``to`` does when this STORE arrives."""
-    incarnation = cluster.nodes[sender].state.incarnation
-    return cluster.nodes[to].voter.on_request(sender, incarnation, message, cluster.now)
+from tests.core.steps import (
+    LETTER,
+    dead_entries,
+    died,
+    drained,
+    fetch,
+    outcomes,
+    published,
+    receipts,
+    replica_of,
+    rewind,
+    root_of,
+    spans,
+)
 
 
 def batches(cluster: Cluster) -> list[int]:
     """How many batches each node keeps, in memory and in its journal."""
-    counts = [len(replica(cluster, node).batches.stored) for node in cluster.nodes]
+    counts = [len(replica_of(cluster, node).batches.stored) for node in cluster.nodes]
     for node in cluster.nodes:
         stored = sum(isinstance(record, BatchStored) for record in cluster.journals[node])
-        assert stored - len(cluster.forgotten[node]) == len(replica(cluster, node).batches.stored)
+        assert stored - len(cluster.forgotten[node]) == len(replica_of(cluster, node).batches.stored)
     return counts
 
 
@@ -79,13 +73,8 @@ def deaf(node: str, *more: str) -> Callable[[str, str, object], bool]:
 
 def standing(cluster: Cluster, node: str) -> tuple[Kind, int]:
     """What the record of the first message is there."""
-    (record, *_) = [record for _, record in replica(cluster, node).group("g").home.records.items()]
+    (record, *_) = [record for _, record in replica_of(cluster, node).group("g").home.records.items()]
     return record.kind, record.n
-
-
-def drained(cluster: Cluster, group: str = "g", node: str = "b") -> None:
-    while got := receipts(cluster.ask(node, fetch(group))):
-        assert set(outcomes(cluster.ask(node, AckRequest(got)))) == {"acked"}
 
 
 def test_payload_goes_once_every_group_is_through_with_it() -> None:
@@ -99,8 +88,8 @@ def test_payload_goes_once_every_group_is_through_with_it() -> None:
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
     for node in "abc":
-        assert replica(cluster, node).batches.reclaimed.messages == 10
-        assert not replica(cluster, node).group("g").ballots, "nor are its ballots kept"
+        assert replica_of(cluster, node).batches.reclaimed.messages == 10
+        assert not replica_of(cluster, node).group("g").ballots, "nor are its ballots kept"
 
 
 def test_without_a_group_everything_is_kept() -> None:
@@ -274,7 +263,7 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
     cluster.advance(30)
     assert batches(cluster) == [0, 0, 0]
     assert not any(isinstance(message, Store) for message in sent)
-    assert len({root_of(replica(cluster, node)) for node in "abc"}) == 1
+    assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
     late = [message for message in sent[-100:] if isinstance(message, SyncState)]
     assert not late, "they agree, so they have nothing more to say"
 
@@ -290,7 +279,7 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
     cluster.start("a")
     assert len(cluster.forgotten["a"]) == 1
     assert batches(cluster)[0] == 0
-    assert replica(cluster, "a").batches.reclaimed.messages == 10
+    assert replica_of(cluster, "a").batches.reclaimed.messages == 10
 
 
 def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_size(
@@ -324,7 +313,7 @@ def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1]
     for node in "ab":
-        assert not replica(cluster, node).batches.reclaimed
+        assert not replica_of(cluster, node).batches.reclaimed
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
 
 
@@ -337,7 +326,7 @@ def test_what_was_reclaimed_is_not_missing_for_a_group_that_comes_later() -> Non
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
     assert spans(cluster.ask("b", fetch("late"))) == [(10, 11)]
     cluster.advance(20)
-    assert [replica(cluster, node).batches.absent.messages for node in "abc"] == [0, 0, 0]
+    assert [replica_of(cluster, node).batches.absent.messages for node in "abc"] == [0, 0, 0]
 
 
 def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
@@ -410,12 +399,12 @@ def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wante
     )
     cluster.start("c")
     cluster.advance(20)
-    assert replica(cluster, "c").batches.wanted.messages == 10, "c has heard of no tombstone"
+    assert replica_of(cluster, "c").batches.wanted.messages == 10, "c has heard of no tombstone"
     sent: list[object] = []
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
     cluster.advance(40)
-    assert not replica(cluster, "c").batches.wanted
-    assert len({root_of(replica(cluster, node)) for node in "abc"}) == 1
+    assert not replica_of(cluster, "c").batches.wanted
+    assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
     sent.clear()
     cluster.advance(10)
     assert not any(isinstance(message, SyncState) for message in sent), "they agree"
@@ -432,12 +421,12 @@ def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_want
     rewind(cluster, "b", "time", cluster.now.wall_ms)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
     cluster.advance(20)
-    tables = [replica(cluster, node).batches for node in "abc"]
+    tables = [replica_of(cluster, node).batches for node in "abc"]
     assert [table.wanted.messages for table in tables] == [0, 10, 10]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20)
     assert [table.wanted.messages for table in tables] == [10, 10, 10]
-    assert len({root_of(replica(cluster, node)) for node in "abc"}) == 1
+    assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
 
 
 def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
@@ -446,7 +435,7 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     published(cluster)
     drained(cluster)
     cluster.advance(20)
-    a = replica(cluster, "a")
+    a = replica_of(cluster, "a")
     (gone,) = a.batches.reclaimed.items()
     (send,) = a.sync.on_pull("c", SyncPull(a.partition, (gone,)), a.topic.epoch, cluster.now)
     assert isinstance(send, Send)
@@ -479,12 +468,14 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
     cluster.advance(5.1)
     assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.advance(10.0)
-    assert not replica(cluster, "a").batches.present.messages
+    assert not replica_of(cluster, "a").batches.present.messages
     cluster.ask("a", SetGroup("jobs", "other"))
     cluster.start("c")  # it slept through all that, and has the payload
     cluster.advance(10.0)
     assert (
-        replica(cluster, "a").batches.present.messages == replica(cluster, "b").batches.present.messages == 1
+        replica_of(cluster, "a").batches.present.messages
+        == replica_of(cluster, "b").batches.present.messages
+        == 1
     )
     assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_unproven"]
     (item,) = receipts(cluster.ask("b", fetch("other")))
@@ -503,7 +494,7 @@ def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
     assert batches(cluster) == [0, 0, 0]
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     for node in "abc":
-        kinds = {record.kind for _, record in replica(cluster, node).group("g").home.records.items()}
+        kinds = {record.kind for _, record in replica_of(cluster, node).group("g").home.records.items()}
         assert kinds == {Kind.ACKED, Kind.PURGED}, "it is open nowhere"
 
 

@@ -27,9 +27,8 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import rewind
-from tests.core.test_hazards import nothing
+from tests.core.network import nothing
+from tests.core.steps import fetch, outcomes, published, receipts, rewind
 
 
 def left(cluster: Cluster, node: str) -> float:

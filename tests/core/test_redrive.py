@@ -20,9 +20,8 @@ from quorumq.core.messages import (
     SyncState,
 )
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_definite import hears_all
-from tests.core.test_groups import LETTER, deaf_to_registers, died, peek, rewind, spans
+from tests.core.network import deaf_to_registers, hears_all
+from tests.core.steps import LETTER, died, fetch, outcomes, peek, published, receipts, rewind, spans
 
 
 def dead_entries(cluster: Cluster, node: str = "a") -> tuple[SpanRecord, ...]:

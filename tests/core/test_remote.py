@@ -22,7 +22,7 @@ from quorumq.core.requests import remote
 from quorumq.core.requests.remote import bytes_of
 from quorumq.core.values.types import Now, ProducerId, Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.core.steps import fetch, outcomes, receipts
 
 
 def filled(

@@ -28,7 +28,7 @@ from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.types import Letter, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 from tests.seeds import seeds
 
 

@@ -10,7 +10,7 @@ from quorumq.core import messages as m
 from quorumq.core.node.request_router import Coordinator, RequestRouter
 from quorumq.core.values.types import Kind, Letter, PartitionId, Record, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts
 
 
 def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:

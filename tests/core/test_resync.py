@@ -18,39 +18,15 @@ from quorumq.core.messages import (
     StoreReply,
     SyncState,
 )
-from quorumq.core.messages.effects import Damaged, LinkDown, Send
+from quorumq.core.messages.effects import Damaged, Send
 from quorumq.core.messages.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
 from quorumq.core.recovery.resync import far_above
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
-from tests.core.test_closing import close, closed
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_hazards import hand_over
-from tests.core.test_reclaim import drained, replica, store
-
-
-def wipe(cluster: Cluster, name: str, kept: list[object] | None = None) -> None:
-    cluster.kill(name)
-    cluster.journals[name] = list(kept or [])  # type: ignore[arg-type]
-    cluster.start(name)
-
-
-def cut(cluster: Cluster, *pairs: str) -> None:
-    """From now on exactly these pairs of nodes are cut off from each other."""
-    away = {frozenset(pair) for pair in pairs}
-    cluster.drop = lambda sender, to, message: frozenset((sender, to)) in away
-
-    def link(dialler: str, acceptor: str) -> None:
-        if frozenset((dialler, acceptor)) not in away:
-            Cluster.link(cluster, dialler, acceptor)
-
-    cluster.link = link  # type: ignore[method-assign]
-    for one, two in pairs:
-        for node, peer in ((one, two), (two, one)):
-            if node in cluster.nodes:
-                cluster.feed(node, LinkDown(peer))
+from tests.core.network import cut, hand_over, wipe
+from tests.core.steps import close, closed, drained, fetch, outcomes, published, receipts, replica_of, store
 
 
 def present(cluster: Cluster, name: str) -> int:
@@ -322,7 +298,7 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     cluster.advance(2.0)
     core = cluster.nodes["b"]
     assert core.state.trusted
-    assert replica(cluster, "b").batches.closed.numbers.messages == 1
+    assert replica_of(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
@@ -368,7 +344,7 @@ def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -
 
 
 def lost(cluster: Cluster) -> list[int]:
-    return [replica(cluster, name).batches.lost for name in cluster.names]
+    return [replica_of(cluster, name).batches.lost for name in cluster.names]
 
 
 def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
@@ -397,7 +373,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     core = cluster.nodes["b"]
     assert core.state.trusted
     assert core.state.incarnation.n == far_above(n) + 1
-    assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
+    assert sum(span.size for span, _ in replica_of(cluster, "b").group("g").records.items()) == 5
     for _ in range(2):  # it has fewer records than it once had, and that is known now
         cluster.kill("b")
         cluster.start("b")
@@ -428,7 +404,7 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
     cluster.advance(5.0)
     assert cluster.nodes["b"].state.trusted
     if lost == "an ack":
-        assert sum(span.size for span, _ in replica(cluster, "b").group("g").records.items()) == 5
+        assert sum(span.size for span, _ in replica_of(cluster, "b").group("g").records.items()) == 5
 
 
 def test_a_late_answer_takes_no_position_back() -> None:

@@ -22,7 +22,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import ProducerId
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
+from tests.core.steps import fetch, receipts
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from quorumq.core.messages import AckRequest, FetchReply, Hold, HoldReply, OpenSession, Publish
 from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts
 
 STEP_S = 0.05
 

@@ -14,10 +14,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
 from quorumq.core.values.types import Letter, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, published, receipts
-from tests.core.test_growth import calls
-from tests.core.test_suspects import many
-from tests.core.test_time import publish
+from tests.core.steps import fetch, many, publish_first, published, receipts
+from tests.core.work import calls
 
 CALLS_OF_A_ROW = 60
 """What a partition, or a group in it, may cost: a few microseconds."""
@@ -56,7 +54,7 @@ def test_each_message_that_a_group_has_still_to_do_is_counted_once_and_its_age_t
 
 def test_what_waits_for_its_time_since_it_was_published_is_delayed() -> None:
     cluster = Cluster()
-    publish(cluster, delay_ms=5000)
+    publish_first(cluster, delay_ms=5000)
     cluster.ask("a", fetch(most=1))
     assert counted(cluster)[:3] == (0, 0, 1)
     cluster.advance(5.1)

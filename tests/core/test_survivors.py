@@ -27,7 +27,7 @@ from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.survivors import tell
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def wiped(cluster: Cluster, names: str) -> None:

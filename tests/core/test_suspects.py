@@ -28,26 +28,16 @@ from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import ProducerId, Span, Topic
 from tests.core import test_cluster_smoke
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_hazards import replica_of
+from tests.core.steps import fetch, many, publish, receipts, replica_of, seqs
 
 
 def published(cluster: Cluster, count: int, max_deliveries: int = 2) -> tuple[Topic, ProducerId]:
     return test_cluster_smoke.published(cluster, count, max_deliveries=max_deliveries)
 
 
-def seqs(reply: object) -> list[int]:
-    """Which messages the reply brings."""
-    return [seq for item in receipts(reply) for seq in range(item.receipt.span.start, item.receipt.span.stop)]
-
-
 def suspects(reply: object) -> list[bool]:
     assert isinstance(reply, FetchReply), reply
     return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
-
-
-def publish(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, count: int) -> None:
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"] * count)))
 
 
 def expired(cluster: Cluster, count: int, via: str = "a") -> None:
@@ -369,10 +359,3 @@ def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
         for company in (0, None):
             replica.choice.choose(view, cluster.now, 100, 1 << 20, 100, float("inf"), True, company)
             assert spans.asked == 1, "and none for first-timers"
-
-
-def many(cluster: Cluster, topic: Topic, batches: int, each: int) -> ProducerId:
-    producer_id = cluster.ask("a", OpenSession()).producer_id
-    for at in range(batches):
-        publish(cluster, topic, producer_id, at * each, each)
-    return producer_id

@@ -27,20 +27,10 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, receipts
+from tests.core.steps import fetch, outcomes, publish_first, receipts
 
 YEAR_MS = 365 * 86_400_000
 WRONG = {"ahead": YEAR_MS, "behind": -YEAR_MS}
-
-
-def publish(
-    cluster: Cluster, *, delay_ms: int = 0, ttl_ms: int = 0, age_ms: int = 0, ttl_s: float = 0.0
-) -> None:
-    """One message of topic ``jobs``, number 0 of the first session."""
-    topic = cluster.topic(ttl_s=ttl_s, max_deliveries=50)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
-    assert isinstance(cluster.ask("a", Publish(batch, age_ms)), PublishReply)
 
 
 def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
@@ -78,7 +68,7 @@ def restart(cluster: Cluster, names: str, off_ms: int = 0) -> None:
 
 def test_a_delayed_message_is_shown_and_comes_when_it_is_due() -> None:
     cluster = Cluster()
-    publish(cluster, delay_ms=20_000)
+    publish_first(cluster, delay_ms=20_000)
     assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
     assert [shown(cluster, node) for node in "abc"] == [[("delayed", 20.0)]] * 3
     cluster.advance(19.9)
@@ -90,7 +80,7 @@ def test_a_delayed_message_is_shown_and_comes_when_it_is_due() -> None:
 
 def test_a_parked_fetch_is_woken_by_the_due_time() -> None:
     cluster = Cluster()
-    publish(cluster, delay_ms=500)
+    publish_first(cluster, delay_ms=500)
     key = cluster.submit("c", fetch(wait=1.0))
     cluster.advance(0.49)
     assert key not in cluster.replies
@@ -100,10 +90,10 @@ def test_a_parked_fetch_is_woken_by_the_due_time() -> None:
 
 def test_the_age_at_publish_counts_and_is_never_negative() -> None:
     cluster = Cluster()
-    publish(cluster, delay_ms=20_000, age_ms=15_000)
+    publish_first(cluster, delay_ms=20_000, age_ms=15_000)
     assert [shown(cluster, node) for node in "abc"] == [[("delayed", 5.0)]] * 3
     cluster = Cluster()
-    publish(cluster, delay_ms=20_000, age_ms=-15_000)
+    publish_first(cluster, delay_ms=20_000, age_ms=-15_000)
     assert [shown(cluster, node) for node in "abc"] == [[("delayed", 20.0)]] * 3
 
 
@@ -129,7 +119,7 @@ def test_a_coordinator_adds_the_time_that_it_spent() -> None:
 def test_anti_entropy_carries_the_age() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
-    publish(cluster, delay_ms=60_000)
+    publish_first(cluster, delay_ms=60_000)
     cluster.advance(7)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20)
@@ -142,7 +132,7 @@ def test_anti_entropy_carries_the_age() -> None:
 @pytest.mark.parametrize("off_ms", [0, 1_000, -1_000, -YEAR_MS])
 def test_delays_survive_kill_9_of_everything_and_never_grow(off_ms: int) -> None:
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, delay_ms=20_000)
+    publish_first(cluster, delay_ms=20_000)
     cluster.advance(4)
     for name in "abc":
         cluster.kill(name)
@@ -167,7 +157,7 @@ def test_one_clock_a_year_off_decides_nothing(wrong: str, victim: str, when: str
     if when != "restart":
         cluster.wall_off_ms[victim] = WRONG[wrong]
         cluster.advance(1)  # stamps that far ahead need a reserve first
-    publish(cluster, delay_ms=20_000)
+    publish_first(cluster, delay_ms=20_000)
     off_ms = {"receipt": -WRONG[wrong], "restart": WRONG[wrong], "both": 0}[when]
     restart(cluster, victim, off_ms)
     for _ in range(19):
@@ -182,7 +172,7 @@ def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> Non
     """The batch is on a and b. a's clock runs ahead, and c cannot tell: together they are no majority."""
     cluster = Cluster(hold_time_max=1.0, sync_grace=1e6)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
-    publish(cluster, delay_ms=30_000)
+    publish_first(cluster, delay_ms=30_000)
     restart(cluster, "a", YEAR_MS)
     cluster.advance(2)
     assert shown(cluster, "a") == [("ready", 0.0)]
@@ -198,7 +188,7 @@ def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> Non
 def test_a_replica_without_the_batch_votes_on_what_was_never_delayed() -> None:
     cluster = Cluster(sync_grace=1e6)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
-    publish(cluster)
+    publish_first(cluster)
     cluster.kill("b")
     assert got(cluster, "a") == 1
 
@@ -208,7 +198,7 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
     for ttl_ms in (0, 40_000):
         cluster = Cluster(hold_time_max=1.0)
         cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
-        publish(cluster, delay_ms=30_000, ttl_ms=ttl_ms)
+        publish_first(cluster, delay_ms=30_000, ttl_ms=ttl_ms)
         born = cluster.time
         restart(cluster, "a", YEAR_MS)
         cluster.drop = lambda sender, to, message: {sender, to} == {"b", "c"}
@@ -248,7 +238,7 @@ def test_who_is_in_doubt_of_an_age_counts_on_after_a_restart_and_tells_nobody() 
     """c has the batch from a, then b, which lost it, too: only a knows its age, and one clock decides nothing."""
     cluster = Cluster(hold_time_max=1.0)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
-    publish(cluster, delay_ms=60_000)
+    publish_first(cluster, delay_ms=60_000)
     cluster.advance(15)
     cluster.drop = lambda sender, to, message: {sender, to} == {"b", "c"}
     cluster.advance(10)
@@ -272,7 +262,7 @@ def test_who_is_in_doubt_of_an_age_counts_on_after_a_restart_and_tells_nobody() 
 def test_a_wrong_not_due_holds_back_no_redelivery() -> None:
     """For c it is not due again. a and b deliver, and deliver again at once after a REJECT."""
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, delay_ms=60_000)
+    publish_first(cluster, delay_ms=60_000)
     cluster.advance(61)
     restart(cluster, "c", -YEAR_MS)
     cluster.advance(2)
@@ -284,7 +274,7 @@ def test_a_wrong_not_due_holds_back_no_redelivery() -> None:
 
 def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, delay_ms=60_000)
+    publish_first(cluster, delay_ms=60_000)
     restart(cluster, "a", YEAR_MS)
     cluster.advance(2)
     answers: list[HoldReply] = []
@@ -321,7 +311,7 @@ def test_whatever_one_clock_does_the_others_decide(
 ) -> None:
     """One node's time of day may do anything, at any time; any node may be started again, one at a time."""
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, delay_ms=delay, ttl_ms=ttl)
+    publish_first(cluster, delay_ms=delay, ttl_ms=ttl)
     born = cluster.time
     for what, node, seconds, off_ms in steps:
         if what == "jump":
@@ -354,7 +344,7 @@ def test_whatever_one_clock_does_the_others_decide(
 @pytest.mark.parametrize(("ttl_ms", "ttl_s"), [(5_000, 0.0), (0, 5.0), (5_000, 1.0), (5_000, 99.0)])
 def test_what_nobody_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: float) -> None:
     cluster = Cluster()
-    publish(cluster, ttl_ms=ttl_ms, ttl_s=ttl_s)
+    publish_first(cluster, ttl_ms=ttl_ms, ttl_s=ttl_s)
     cluster.advance(4.9)
     (mine,) = receipts(cluster.ask("a", fetch(hold_time=10.0)))
     cluster.advance(5)
@@ -366,7 +356,7 @@ def test_what_nobody_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: flo
 
 def test_an_ack_in_time_leaves_nothing_to_expire() -> None:
     cluster = Cluster()
-    publish(cluster, ttl_ms=5_000)
+    publish_first(cluster, ttl_ms=5_000)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
     cluster.advance(20)
     assert got(cluster, "b") == 0
@@ -375,7 +365,7 @@ def test_an_ack_in_time_leaves_nothing_to_expire() -> None:
 
 def test_a_redriven_message_neither_waits_nor_expires() -> None:
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, delay_ms=1_000, ttl_ms=3_000)
+    publish_first(cluster, delay_ms=1_000, ttl_ms=3_000)
     cluster.advance(4)
     assert got(cluster, "a") == 0
     page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 9))
@@ -389,7 +379,7 @@ def test_a_redriven_message_neither_waits_nor_expires() -> None:
 
 def test_expiry_waits_for_the_due_time() -> None:
     cluster = Cluster()
-    publish(cluster, delay_ms=9_000, ttl_ms=3_000)
+    publish_first(cluster, delay_ms=9_000, ttl_ms=3_000)
     cluster.advance(5)
     assert got(cluster, "a") == 0
     assert letters(cluster, "a") == []
@@ -401,7 +391,7 @@ def test_expiry_waits_for_the_due_time() -> None:
 @pytest.mark.parametrize("node", "abc")
 def test_one_clock_does_not_expire_a_message(node: str) -> None:
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, ttl_ms=60_000)
+    publish_first(cluster, ttl_ms=60_000)
     restart(cluster, node, YEAR_MS)
     cluster.advance(2)
     got(cluster, node)  # the others abstain until their stamps reach that far
@@ -414,7 +404,7 @@ def test_one_clock_does_not_expire_a_message(node: str) -> None:
 def test_one_clock_does_not_keep_a_message_from_expiring(node: str) -> None:
     """The other two say so: an OK of the wrong one and one of a right one are not enough to deliver."""
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, ttl_ms=60_000)
+    publish_first(cluster, ttl_ms=60_000)
     cluster.advance(58)
     restart(cluster, node, -YEAR_MS)
     cluster.advance(3)
@@ -424,7 +414,7 @@ def test_one_clock_does_not_keep_a_message_from_expiring(node: str) -> None:
 
 def test_where_too_few_answer_a_minoritys_flag_delivers() -> None:
     cluster = Cluster(hold_time_max=1.0)
-    publish(cluster, ttl_ms=60_000)
+    publish_first(cluster, ttl_ms=60_000)
     cluster.advance(58)
     restart(cluster, "a", -YEAR_MS)
     cluster.advance(3)
@@ -456,7 +446,7 @@ def test_a_reject_without_a_delay_takes_the_topics_backoff() -> None:
 
 def test_without_a_list_it_is_at_once() -> None:
     cluster = Cluster()
-    publish(cluster)
+    publish_first(cluster)
     mine = receipts(cluster.ask("b", fetch()))
     assert outcomes(cluster.ask("c", RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
     assert got(cluster, "a") == 1

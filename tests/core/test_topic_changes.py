@@ -33,7 +33,7 @@ from quorumq.core.messages.records import BatchStored
 from quorumq.core.values import limits
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def registers(cluster: Cluster, name: str = "jobs") -> list[Topic | None]:

@@ -26,9 +26,8 @@ from quorumq.core.messages import (
     SyncTopics,
 )
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_hazards import nothing
-from tests.core.test_resync import cut, wipe
+from tests.core.network import cut, nothing, wipe
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> object:

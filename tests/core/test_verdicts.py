@@ -13,7 +13,7 @@ from quorumq.core.recovery import replay
 from quorumq.core.requests.settle import AckCoordinator, Ask, Ballot
 from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[str]:

@@ -11,8 +11,8 @@ from quorumq.core.messages.effects import Request
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.values import limits
 from tests.core.cluster import Cluster
-from tests.core.test_fairqueue import wait_for
-from tests.core.test_growth import QUIET
+from tests.core.steps import wait_for
+from tests.core.work import QUIET
 
 GREEDY, CALM = ("greedy", 1), ("calm", 2)
 GROUPS = 50

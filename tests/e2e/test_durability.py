@@ -11,8 +11,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.wire.codec import signed_items
 from tests.e2e.raw import Raw, publish
-from tests.e2e.test_faulty_disk import address
-from tests.node.test_process import until, write_config
+from tests.node.programs import address, until, write_config
 from tests.patience import PATIENCE_S
 
 HANGING = """

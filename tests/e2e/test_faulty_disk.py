@@ -21,7 +21,7 @@ from quorumq.storage.inspect import inspect_segment
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed
 from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
-from tests.node.test_process import start, until, write_config
+from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
 
 KIB, MIB = 1024, 1024 * 1024
@@ -36,10 +36,6 @@ def fdatasync(fd):
 os.fdatasync = fdatasync
 runpy.run_module("quorumq.node", run_name="__main__", alter_sys=False)
 """
-
-
-def address(path: Path) -> str:
-    return next(line.split('"')[1] for line in path.read_text().splitlines() if line.startswith("listen"))
 
 
 def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Path) -> None:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quorumq.cli.probe import Unreachable
 from quorumq.cli.status import survey
 from quorumq.core import messages as m
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.values.types import Letter, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
+from tests.e2e.nodes import data_of, publish, status_when
 from tests.e2e.raw import Raw, outcomes, size_of
 from tests.patience import PATIENCE_S, until
 from tests.storage.samples import record_headers
-
-
-def publish(client: Raw, topic: object, count: int) -> None:
-    producer_id = client.session()
-    for number in range(count):
-        assert isinstance(client.publish(topic, producer_id, number, [b"%d" % number]), m.PublishReply)  # type: ignore[arg-type]
-
 
 LETTERS = 12
 LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 8_192, host="h" * 16_000)
@@ -39,10 +29,6 @@ def dead(status: dict[str, Any]) -> int:
     """How many dead letters a node has."""
     found = [part["groups"].get("g", {}) for part in status["partitions"] if part["topic"] == "letters"]
     return sum(group.get("settled", 0) for group in found)
-
-
-def data_of(cluster: LocalCluster, name: str) -> str:
-    return str(cluster.node_directory(name) / "data")
 
 
 def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
@@ -113,18 +99,6 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
         log = cluster.log_path("n2").read_text()
         assert log.count("directory_trusted") == 1
         assert "resync_begins" not in log
-
-
-def status_when(cluster: LocalCluster, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The status of a node once something holds of it."""
-    deadline = time.monotonic() + PATIENCE_S
-    status: dict[str, Any] = {}
-    while True:
-        assert time.monotonic() < deadline, status
-        with contextlib.suppress(Unreachable):  # it is not there yet
-            if holds(status := cluster.status(name)):
-                return status
-        time.sleep(0.1)
 
 
 def settled(status: dict[str, Any]) -> int:

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from quorumq.cli.main import main
 from quorumq.cli.status import survey
 from quorumq.lab.local import LocalCluster
+from tests.e2e.nodes import data_of, publish, status_when
 from tests.e2e.raw import Raw, outcomes
-from tests.e2e.test_resync import data_of, publish, status_when
 
 
 def run(cluster: LocalCluster, *arguments: str) -> Result:

@@ -14,7 +14,7 @@ from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPES
 from quorumq.wire.requests import check_request
 from tests.core.coded import Coded, through_the_wire
-from tests.core.test_extremes import LAST, begun, far_batch, receipts, see_stamps
+from tests.core.last_numbers import LAST, begun, far_batch, receipts, see_stamps
 from tests.fuzz.draw import Draw, rng_of
 from tests.fuzz.run import Fuzzer
 

@@ -22,7 +22,7 @@ from quorumq.lab.local import LocalCluster
 from quorumq.node.clients import new_token, write_clients
 from quorumq.wire.hello import TOKEN_VARIABLE
 from quorumq.wire.tls import CA_VARIABLE
-from tests.node.test_tls import Files
+from tests.node.certificates import Files
 
 TURNS = 5
 MESSAGES = {Stream: 20_000, Latency: 300}

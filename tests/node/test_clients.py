@@ -23,7 +23,7 @@ from quorumq.node.transport import ConnectionLost
 from quorumq.wire.receipts import sign_session, signature
 from quorumq.wire.values import SignedNamed
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
-from tests.wire.test_rights import REQUESTS
+from tests.wire.requests import REQUESTS
 
 SHOP, SHOP_ENTRY = new_token("shop")
 WORKER, WORKER_ENTRY = new_token("worker")

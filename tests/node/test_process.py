@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,48 +23,17 @@ from quorumq.node.config import load_config
 from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.storage.records import DURABLE_MARK
 from tests.e2e.raw import Raw, size_of
+from tests.node.programs import start, until, write_config
 from tests.patience import PATIENCE_S
 from tests.storage.samples import record_headers
 
 pytestmark = pytest.mark.e2e
 
 
-def write_config(directory: Path, **values: object) -> Path:
-    settings = {
-        "node": "a",
-        "cluster_id": "c",
-        "secret": "0123456789abcdef",
-        "data_dir": "data",
-        "listen": f"127.0.0.1:{free_ports(1)[0]}",
-        "log_format": "json",
-        **values,
-    }
-    path = directory / "node.toml"
-    lines = [f"{key} = {value if isinstance(value, int) else repr(value)}" for key, value in settings.items()]
-    path.write_text("\n".join(lines).replace("'", '"') + "\n")
-    path.chmod(0o600)
-    return path
-
-
-def start(path: Path, *options: str, files: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, *options, "-m", "quorumq.node", "--config", str(path)]
-    if files:
-        command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
 def ends(path: Path, *options: str) -> tuple[int, str]:
     process = start(path, *options)
     _, text = process.communicate(timeout=PATIENCE_S)
     return process.returncode, text
-
-
-def until(process: subprocess.Popen[str], word: str) -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if word in line:
-            return line
-    raise AssertionError(f"the log ended without {word}")
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 import trio
-import trustme
 
 from quorumq.client import connect
 from quorumq.core.values.errors import PeerError, TooFewReplicas, UsageError
@@ -40,30 +39,13 @@ from quorumq.wire.tls import (
     server_context,
 )
 from sim.shell.memory import Log, MemoryTransport, pair
+from tests.node.certificates import Files
 from tests.node.memory import Quiet
 from tests.patience import PATIENCE_S, until
 
 HOST = "127.0.0.1"
 PAST = datetime.now(UTC) - timedelta(days=1)
 FUTURE = datetime.now(UTC) + timedelta(days=1)
-
-
-class Files:
-    """An authority's file, and certificates of it."""
-
-    def __init__(self, folder: Path, name: str = "ca") -> None:
-        self.folder = folder
-        self.authority = trustme.CA()
-        self.ca = str(folder / f"{name}.pem")
-        self.authority.cert_pem.write_to_path(self.ca)
-
-    def issue(self, *names: str, file: str = "", **more: Any) -> tuple[str, str]:
-        """Files of a certificate for these names, and of its key."""
-        made = self.authority.issue_cert(*names, **more)
-        cert, key = (str(self.folder / f"{file or names[0]}.{kind}") for kind in ("cert", "key"))
-        made.private_key_pem.write_to_path(key)
-        Path(cert).write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
-        return cert, key
 
 
 @pytest.fixture

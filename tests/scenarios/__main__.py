@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scenarios.test_scenarios import FILES
-from tests.scenarios.transcript import played
+from tests.scenarios.transcript import FILES, played
 
 for path in FILES:
     before = path.read_text()

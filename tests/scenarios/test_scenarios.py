@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.transcript import played
-
-FILES = sorted(Path(__file__).parent.glob("*.txt"))
+from tests.scenarios.transcript import FILES, played
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from quorumq.core import messages as m
@@ -34,6 +35,9 @@ from quorumq.core.messages.records import (
 )
 from quorumq.core.values.types import Letter, NodeId, Owner, Record, Span, Stamp
 from tests.core.cluster import Cluster
+
+FILES = sorted(Path(__file__).parent.glob("*.txt"))
+
 
 GROUP: Final = "g"
 STAMP: Final = re.compile(r"<(\d+)@(\w*)>")

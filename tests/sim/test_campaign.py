@@ -31,9 +31,7 @@ from sim.schedule import draw
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 from sim.world import SimError
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, outcomes, published, receipts
-from tests.core.test_groups import LETTER
-from tests.core.test_reclaim import replica
+from tests.core.steps import LETTER, fetch, outcomes, published, receipts, replica_of
 
 
 @pytest.mark.parametrize(
@@ -66,7 +64,7 @@ def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -
     ]
     assert set(outcomes(cluster.ask("a", RejectRequest(tuple(every_other), 0.0, LETTER)))) == {"ok"}
     now = cluster.clocks("b")
-    listed = [item.span.start for item in dead_letters_of(replica(cluster, "b"), "g", now)]
+    listed = [item.span.start for item in dead_letters_of(replica_of(cluster, "b"), "g", now)]
     assert listed == list(range(0, 600, 2))
 
 

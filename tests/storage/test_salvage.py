@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from tests.storage.samples import (
     start,
     tombstone,
 )
-from tests.storage.test_crash import Writer, frames_of
+from tests.storage.writer import flips, frames_of, worn
 
 
 def salvage(disk: MemoryDisk) -> tuple[Journal, list[JournalRecord]]:
@@ -39,36 +38,6 @@ def salvage(disk: MemoryDisk) -> tuple[Journal, list[JournalRecord]]:
     store.commit()
     store.check()
     return store, replayed
-
-
-def worn() -> Writer:
-    """A journal of three segments, with batches forgotten, moved, and some commits behind the newest snapshot."""
-    writer = Writer(MemoryDisk())
-    writer.open()
-    writer.append(9)
-    writer.roll()
-    writer.append(6)
-    writer.commit()
-    writer.forget(writer.live()[1:4])
-    writer.commit()
-    writer.reclaim(1)  # moves one of three
-    writer.commit()
-    writer.append(3)
-    writer.roll()
-    for _ in range(3):
-        writer.append(3)
-        writer.forget(writer.live()[-2:-1])
-        writer.commit()
-    assert len(writer.store.live) == 3
-    writer.store.abandon()
-    return writer
-
-
-def flips(disk: MemoryDisk, every: int) -> Iterator[tuple[str, int]]:
-    for name in disk.list():
-        for offset in range(disk.size(name)):
-            if offset % every == 0:
-                yield name, offset
 
 
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.soak)])

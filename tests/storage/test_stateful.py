@@ -12,7 +12,7 @@ from quorumq.core.values.errors import StorageError
 from quorumq.storage.commit import Commit
 from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name
-from tests.storage.test_crash import PowerCut, Writer
+from tests.storage.writer import PowerCut, Writer
 
 
 class JournalMachine(RuleBasedStateMachine):

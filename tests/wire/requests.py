@@ -1,0 +1,70 @@
+"""One request of each kind, with the rights that permit it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core import messages as m
+from quorumq.core.values.types import (
+    Incarnation,
+    Owner,
+    PartitionId,
+    ProducerId,
+    Receipt,
+    Span,
+    Stamp,
+)
+from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.rights import RIGHTS
+
+ORDERS, MAIL = b"o" * 16, b"m" * 16
+
+
+PLACE = PartitionId(ORDERS, 0)
+
+
+PRODUCER_ID = ProducerId("a", 1, 1, 1)
+
+
+SPAN = Span(PRODUCER_ID, 0, 1)
+
+
+def named(group: str) -> tuple[m.ReceiptPart, ...]:
+    owner = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
+    return (m.ReceiptPart(Receipt(PLACE, group, 0, 0, SPAN, owner), (SPAN,)),)
+
+
+def fetch(group: str, *topics: str) -> m.Fetch:
+    return m.Fetch(topics, group, 1, 1, 1, 1, 0.0, 1.0, 0.0)
+
+
+BATCH = pack_sections(PLACE, (SPAN,), 0, [encode_record(Message(b"x"))])
+
+
+REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "OpenSession": (m.OpenSession(), ("publish",)),
+    "CloseSession": (m.CloseSession(PRODUCER_ID, (PLACE,)), ("publish",)),
+    "Publish": (m.Publish(BATCH), ("publish",)),
+    "CreateTopic, implicit": (m.CreateTopic("orders", implicit=True), ("publish",)),
+    "CreateTopic": (m.CreateTopic("orders"), ("admin",)),
+    "AlterTopic": (m.AlterTopic("orders"), ("admin",)),
+    "DeleteTopic": (m.DeleteTopic("orders", ORDERS), ("admin",)),
+    "Metadata": (m.Metadata(), RIGHTS),
+    "Fetch": (fetch("g", "orders"), ("consume",)),
+    "Fetch, by id": (fetch("g", "orders")._replace(partitions=(0,), spans=(SPAN,)), ("consume",)),
+    "Fetch, dead": (fetch("g", "orders.deadletters"), ("consume",)),
+    "Fetch, group of dead": (fetch("g!dead", "orders"), ("consume",)),
+    "AckRequest": (m.AckRequest(named("g")), ("consume",)),
+    "AckRequest, dead": (m.AckRequest(named("g!dead")), ("consume",)),
+    "RejectRequest": (m.RejectRequest(named("g")), ("consume",)),
+    "ExtendRequest": (m.ExtendRequest(named("g"), 1.0, 0.0), ("consume",)),
+    "LeaveRequest": (m.LeaveRequest(named("g")), ("consume",)),
+    "SetGroup": (m.SetGroup("orders", "g"), ("consume",)),
+    "SetGroup, rewind": (m.SetGroup("orders", "g", rewind=True), ("admin",)),
+    "DeleteGroup": (m.DeleteGroup("orders", "g"), ("admin",)),
+    "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
+    "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
+    "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
+    "DescribeGroup": (m.DescribeGroup("orders", "g"), ("consume", "admin")),
+    "ShowRequest": (m.ShowRequest(PLACE, SPAN), ("consume", "admin")),
+}
