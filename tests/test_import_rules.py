@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib
 import tomllib
@@ -89,8 +90,14 @@ def modules(package: str) -> Iterator[Path]:
     yield from sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file. Most tests below read the same files."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -136,7 +143,7 @@ def test_no_file_imports_one_that_imports_it(package: str) -> None:
     imports between those point one way."""
     graph: dict[str, set[str]] = {module_of(path): set() for path in modules(package)}
     for path in modules(package):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom):
                 named = {f"{node.module}.{alias.name}" for alias in node.names} & set(graph)
                 graph[module_of(path)] |= named or {node.module or ""} & set(graph)
@@ -184,7 +191,7 @@ def test_the_core_touches_nothing_outside(package: str) -> None:
 def test_the_core_draws_no_randomness_of_its_own(package: str) -> None:
     """`random` is imported for the type of `rng`; calling the module's functions would be hidden randomness."""
     for path in modules(package):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)
@@ -197,7 +204,7 @@ def test_the_core_draws_no_randomness_of_its_own(package: str) -> None:
 def test_the_core_never_iterates_over_a_set(package: str) -> None:
     """The order of a set is not the order of anything: one seed would give two traces."""
     for path in modules(package):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             loops = [node.iter] if isinstance(node, ast.For | ast.comprehension) else []
             for loop in loops:
                 named = (
@@ -239,7 +246,7 @@ def test_effects_are_carried_out_in_one_place() -> None:
     """Whoever lets a core step has effects to carry out: the driver alone does, so that what is proven is what runs."""
     for package in ("quorumq.node", "quorumq.storage", "sim"):
         for path in modules(package):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes_of(path):
                 if isinstance(node, ast.Attribute) and node.attr == "step":
                     owner = ast.unparse(node.value)
                     assert not owner.endswith("core"), (
@@ -258,7 +265,7 @@ def test_only_what_runs_clusters_for_people_imports_the_command_line_and_nothing
 
 def imported(path: Path) -> Iterator[str]:
     """The modules of ours that a file imports, for types and inside of functions too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and is_within(node.module or "", {"quorumq", "sim"}):
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
@@ -276,7 +283,7 @@ def imported(path: Path) -> Iterator[str]:
 )
 def test_every_import_finds_what_it_names(path: Path) -> None:
     """Also those inside of functions, which fail only when somebody runs the command."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and is_within(source_of(node, path), {"quorumq", "sim", "spark"}):
             source = source_of(node, path)
             module = importlib.import_module(source)

@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core.messages import (
@@ -32,6 +31,7 @@ from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 from tests.core.work import QUIET, answered, filled, steps_of, with_holes
+from tests.seeds import property_of
 
 
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
@@ -289,8 +289,7 @@ WORK = st.one_of(
 )
 
 
-@given(st.lists(WORK, max_size=14), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@property_of(st.lists(WORK, max_size=14), st.integers(1, 4), count=10, of=80)
 def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
     work: list[tuple[Any, ...]], looks: int
 ) -> None:

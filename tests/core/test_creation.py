@@ -670,7 +670,7 @@ class Creating(Chaos):
                 assert len(here) > topic.rf // 2, f"{span} of {topic} is at {here}"
 
 
-@pytest.mark.parametrize("seed", seeds(16, 50))
+@pytest.mark.parametrize("seed", seeds(5, 50))
 def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
     cluster = Creating(seed)
     cluster.calm = False
@@ -696,9 +696,10 @@ def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
     assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
 
 
-def test_the_seeds_contain_what_they_are_about() -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.soak)])
+def test_the_seeds_contain_what_they_are_about(count: int) -> None:
     conflicts = topics = confirmed = 0
-    for seed in range(16):
+    for seed in range(count):
         cluster = Creating(seed)
         cluster.calm = False
         for _ in range(200):
@@ -711,6 +712,6 @@ def test_the_seeds_contain_what_they_are_about() -> None:
         conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
         topics += len(cluster.served)
         confirmed += sum(isinstance(reply, PublishReply) for reply in cluster.replies.values())
-    assert conflicts > 15
-    assert topics > 25
-    assert confirmed > 8
+    assert conflicts > count * 15 / 16
+    assert topics > count * 25 / 16
+    assert confirmed > count * 8 / 16

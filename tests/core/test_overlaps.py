@@ -7,7 +7,6 @@ stored here, some there, some under way. Whatever was first, every replica must 
 from __future__ import annotations
 
 from crc32c import crc32c
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.client.produce.derived import runs_of
@@ -16,6 +15,7 @@ from quorumq.core.values.types import DERIVED, Batch, PartitionId, ProducerId, T
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
+from tests.seeds import property_of
 
 PRODUCER_IDS = (ProducerId(DERIVED, 1, 2, 3), ProducerId(DERIVED, 4, 5, 6))
 Name = tuple[ProducerId, int]
@@ -54,8 +54,7 @@ def check_stored(cluster: Cluster, topic: Topic, wanted: set[Name]) -> None:
         assert stored == wanted
 
 
-@given(st.lists(publishes, min_size=1, max_size=8))
-@settings(max_examples=30, deadline=None)
+@property_of(st.lists(publishes, min_size=1, max_size=8), count=8, of=60)
 def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
     plan: list[tuple[set[Name], str, set[tuple[str, str]], str]],
 ) -> None:

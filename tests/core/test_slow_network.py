@@ -60,7 +60,14 @@ class Trade:
 
 
 @pytest.mark.parametrize(
-    ("one_way", "hold_time"), [(0.225, 5.0), (0.275, 5.0), (1.0, 5.0), (0.2, 1.0), (1.0, 30.0)]
+    ("one_way", "hold_time"),
+    [
+        (0.275, 5.0),
+        (1.0, 5.0),
+        (0.2, 1.0),
+        pytest.param(0.225, 5.0, marks=pytest.mark.soak),
+        pytest.param(1.0, 30.0, marks=pytest.mark.soak),
+    ],
 )
 def test_everything_is_delivered_where_answers_take_up_to_two_fifths_of_the_hold(
     one_way: float, hold_time: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core.messages import (
@@ -28,6 +27,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, publish_first, receipts
+from tests.seeds import property_of
 
 YEAR_MS = 365 * 86_400_000
 WRONG = {"ahead": YEAR_MS, "behind": -YEAR_MS}
@@ -291,8 +291,9 @@ def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
     assert len(answers) <= 6, "two replicas, three rounds in 10 s"
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+@property_of(
+    count=10,
+    of=80,
     steps=st.lists(
         st.tuples(
             st.sampled_from(["wait", "fetch", "restart", "restart", "jump"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core.messages import (
@@ -34,6 +33,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
+from tests.seeds import property_of
 
 
 def registers(cluster: Cluster, name: str = "jobs") -> list[Topic | None]:
@@ -473,8 +473,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
-@given(STEPS)
+@property_of(STEPS, count=12, of=100)
 def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str, str, int]]) -> None:
     """With nodes cut off and started again at will: one register everywhere, and what was deleted stays so."""
     cluster = Cluster(hold_time_max=1.0)

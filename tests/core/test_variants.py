@@ -79,7 +79,7 @@ def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize("lost", ["wiped", "wiped twice", "restored", "restored twice"])
-@pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.soak)])
 def test_what_one_peer_alone_has_heard_is_not_undone_while_it_is_away(
     count: int, lost: str, how: str
 ) -> None:
@@ -114,7 +114,7 @@ def published_on_five(cluster: Cluster) -> None:
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
 
 
-@pytest.mark.parametrize("nodes", [5, 7])
+@pytest.mark.parametrize("nodes", [5, pytest.param(7, marks=pytest.mark.soak)])
 def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_had_not_heard_of(
     nodes: int,
 ) -> None:

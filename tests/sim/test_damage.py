@@ -93,7 +93,7 @@ def still(kind: str, victim: str, seed: int, disk: str = "memory") -> Schedule:
     return Schedule(seed, "swarm", options, (Fault(3.0, kind, (victim,), 0.3),))
 
 
-@pytest.mark.parametrize("disk", ["memory", "store"])
+@pytest.mark.parametrize("disk", [pytest.param("memory", marks=pytest.mark.soak), "store"])
 @pytest.mark.parametrize(
     ("kind", "seen"),
     [

@@ -133,34 +133,34 @@ EXHAUSTED = {
     "recovery-hears-all",
     "recovery-tells-acked",
     "recovery-tells-grants",
-    "recovery-tells-replaced",
     "own-tombstone",
-    "leave-only-undelivered",
     "dead-needs-the-hold",
     "sync-before-answering",
     "deleted-is-not-read",
     "purge-asks-enough",
-    "one-answer-counts-once",
     "purge-at-a-majority",
     "purge-what-is-named",
     "fetch-what-is-named",
     "made-with-one-configuration",
     "made-with-one-list",
-    "moved-votes",
-    "purge-overtakes-redrive",
     "redrive-where-it-died",
-    "extend-looks-at-acked",
-    "delete-hears-of-partitions",
-    "alter-hears-of-deletion",
-    "partitions-are-confirmed",
     "voters-make-no-group",
     "latest-asks-enough",
     "latest-at-a-majority",
     "begun-at-a-majority",
 }
-"""Whose scenarios have so few states, 8,000 at most, that they are exhausted here."""
+"""Rules whose scenarios have at most `FEW` states, and are exhausted here."""
 
 EXHAUSTED_LATER = {
+    "recovery-tells-replaced",
+    "leave-only-undelivered",
+    "purge-overtakes-redrive",
+    "extend-looks-at-acked",
+    "delete-hears-of-partitions",
+    "alter-hears-of-deletion",
+    "partitions-are-confirmed",
+    "moved-votes",
+    "one-answer-counts-once",
     "deletion-keeps-holds",
     "recovery-keeps-acked",
     "extend-never-revives",
@@ -180,12 +180,33 @@ EXHAUSTED_LATER = {
     "group-hears-of-partitions",
     "latest-begins-once",
 }
-"""Those of more states, which `make soak` exhausts."""
+"""Rules whose scenarios have more states: `make soak` exhausts them."""
 
-DEEP = 1_000
+FEW = 2_000
+
+DEEP = 300
 """States that a scenario which is not exhausted is explored for, at most."""
 
 FOUND_LATE = {
+    "quarantine-coordinator",
+    "piggyback-is-voted-on",
+    "release-carries-ballot",
+    "recovery-keeps-acked",
+    "failed-extend-releases-nothing",
+    "extend-never-revives",
+    "superseded-do-not-count",
+    "wiped-begins-far-above",
+    "clean-stop-once",
+    "nothing-overtakes-acked",
+    "hints-never-vote",
+    "give-back-only-called-off",
+    "stale-generation-refused",
+    "creation-takes-over",
+    "creation-keeps-promise",
+    "decided-is-told",
+    "conflict-once-chosen",
+    "latest-begins-once",
+    "alter-reads-its-own",
     "owner-is-an-attempt",
     "ack-ends-own-hold",
     "quarantine",
@@ -201,9 +222,12 @@ FOUND_LATE = {
     "voters-name-suspects",
     "names-are-no-exception",
 }
-"""Without these rules the first failure comes after more than `LATE` states: `make soak` looks for it."""
+"""Rules without which the first failure comes after more than `LATE` states."""
 
-LATE = 10_000
+LATE = 3_000
+
+ALONE = {"stale-generation-refused", "conflict-once-chosen"}
+"""The only rows of their promise, which run here though their failure comes late."""
 
 
 def name_of(thing: Rule | Scenario) -> str:
@@ -225,7 +249,10 @@ def left_out_of_its_scenario(name: str) -> Result:
 
 @pytest.mark.parametrize(
     "rule",
-    [pytest.param(rule, marks=pytest.mark.soak if rule.name in FOUND_LATE else ()) for rule in EXPLORED],
+    [
+        pytest.param(rule, marks=pytest.mark.soak if rule.name in FOUND_LATE - ALONE else ())
+        for rule in EXPLORED
+    ],
     ids=name_of,
 )
 def test_without_the_rule_a_promise_breaks(rule: Rule) -> None:
@@ -239,14 +266,14 @@ def test_without_the_rule_a_promise_breaks(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", EXPLORED, ids=name_of)
 def test_with_all_rules_no_promise_breaks(rule: Rule) -> None:
     """In all states where those are few, and else in the first ones; `make soak` explores all scenarios much deeper."""
-    result = explore(rule.scenario, None, states_max=8_000 if rule.name in EXHAUSTED else DEEP)
+    result = explore(rule.scenario, None, states_max=FEW if rule.name in EXHAUSTED else DEEP)
     assert not result.violation, "\n".join(result.trace)
     assert result.exhausted == (rule.name in EXHAUSTED)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name_of)
 def test_general_scenarios_hold_near_their_beginning(scenario: Scenario) -> None:
-    result = explore(scenario, None, states_max=800)
+    result = explore(scenario, None, states_max=DEEP)
     assert not result.violation, "\n".join(result.trace)
 
 
@@ -508,7 +535,12 @@ def fresh_process(arguments: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--without", "release-carries-ballot"], ["--scenario", "rf1", "--states-max", "1200"]]
+    "arguments",
+    [
+        ["--without", "no-replacing"],
+        pytest.param(["--without", "release-carries-ballot"], marks=pytest.mark.soak),
+        pytest.param(["--scenario", "rf1", "--states-max", "1200"], marks=pytest.mark.soak),
+    ],
 )
 def test_every_process_finds_the_same(arguments: list[str]) -> None:
     first = fresh_process(arguments)

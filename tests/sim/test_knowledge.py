@@ -23,7 +23,7 @@ def watched(seed: int, disk: str) -> Schedule:
     return dataclasses.replace(schedule, options=dataclasses.replace(schedule.options, disk=disk, recall=1.0))
 
 
-@pytest.mark.parametrize("disk", ["memory", "store"])
+@pytest.mark.parametrize("disk", [pytest.param("memory", marks=pytest.mark.soak), "store"])
 def test_every_step_of_a_run_is_compared(disk: str) -> None:
     outcome = run_schedule(watched(7, disk))
     assert outcome.violations == []

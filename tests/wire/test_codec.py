@@ -60,7 +60,7 @@ def test_every_message_has_one_type_and_every_type_one_message() -> None:
 
 
 @by_name
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_every_message_survives_the_round_trip(cls: type, data: st.DataObject) -> None:
     message = data.draw(of_type(cls))
@@ -72,7 +72,7 @@ def test_every_message_survives_the_round_trip(cls: type, data: st.DataObject) -
 
 
 @by_name
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_unknown_fields_are_skipped_wherever_they_are_appended(cls: type, data: st.DataObject) -> None:
     message = data.draw(of_type(cls))
