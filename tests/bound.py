@@ -3,6 +3,7 @@
 Node processes and Java need a core when they start, and whoever waits for them waits for all that has the cores. So all
 tests of tests/e2e are one group, all others that start processes of a cluster (marker `e2e`) another, and those of
 Spark, which share one session, a third: three clusters and one Java start at a time, however many processes pytest has.
+The programs of `LONG`, which start clusters too, run in the third, so that the three take about as long.
 Every other file is a group of its own.
 
 A test outside of the three that starts such a process fails: `refuse` looks at every process that is started.
@@ -28,11 +29,13 @@ HEAVY = re.compile(r"quorumq\.node\b|LocalCluster|\bjava\b|\bspark-|-m\0spark\b|
 
 
 MARK = "mark.e2e"
-"""What a file with such tests has in it."""
+"""Text in a file with such tests."""
 
+LONG = ("lab", "sim")
+"""Folders whose tests with that marker run in the group of Spark."""
 
-LESS_THAN_SPARK = 5
-"""How much nicer all other tests are than those of Spark: these are one long chain, and the last to end otherwise."""
+LESS_THAN_BOUNDED = 5
+"""Niceness of all other tests: a bounded group is one long chain, and would be the last to end."""
 
 
 class OutOfBounds(AssertionError):
@@ -47,7 +50,9 @@ def group_of(path: Path) -> str:
         return SPARK
     if folder == "e2e":
         return PROCESSES
-    return COMMANDS if MARK in path.read_text() else str(path)
+    if MARK not in path.read_text():
+        return str(path)
+    return SPARK if folder in LONG else COMMANDS
 
 
 def refuse(command: str | bytes | os.PathLike[str] | Sequence[object], group: str | None) -> None:

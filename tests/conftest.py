@@ -60,8 +60,8 @@ def ctrl_c() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     GROUP[:] = [bound.group_of(item.path)]
-    if GROUP[0] != bound.SPARK and not LESS:
-        LESS.append(os.nice(bound.LESS_THAN_SPARK))
+    if GROUP[0] not in bound.BOUNDED and not LESS:
+        LESS.append(os.nice(bound.LESS_THAN_BOUNDED))
     try:
         return (yield)
     finally:
