@@ -62,7 +62,14 @@ def test_consume_gives_back_what_it_holds(
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"), [(None, 130), (b"", 1), (b"n\n", 1), (b"perhaps\n", 1), (b"Y\n", 0)]
+    ("answer", "code"),
+    [
+        (None, 130),
+        (b"n\n", 1),
+        (b"Y\n", 0),
+        pytest.param(b"", 1, marks=pytest.mark.soak),
+        pytest.param(b"perhaps\n", 1, marks=pytest.mark.soak),
+    ],
 )
 def test_a_question_that_is_not_answered_is_no_yes(
     shell: Shell, start: Callable[..., Running], answer: bytes | None, code: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from rich.console import Console
@@ -18,16 +18,18 @@ pytestmark = pytest.mark.e2e
 LOOKS = pytest.mark.parametrize(
     "arguments",
     [
-        ("--help",),
-        ("topics", "--help"),
-        ("status",),
-        ("status", "--json"),
-        ("topics", "list"),
-        ("groups", "list"),
-        ("peek", "jobs", "--group", "g", "--which", "all"),
-        ("deadletters", "list", "jobs", "--group", "g"),
+        pytest.param(command.split(), id=command, marks=marks)
+        for command, marks in {
+            "--help": (),
+            "status --json": (),
+            "groups list": (),
+            "peek jobs --group g --which all": (),
+            "topics --help": pytest.mark.soak,
+            "status": pytest.mark.soak,
+            "topics list": pytest.mark.soak,
+            "deadletters list jobs --group g": pytest.mark.soak,
+        }.items()
     ],
-    ids=" ".join,
 )
 
 
@@ -41,7 +43,7 @@ def shell() -> Iterator[Shell]:
 
 
 def run(
-    shell: Shell, arguments: tuple[str, ...], out: str = "", **more: str
+    shell: Shell, arguments: Sequence[str], out: str = "", **more: str
 ) -> subprocess.CompletedProcess[bytes]:
     """A command in a process of its own, its standard output where ``out`` of the shell says."""
     return subprocess.run(
@@ -66,7 +68,7 @@ def test_fingerprints_and_addresses_are_whole_on_80_columns(
 
 
 @LOOKS
-def test_a_full_disk_under_the_output_is_said(shell: Shell, arguments: tuple[str, ...]) -> None:
+def test_a_full_disk_under_the_output_is_said(shell: Shell, arguments: Sequence[str]) -> None:
     done = run(shell, arguments, ">/dev/full")
     assert done.stderr == b"quorumq: the output cannot be written: No space left on device\n"
     assert done.returncode == 74
@@ -80,13 +82,13 @@ def test_what_is_consumed_into_a_full_disk_is_not_acked(shell: Shell) -> None:
 
 
 @LOOKS
-def test_a_closed_output_is_no_error(shell: Shell, arguments: tuple[str, ...]) -> None:
+def test_a_closed_output_is_no_error(shell: Shell, arguments: Sequence[str]) -> None:
     done = run(shell, arguments, ">&-")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @LOOKS
-def test_what_the_output_cannot_encode_is_shown_by_number(shell: Shell, arguments: tuple[str, ...]) -> None:
+def test_what_the_output_cannot_encode_is_shown_by_number(shell: Shell, arguments: Sequence[str]) -> None:
     done = run(shell, arguments, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert (b"\\u4e16 is broken" in done.stdout) == (arguments[0] in ("peek", "deadletters"))

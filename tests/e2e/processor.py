@@ -1,14 +1,13 @@
 """A worker that makes outputs of inputs and kills itself in the middle: run by test_derived.py as a process.
 
-    python -m tests.e2e.processor SEED INPUT OUTPUT ADDRESS...
+    python -m tests.e2e.processor POINT PASSES INPUT OUTPUT ADDRESS...
 
-It ends by itself when nothing has come for a while; before it kills itself it says where.
+It kills itself when it passes POINT for the last of PASSES times, and ends cleanly if no message comes for a while.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 
@@ -22,20 +21,19 @@ IDLE_S = 1.5
 POINTS = ("fetched", "taken", "stored", "acked")
 """Before a publish, while it is under way, before the ack, after it."""
 
-KILLED_ONE_IN = 50
-
 
 def outputs_of(payload: bytes) -> list[bytes]:
     """What is made of an input: a function of it alone."""
     return [b"%s: output %d" % (payload, index) * (1 + index) for index in range(2)]
 
 
-async def main(seed: int, source: str, target: str, addresses: list[str]) -> None:
-    rng = random.Random(seed)
+async def main(last: str, passes: int, source: str, target: str, addresses: list[str]) -> None:
+    left = passes
 
     def pass_by(point: str) -> None:
-        if rng.randrange(KILLED_ONE_IN) == 0:
-            os.write(1, point.encode() + b"\n")
+        nonlocal left
+        left -= point == last
+        if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
     room = trio.Semaphore(4)
@@ -70,4 +68,4 @@ async def main(seed: int, source: str, target: str, addresses: list[str]) -> Non
 
 
 if __name__ == "__main__":
-    trio.run(main, int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+    trio.run(main, sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])

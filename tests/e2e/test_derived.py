@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -13,17 +14,21 @@ from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import drained
 from tests.e2e.processor import POINTS, outputs_of
 
-INPUTS = 250
+INPUTS = 100
 WORKERS = 2
+PASSES_MAX = 10
+"""A worker has at most 4 more inputs in hand, so there are at least 7 kills, and each point is one of them."""
+
 RUNS_MAX = 120
 
 
 async def run_workers(addresses: list[str], number: int, points: Counter[str]) -> None:
     """Start a worker again whenever it was killed, until one finds nothing left to do."""
+    rng = random.Random(number)
     for run in range(RUNS_MAX):
-        seed = 1000 * number + run
+        point, passes = POINTS[(run + 2 * number) % len(POINTS)], str(rng.randint(4, PASSES_MAX))
         worker = await trio.run_process(
-            [sys.executable, "-m", "tests.e2e.processor", str(seed), "in", "out", *addresses],
+            [sys.executable, "-m", "tests.e2e.processor", point, passes, "in", "out", *addresses],
             capture_stdout=True,
             stderr=subprocess.STDOUT,
             check=False,
@@ -31,7 +36,7 @@ async def run_workers(addresses: list[str], number: int, points: Counter[str]) -
         if worker.returncode == 0:
             return
         assert worker.returncode == -9, worker.stdout.decode()
-        points[worker.stdout.decode().strip()] += 1
+        points[point] += 1
     raise AssertionError(f"{RUNS_MAX} workers were killed, and there is still work")
 
 

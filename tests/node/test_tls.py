@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import ssl
 import subprocess
@@ -19,7 +18,9 @@ from typing import Any
 
 import pytest
 import trio
+from click.testing import CliRunner, Result
 
+from quorumq.cli.main import main
 from quorumq.client import connect
 from quorumq.core.values.errors import PeerError, TooFewReplicas, UsageError
 from quorumq.core.values.types import Now
@@ -400,15 +401,13 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
 ) -> None:
     clients = str(tmp_path / "clients.toml")
 
-    def ask(*arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "QUORUMQ_TOKEN": token} if token else None
-        command = [sys.executable, "-m", "quorumq", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    def ask(*arguments: str, token: str = "") -> Result:
+        return CliRunner().invoke(main, arguments, env={"QUORUMQ_TOKEN": token or None})
 
     def run(*arguments: str, token: str = "", code: int = 0) -> str:
         """What a command printed; what it said where it failed."""
         done = ask(*arguments, token=token)
-        assert done.returncode == code, done.stderr
+        assert done.exit_code == code, done.output
         return done.stderr if code else done.stdout
 
     def add(name: str, *rights: str) -> str:
@@ -444,9 +443,9 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
 
         run("clients", "revoke", "shop", "--file", clients)
         end = time.monotonic() + PATIENCE_S
-        while not (done := ask("publish", "orders.eu", "x", token=shop)).returncode:
+        while not (done := ask("publish", "orders.eu", "x", token=shop)).exit_code:
             assert time.monotonic() < end, "the nodes read the file again"
-        assert (done.returncode, "token" in done.stderr) == (77, True), done.stderr
+        assert (done.exit_code, "token" in done.stderr) == (77, True), done.stderr
         assert run("publish", "orders.eu", "second", token=boss)
 
 
