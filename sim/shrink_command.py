@@ -85,7 +85,7 @@ def shrink(
     if as_json:
         facts = {
             "commit": commit(),
-            "checker": shrinker.wanted,
+            "checker": shrinker.checker,
             "violation": result.violation,
             "before": asdict(shrinker.first.size),
             "after": asdict(result.size),

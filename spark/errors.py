@@ -16,7 +16,7 @@ from quorumq.core.values.errors import QuorumqError, StorageError, error_classes
 MEMORY_VARIABLE: Final = "QUORUMQ_SPARK_MEMORY"
 """Variable with the memory that Spark's Java may take, as `512m` or `4g`, if no argument says it."""
 
-_OURS: Final = re.compile(r"quorumq\.core\.errors\.(\w+): (.+)")
+_OURS: Final = re.compile(rf"{re.escape(QuorumqError.__module__)}\.(\w+): (.+)")
 _JAVA: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)+[\w$]+: (.*\S.*)$", re.MULTILINE)
 """The lines of a Py4JJavaError with the texts of Java's exceptions, each caused by the next."""
 
