@@ -188,6 +188,7 @@ DEEP = 300
 """States that a scenario which is not exhausted is explored for, at most."""
 
 FOUND_LATE = {
+    "deletion-keeps-holds",
     "quarantine-coordinator",
     "piggyback-is-voted-on",
     "release-carries-ballot",
