@@ -2,7 +2,7 @@
 
     python -m tests.e2e.processor POINT PASSES INPUT OUTPUT ADDRESS...
 
-It kills itself when it passes POINT for the last of PASSES times, and ends cleanly if no message comes for a while.
+It kills itself when it passes POINT for the last of PASSES times, and ends cleanly once every input is settled.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import sys
 import trio
 
 from quorumq.client import Message, Producer, connect
+from tests.e2e.groups import open_of
 
 GROUP = "workers"
-HOLD_S = 0.5
-IDLE_S = 1.5
+HOLD_S = 1.0
+LOOK_S = 1.0
+"""An input that another worker held comes again after that time. No message for so long is not the end."""
+
 POINTS = ("fetched", "taken", "stored", "acked")
 """Before a publish, while it is under way, before the ack, after it."""
 
@@ -60,10 +63,12 @@ async def main(last: str, passes: int, source: str, target: str, addresses: list
     ):
         while True:
             await room.acquire()
-            with trio.move_on_after(IDLE_S) as idle:
-                message = await anext(consumer)
-            if idle.cancelled_caught:
-                return
+            message = None
+            while message is None:
+                with trio.move_on_after(LOOK_S):
+                    message = await anext(consumer)
+                if message is None and not await open_of(client, source, GROUP):
+                    return
             nursery.start_soon(handle, message, producer)
 
 
