@@ -529,7 +529,7 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
 
         async def fetches() -> Counter[tuple[int, ...]]:
             cluster.asked.clear()
-            await consumer.take(timeout=60.0)
+            await consumer.take(timeout=30.0)
             return Counter(request.partitions for _, request in cluster.of(Fetch))
 
         async with consumer:

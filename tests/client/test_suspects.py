@@ -324,7 +324,7 @@ async def test_a_pool_that_was_killed_goes_on_with_nearly_all_of_its_slots(
         assert trio.current_time() - log.since <= 8.0 * times
 
 
-@pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.parametrize("crashes", [pytest.param(1, marks=pytest.mark.soak), 2])
 async def test_new_messages_do_not_wait_behind_what_a_crash_left(crashes: int) -> None:
     """Two pools of 16 with handlers of 0.3 s, 20 messages a second, 200 that a killed client had."""
     async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:

@@ -525,11 +525,11 @@ async def test_a_topic_on_several_sets_of_nodes_is_read_by_each_once_when_it_is_
 
         async def fetches() -> int:
             before = len(cluster.of(Fetch))
-            await trio.sleep(60.0)
+            await trio.sleep(30.0)
             return len(cluster.of(Fetch)) - before
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_after, 200.0)
+            nursery.start_soon(stop_after, 100.0)
             nursery.start_soon(client.work, "jobs", "g", handler)
             await trio.sleep(5.0)
             first = await fetches()

@@ -62,7 +62,9 @@ def test_of_all_times_since_the_start_none_is_forgotten() -> None:
     assert latency.seconds > 1e9
 
 
-@pytest.mark.parametrize(("delay", "timeout"), [(0.001, 0.05), (0.6, 1.8), (2.0, 5.0)])
+@pytest.mark.parametrize(
+    ("delay", "timeout"), [pytest.param(0.001, 0.05, marks=pytest.mark.soak), (0.6, 1.8), (2.0, 5.0)]
+)
 def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) -> None:
     """Answers that come after their round was given up count as well: else load could never raise it. Half of the hold
     is the most: the client needs the rest."""
