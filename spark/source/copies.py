@@ -37,7 +37,7 @@ class CopiesReader(Reader):
         key = header.partition
         if self.task.keys is not None and key not in self.task.keys:
             return
-        if not self.wanted.may_be_at("published_at", header.published_ms, header.published_ms):
+        if not self.selection.may_be_at("published_at", header.published_ms, header.published_ms):
             return
         body = directory.body(plan.number, frame) if bodies and not batch.damaged else None
         intact = not batch.damaged and (body is not None or not bodies)

@@ -31,7 +31,7 @@ READ: Final = {
     "onDamage": "fail (default): whatever cannot be read ends the read; report: go on without it, and `problems` lists "
     "it",
     "splitBytes": "bytes of a journal that one Spark task reads (default 67108864)",
-    "buckets": "Spark tasks per topic partition, each with a share of the producer_ids (default 1)",
+    "buckets": "Spark tasks per topic partition, each with a share of the producer ids (default 1)",
     "timeout": "live: seconds that a request may take, all attempts together (default 30)",
     "pushdown": "false: for a session with spark.sql.python.filterPushdown.enabled off (default true)",
 }
