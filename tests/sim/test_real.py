@@ -64,7 +64,7 @@ def ship(message):
     DONE[message.id] = DONE.get(message.id, 0) + 1
 
 async def check(client):
-    assert not DONE, f"{len(DONE) > 20} orders"
+    assert not DONE, "orders were shipped"
 
 TASKS = [Task("orders", "shippers", ship, concurrency=4, hold_time=2.0)]
 PRODUCERS = [produce]
@@ -581,11 +581,11 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
     facts = json.loads(done.output)
     assert facts["violations"] == []
     assert facts["drained"]
-    assert facts["workload"] == ["AssertionError at w.py:21: True orders"]
+    assert facts["workload"] == ["AssertionError at w.py:21: orders were shipped"]
     assert done.exit_code == 1
     assert set(facts["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"bereave"}
     assert facts["left_out"] == {"bereave": 1}
-    assert facts["counts"]["published"] > 20
+    assert facts["counts"]["published"]
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
     assert counted(rows)["delivered"] == facts["counts"]["delivered"]
     without = [row for row in rows if row["kind"] != "ack"]
