@@ -115,7 +115,7 @@ def longest(cluster: Cluster, request: object, monkeypatch: pytest.MonkeyPatch) 
     return max(found)
 
 
-@pytest.mark.parametrize("batches", [1000, 2000])
+@pytest.mark.parametrize("batches", [pytest.param(1000, marks=pytest.mark.soak), 2000])
 def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where a group is made by its first FETCH or by an operator, nor by a rewind or a deletion."""
     cluster, _, _ = backlog(batches)
