@@ -696,7 +696,7 @@ def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
     assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [6, pytest.param(16, marks=pytest.mark.soak)])
 def test_the_seeds_contain_what_they_are_about(count: int) -> None:
     conflicts = topics = confirmed = 0
     for seed in range(count):
