@@ -93,12 +93,12 @@ def said(message: Any) -> str:
             return f"STORE {spans(batch.header.sections)}"
         case m.StoreReply(problems=problems):
             return ", ".join(["STORED", *(f"refused: {problem.error}" for problem in problems)])
-        case m.Hold(ballot=ballot, wants=wants, hold_time=hold_time, freed=freed):
+        case m.Hold(ballot=ballot, wants=wants, hold_time=hold_time, released=freed):
             more = f", and {' '.join(owner(it.owner) for it in freed)} is given up" if freed else ""
             return f"HOLD {spans(wants)} by {stamp(ballot)} for {hold_time:g} s{more}"
         case m.HoldReply():
             return f"VOTE {'; '.join(votes(message))}"
-        case m.Release(freed=freed) | m.ReleaseReply(freed=freed):
+        case m.Release(released=freed) | m.ReleaseReply(released=freed):
             name = "RELEASE" if isinstance(message, m.Release) else "RELEASED"
             return f"{name} {', '.join(f'{spans(it.spans)} of {owner(it.owner)}' for it in freed)}"
         case m.Ack(entries=entries):
