@@ -7,23 +7,26 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.session import session
-
-SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For processes that live a minute: half the CPU of the defaults, which are for hours."""
+from spark.session import SMALL, session
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A local session with two cores and few shuffle partitions."""
-    found = session(
+def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
+    """Start a local session with two cores and few shuffle partitions.
+
+    It has the settings of jobs with small input, as the input of `make test` is; in `make soak` those of large input.
+    """
+    small = dict(SMALL)
+    if pytestconfig.getoption("markexpr") == "soak":
+        small = {"spark.driver.extraJavaOptions": SMALL["spark.driver.extraJavaOptions"]}
+    of_all = session(
         "quorumq tests",
         master="local[2]",
         conf={
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            "spark.driver.extraJavaOptions": SMALL_JAVA,
+            **small,
         },
     )
-    yield found
-    found.stop()
+    yield of_all
+    of_all.stop()
