@@ -168,8 +168,9 @@ class FaultyCluster(LocalCluster):
     # -------------------------------------------------- what happens to directories
 
     def cut_power(self, name: str) -> None:
-        """Kill the node, and lose the bytes that it had not fsynced."""
+        """Kill the node, and lose the bytes that it had not fsynced. Its next start is in another boot."""
         self.kill(name)
+        self.control(name, boots=self.controls[name].get("boots", 0) + 1)
         power.lose(self.data_path(name), self.synced_path(name), self.rng)
 
     def wipe(self, name: str) -> None:

@@ -1,8 +1,9 @@
 """``python faulty_node.py CONTROL [--warm] --config node.toml``: a node whose disk and clock do as a file says.
 
 CONTROL is JSON: ``fsync_s``, extra seconds of each fsync; ``full``, true if the disk has no space; ``wall_s``, the
-error of its time of day in seconds. The file is read again when it is replaced. Beside it, in CONTROL with the ending
-``.synced``, stands what was fsynced, for power cuts (power.py).
+error of its time of day in seconds; ``boots``, number of losses of power so far: each start after one is in a boot of
+its own. The file is read again when it is replaced. Beside it, in CONTROL with the ending ``.synced``, stands what was
+fsynced, for power cuts (power.py).
 
 With ``--warm`` it imports all, makes a file CONTROL.PID.warm, and is a node once that file is deleted: a start then
 takes a small part of a second, even on a busy machine.
@@ -71,6 +72,19 @@ def noted(sync: Callable[[Any], None], control: Control) -> Callable[[Any], None
     return call
 
 
+def booted(boot: Callable[[], str], control: Control) -> Callable[[], str]:
+    """Return the id of a boot that began with the last loss of power.
+
+    Why: within one boot a node counts nothing by the time of day, so a wrong clock would show nothing.
+    """
+
+    def call() -> str:
+        boots = control.get("boots", 0)
+        return f"{boot()}/{boots}" if boots else boot()
+
+    return call
+
+
 def wait(path: str) -> None:
     """Import the modules of a node, and wait until the file that holds it back is gone."""
     importlib.import_module("quorumq.node.serve")
@@ -98,6 +112,8 @@ def main() -> None:
     os.fsync = noted(os.fsync, control)  # type: ignore[assignment]
     os.statvfs = no_space  # type: ignore[assignment]
     time.time_ns = lambda: wall_ns() + int(control.get("wall_s", 0.0) * 1e9)
+    serve = importlib.import_module("quorumq.node.serve")
+    serve.boot = booted(serve.boot, control)  # type: ignore[attr-defined]
     runpy.run_module("quorumq.node", run_name="__main__", alter_sys=False)
 
 

@@ -154,7 +154,7 @@ class Inflicter:
 
     def hurt(self, name: str, fault: Fault) -> None:
         """Kill one node, and hurt its directory in the fault's way."""
-        if fault.kind == "crash":
+        if fault.kind in ("crash", "wrong-clock"):
             self.cluster.cut_power(name)
             return
         self.cluster.kill(name)
@@ -184,7 +184,7 @@ class Inflicter:
         await self.then(fault.seconds, self.give_back, names, self.cluster.spawn)
 
     async def do_wrong_clock(self, fault: Fault) -> None:
-        """Kill processes; they find another time of day when they are started again."""
+        """Take the power of machines, which have another time of day when they boot."""
         await self.do_wall_jump(fault)
         await self.do_kill(fault)
 

@@ -24,7 +24,7 @@ KINDS = (
     "crash", "kill", "stop", *LOSSES, "partition", "cut", "delay", "freeze", "pause", "slow-disk", "full-disk",
     "wall-jump", "wrong-clock",
 )  # fmt: skip
-"""Faults for real processes; ``crash`` is a kill that takes what was not fsynced (power.py)."""
+"""Faults for real processes; ``crash`` and ``wrong-clock`` also take what was not fsynced (power.py)."""
 
 
 def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:

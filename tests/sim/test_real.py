@@ -31,7 +31,7 @@ from sim.fault_plan import Fault
 from sim.options import Options
 from sim.real import power
 from sim.real.cluster import CLIENTS, LONER, FaultyCluster
-from sim.real.faulty_node import Control
+from sim.real.faulty_node import Control, booted
 from sim.real.inflict import AIM_S, LOOK_S, Inflicter
 from sim.real.judgement import counted, judged
 from sim.real.plan import KINDS, draw_real
@@ -220,6 +220,25 @@ def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path) -> None:
     assert {one[0] for one in seen} == {False, True}
     assert {one[1:3] for one in seen} == {(10, False), (11, False), (11, True)}
     assert any(one[3] for one in seen)
+
+
+@pytest.mark.parametrize(("kind", "ahead"), [("crash", 0.0), ("wrong-clock", 3600.0)])
+async def test_after_a_loss_of_power_a_node_is_in_another_boot(
+    kind: str, ahead: float, tmp_path: Path
+) -> None:
+    cluster = FaultyCluster(3, keep=tmp_path / "kept", rng=random.Random(1))
+    hurts = Inflicter(cluster, HistoryWriter(io.StringIO(), run="r", who="sim"))
+    boots = []
+    try:
+        cluster.command = lambda name: ["sh", "-c", "exec sleep 60", "--config"]  # type: ignore[method-assign]
+        for fault in (Fault(0.0, "kill", ("n1",)), Fault(0.0, kind, ("n1",), 0.0, ahead)):
+            cluster.spawn("n1")
+            await hurts.inflict(fault)
+            boots.append(booted(lambda: "b", Control(str(cluster.control_path("n1"))))())
+    finally:
+        cluster.close()
+    assert boots == ["b", "b/1"], "a process that was killed stays in its boot"
+    assert cluster.controls["n1"].get("wall_s", 0.0) == ahead
 
 
 def test_a_power_cut_undoes_a_rename_that_was_not_synced(tmp_path: Path) -> None:
