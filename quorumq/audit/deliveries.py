@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from quorumq.audit.findings import Check, Judged, Proof, Where
 from quorumq.audit.moments import FAR_S, Moment, apart, maybe, maybe_by, seconds, sure, sure_by
 from quorumq.audit.story import Event, Said, Story, crc_text
+from quorumq.core.values.limits import INTERRUPTIONS_MAX
 
 SLACK_S: Final = 1.0
 """Seconds that a redelivery may take beyond a hold before it is remarked on."""
@@ -50,7 +51,7 @@ class Delivery:
         acked, settled: the first ACK of its life that heard `acked`, or any success.
         died: its death, as a client learned of it.
         redrives: the highest number of a redrive that was asked for; None without one.
-        rejects: number of times that it had been given back.
+        rejects, interruptions: number of times that it had been given back, and given back as interrupted.
         published: moment of its first publish, as far as that may be before it.
         free, free_high: seconds of the run at which the holds before it were over; None without one.
         last: the delivery before it.
@@ -66,7 +67,7 @@ class Delivery:
         self.settled: Settled | None = None
         self.died: Died | None = None
         self.redrives: int | None = None
-        self.rejects = 0
+        self.rejects = self.interruptions = 0
         self.published: Moment | None = None
         self.free: float | None = None
         self.free_high: float | None = None
@@ -138,6 +139,7 @@ def deliveries(story: Story) -> list[Delivery]:
     rows = _in_order(story)
     result: list[Delivery] = []
     rejects: Counter[tuple[bool, int, int]] = Counter()
+    interruptions: Counter[tuple[bool, int, int]] = Counter()
     settled: dict[tuple[bool, int, int], Settled] = {}
     heard: dict[tuple[bool, int, int], Settled] = {}
     deaths: dict[tuple[bool, int, int], Died] = {}
@@ -152,7 +154,7 @@ def deliveries(story: Story) -> list[Delivery]:
         elif kind == "redrive":
             redrives = event.n if redrives is None else max(redrives, event.n)
         elif kind == "reject":
-            rejects[life] += 1
+            (interruptions if event.interrupted else rejects)[life] += 1
         elif kind == "dead_letter":
             died = Died(event.n, -event.at.high, event.at.t, event.at.low, event.at.clock)
             deaths[life] = max(died, deaths.get(life, died))
@@ -166,7 +168,7 @@ def deliveries(story: Story) -> list[Delivery]:
             made = Delivery(story, said)
             made.acked, made.settled = heard.get(life), settled.get(life)
             made.died, made.redrives, made.published = deaths.get(life), redrives, published
-            made.rejects = rejects[life]
+            made.rejects, made.interruptions = rejects[life], interruptions[life]
             result.append(made)
     _beside(result)
     return result
@@ -363,13 +365,15 @@ def though_purged(it: Delivery) -> Proof | None:
 def too_many_attempts(it: Delivery) -> Proof | None:
     """Ask if its attempts were counted on from another generation."""
     event, run = it.event, it.story.run
-    if not it.is_open or not event.generation or run.hold_min is None or it.story.message.rf is None:
+    rf = it.story.message.rf
+    if not it.is_open or not event.generation or run.hold_min is None or rf is None:
         return None
     known = [one.at for one in it.story.group.known if one.generation == event.generation]
     if not known:
         return None
     ended = it.rejects + math.floor((it.here.high - min(at.low for at in known)) * 1.02 / run.hold_min)
-    if event.attempt <= 1 + it.story.message.rf * ended:
+    ended += it.interruptions if rf * it.interruptions > INTERRUPTIONS_MAX else 0
+    if event.attempt <= 1 + rf * ended:
         return None
     age = seconds(it.here.t - min(at.t for at in known))
     return Proof(

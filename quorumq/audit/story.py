@@ -37,6 +37,7 @@ class Event(msgspec.Struct, gc=False):
     state: str | None
     generation: int
     n: int
+    interrupted: bool
     conflict: bool
     client: bool
     who: str
@@ -117,7 +118,7 @@ class Events:
         rows, table, clock = self.rows[which], self.table, self.clock[which]
         t, low, high = (it[which] for it in self.at)
         at = moments_of(t, low, high, clock)
-        columns = [_of_calls(table, rows["call"].tolist(), it) for it in range(8)]
+        columns = [_of_calls(table, rows["call"].tolist(), it) for it in range(9)]
         mores = [table.mores[it] for it in rows["more"].tolist()]
         whos = [table.writers[it].who for it in rows["writer"].tolist()]
         owners, tokens = [*table.owners, None], [*table.tokens, None]
@@ -155,7 +156,8 @@ def _of_calls(table: Table, codes: Sequence[int], which: int) -> list[Any]:
         dead = group is not None and group.endswith(DEAD)
         grp = group.removesuffix(DEAD) if group is not None else None
         values.append((
-            call.kind, call.outcome, grp, dead, call.state, call.generation or 0, call.n or 0, call.conflict,
+            call.kind, call.outcome, grp, dead, call.state, call.generation or 0, call.n or 0,
+            bool(call.interrupted), call.conflict,
         )[which])  # fmt: skip
     return [values[it] for it in codes]
 

@@ -54,6 +54,7 @@ class Call(NamedTuple):
     state: str | None
     generation: int | None
     n: int | None
+    interrupted: bool | None
     conflict: bool
 
 

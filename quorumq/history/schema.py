@@ -73,6 +73,9 @@ FIELDS: Final[dict[str, Field]] = {
     "history": Field("integer", "version of this schema"),
     "hold_time": Field("number", "seconds asked for"),
     "incarnation": Field("integer", "which start of the node this is, counted from 1"),
+    "interrupted": Field(
+        "flag", "of a delivery that is given back as interrupted: it counts as no attempt, up to 10 times"
+    ),
     "into": Field(
         "object", "`topic`, `partition` and `spans` of outputs; `index` where an input has several"
     ),
@@ -158,7 +161,7 @@ KINDS: Final[dict[str, KindOf]] = {
     "ack": _kind("client", _DELIVERED + " op outcome", "via detail",
         "invoke acked acked_after_expiry acked_unproven already-settled stale-generation unknown fail",
         "ACK and its verdict (docs/protocol.md, ACK)."),
-    "reject": _kind("client", _DELIVERED + " op outcome", "delay via detail", _SETTLED,
+    "reject": _kind("client", _DELIVERED + " op outcome", "delay interrupted via detail", _SETTLED,
         "REJECT with a delay: deliver it again later."),
     "dead_letter": _kind("client node", _DELIVERED + " outcome", "op reason via detail", _SETTLED,
         "REJECT to the dead letters. By a node: a message ran out of deliveries or time, and that is durable here; "

@@ -14,6 +14,7 @@ That every message that a generation covers is delivered again is the part of th
 
 from __future__ import annotations
 
+from quorumq.core.values.limits import INTERRUPTIONS_MAX
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
@@ -45,6 +46,7 @@ class GroupsAsAsked(SettingsChecker):
         self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}  # by requests that did not fail
         self.purged: dict[Named, list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
         self.rejects: dict[tuple[GroupKey, int], int] = {}
+        self.interruptions: dict[tuple[GroupKey, int], int] = {}
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
         self.sent: dict[Key, float] = {}  # when a publish of it was first sent
@@ -101,9 +103,10 @@ class GroupsAsAsked(SettingsChecker):
 
     def on_reject(self, row: Row) -> None:
         if row["outcome"] == "invoke":
+            counts = self.interruptions if row.get("interrupted") else self.rejects
             for key in group_messages(row):
                 at = (key, row["generation"])
-                self.rejects[at] = self.rejects.get(at, 0) + 1
+                counts[at] = counts.get(at, 0) + 1
 
     def on_ack(self, row: Row) -> None:
         if row["group"].endswith(DEAD) and row["outcome"] == "invoke":
@@ -142,7 +145,9 @@ class GroupsAsAsked(SettingsChecker):
                 ended = self.rejects.get((key, generation), 0) + int(
                     (row["at"] - known) * 1.02 / self.hold_min
                 )
+                interrupted = self.interruptions.get((key, generation), 0)
                 # One that a replica hears of before it ends there counts twice.
+                ended += interrupted if self.rf * interrupted > INTERRUPTIONS_MAX else 0
                 if row["attempt"] > 1 + self.rf * ended:
                     self.broken(
                         f"{name(key)} is said to be at attempt {row['attempt']} of generation {generation}, which is "

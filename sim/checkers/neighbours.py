@@ -41,7 +41,7 @@ class NobodyDiesByANeighbour(Checker):
             self.hands.setdefault(row["who"], {}).pop(key, None)
 
     def on_reject(self, row: Row) -> None:
-        if row["who"].startswith("client:"):
+        if row["who"].startswith("client:") and not row.get("interrupted"):
             self.rejected.update(dict.fromkeys(group_messages(row)))
 
     on_dead_letter = on_reject

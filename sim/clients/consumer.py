@@ -362,6 +362,7 @@ class Consumer(Deriving):
         elif kind == "reject":
             request = RejectRequest(items, delay, interrupted=interrupted)
             extra = {"delay": delay} if delay != TOPIC_BACKOFF_S else {}
+            extra |= {"interrupted": True} if interrupted else {}
         elif kind == "extend":
             request = ExtendRequest(items, hold_time, sent_at)
             extra = {"hold_time": hold_time}

@@ -41,7 +41,7 @@ from tests.audit.histories import (
     jumping,
     on_machines,
 )
-from tests.audit.stories import TWICE, Story, stories, text_of
+from tests.audit.stories import TWICE, Story, held, stories, text_of
 
 GOOD = 4
 ON_MACHINES = 2
@@ -282,6 +282,23 @@ def test_a_story_is_judged_as_far_as_its_clocks_allow(
     seen: Seen, run: str, guarantee: str, verdict: str
 ) -> None:
     assert seen.verdicts[(run, guarantee)]["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("interrupted", "broken"), [(None, 0), (True, 1)])
+def test_a_delivery_that_was_given_back_as_interrupted_counts_as_no_attempt(
+    tmp_path: Path, interrupted: bool | None, broken: int
+) -> None:
+    story = Story("r", boot=dict.fromkeys(("node:a", "client:p", "client:c"), "m1"))
+    settings = {"rf": 3, "hold_min": 99.0, "boot": "m1"}
+    story.add("client:c", "settings", 0, history=1, clock="mono", settings=settings)
+    story.publish().register("node:a", 0.5, 7).deliver("client:c", 1, 5, 1, generation=7)
+    asked = {"interrupted": True} if interrupted else {}
+    story.call("client:c", "reject", 2, {**held(1), "generation": 7, "op": 5}, **asked)
+    story.deliver("client:c", 3, 8, 2, generation=7, attempt=2)
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in story.rows))
+    _, findings = audited([path], tmp_path / "empty")
+    assert sum("attempt 2 of generation 7" in str(it) for it in findings) == broken
 
 
 @pytest.mark.parametrize("clocks", ["constant", "drifting", "jumping"])

@@ -43,6 +43,7 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
                 await consumer.ack(found[:5])
                 await found[5].reject(1.0)
                 await found[6].dead_letter(reason="no")
+                await found[7].reject(interrupted=True)
                 await trio.sleep(3.0)  # what the application has is extended, what it has not goes back
             listed = [item async for item in client.peek("jobs", "g", "dead")]
             await client.redrive("jobs", "g", listed)
@@ -61,6 +62,8 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
         assert len({row["kind"] for row in lines if row.get("op") == op}) == 1, "one op is one request"
     assert messages([row for row in kinds["publish"] if row["outcome"] == "ok"]) == 20
     assert messages(kinds["deliver"]) == 10
+    asked = [row for row in kinds["reject"] if row["outcome"] == "invoke"]
+    assert [(row["delay"], row.get("interrupted")) for row in asked] == [(1.0, None), (0.0, True)]
     assert messages(kinds["leave"]) == consumer.given_back >= 9
     assert messages([row for row in kinds["ack"] if row["outcome"] == "acked"]) == 5
     deliver = kinds["deliver"][0]

@@ -447,6 +447,21 @@ def test_a_new_generation_counts_attempts_from_the_start() -> None:
     assert broken == ["no loss", "groups as asked"], "the publish is told of on one node only"
 
 
+@pytest.mark.parametrize(
+    ("rejects", "wrong"), [([False], False), ([True], True), ([True] * 4, False), ([True, False], False)]
+)
+def test_a_delivery_that_was_given_back_as_interrupted_counts_as_no_attempt(
+    rejects: list[bool], wrong: bool
+) -> None:
+    story = Story().add("sim", "settings", history=1, settings={"rf": 3, "hold_min": 99.0}).publish()
+    story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]]).rewind(7)
+    for interrupted in rejects:  # 3 replicas may count 4 as 12, of which 10 are free
+        more = {"interrupted": True} if interrupted else {}
+        story.add("client:c", "reject", op=2, outcome="invoke", **story.of(5, 0, 1, 0, generation=7), **more)
+    broken = story.deliver(6, generation=7, attempt=2).broken()
+    assert ("groups as asked" in broken) == wrong
+
+
 def test_no_fetch_sent_after_a_deletion_reads_the_group_until_it_is_made_again() -> None:
     deleted = Story().publish().unmake(7)
     assert deleted.deliver(5, at=9.0).broken() == ["groups as asked"], "in what was there before"

@@ -187,7 +187,8 @@ class SettleCalls(Calls):
         if letter is not None:
             watch = self.context.watch("dead_letter", reason=letter.reason)
         else:
-            watch = self.context.watch("reject", **({} if delay == TOPIC_BACKOFF_S else {"delay": delay}))
+            more: dict[str, object] = {} if delay == TOPIC_BACKOFF_S else {"delay": delay}
+            watch = self.context.watch("reject", **more, **({"interrupted": True} if interrupted else {}))
         try:
             with failures_of(messages) as failures:
                 await settle(
