@@ -13,9 +13,15 @@ from quorumq.core.messages import (
     Hold,
     OpenSession,
     Publish,
+    SetGroup,
 )
+from quorumq.core.partition.choice import Choice
+from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import part_of
-from quorumq.core.values.types import ProducerId, Topic
+from quorumq.core.requests import burial
+from quorumq.core.requests.burial import reasons
+from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts, replica_of, seqs
 
@@ -180,3 +186,66 @@ def test_what_is_dying_is_no_bodys_after_a_restart_either() -> None:
     assert counts(cluster)[:2] == (0, 3)
     cluster.advance(20.0)
     assert counts(cluster) == (0, 0, 3)
+
+
+def test_a_round_looks_at_so_many_groups_and_all_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients leave groups behind: upkeep pays for some of them in each round."""
+    looks: list[tuple[PartitionId, str]] = []
+
+    def counted(replica: Replica, view: GroupView, now: Now) -> list[int]:
+        looks.append((replica.partition, view.name))
+        return reasons(replica, view, now)
+
+    cluster = Cluster()
+    cluster.topic(partitions=10)
+    for number in range(6):
+        cluster.ask("a", SetGroup("jobs", f"g{number}"))
+    cluster.advance(5.0)
+    monkeypatch.setattr(burial, "LOOKS", 15)
+    monkeypatch.setattr(burial, "reasons", counted)
+    core = cluster.nodes["a"]
+    rounds = []
+    for _ in range(5):
+        looks.clear()
+        burial.bury(core.context, cluster.now)
+        rounds.append([*looks])
+    assert all(len(each) <= 18 for each in rounds), "three partitions of six groups"
+    assert len({*rounds[0], *rounds[1], *rounds[2], *rounds[3]}) == 60
+
+
+def test_a_message_that_runs_out_of_deliveries_has_its_own_group_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    published(cluster, 2, max_deliveries=1)
+    for number in range(30):
+        cluster.ask("a", SetGroup("jobs", f"other{number}"))
+    monkeypatch.setattr(burial, "LOOKS", 0)  # rounds find nothing
+    assert seqs(cluster.ask("a", fetch(most=2, hold_time=5.0))) == [0, 1]
+    cluster.advance(6.0)
+    assert [counts(cluster, node) for node in "abc"] == [(0, 0, 2)] * 3
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_young_costs_no_look_at_each_batch(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    topic, producer_id = published(cluster, 0, ttl_s=MINUTE_S)
+    cluster.ask("a", fetch())
+    for seq in range(40):
+        batch = cluster.batch(topic, producer_id, seq, [b"x"], ttl_ms=50_000 if own else 0)
+        cluster.ask("a", Publish(batch))
+    asked: list[object] = []
+    is_overdue = Choice.is_overdue
+    monkeypatch.setattr(
+        Choice, "is_overdue", lambda self, *args: asked.append(args) or is_overdue(self, *args)
+    )
+    replica = replica_of(cluster, "a")
+    view = replica.views.groups["g"]
+    assert replica.choice.overdue(view, cluster.now) == []
+    assert len(asked) == (40 if own else 1)
+    assert replica.choice.cost_of_overdue(view) == (6 if own else 1)
+    replica.batches.ages_moved = True
+    assert replica.choice.overdue(view, cluster.now) == []
+    assert len(asked) == (80 if own else 41), "the order says nothing about ages any more"
+    cluster.advance(MINUTE_S)
+    assert counts(cluster) == (0, 0, 40)

@@ -162,7 +162,9 @@ class NodeState:
     moved_s: float = (
         0.0  # seconds that this start found the time of day moved against the monotonic clock, since the last
     )
-    buries: bool = False  # a timer is set for dying messages
+    # Groups with a message that is out of deliveries since the last look, and partitions whose groups wait for a look.
+    exhausted: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    burying: dict[PartitionId, None] = field(default_factory=dict)
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
     vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
         default_factory=dict
@@ -305,11 +307,11 @@ class NodeState:
             for item in released:
                 owed.pop(item, None)
 
-    def bury_soon(self, now: Now) -> None:
-        """Look for messages that are out of deliveries here in a moment, when the other nodes know as well."""
-        if not self.buries:
-            self.buries = True
+    def bury_soon(self, partition: PartitionId, group: str, now: Now) -> None:
+        """Look for messages of a group that are out of deliveries in a moment, when the other nodes know as well."""
+        if not self.exhausted:
             self.at(now.mono + BURY_S, ("bury",))
+        self.exhausted[(partition, group)] = None
 
     def passed_s(self, record: BatchStored | DelaysSet, wall_ms: int, now: Now) -> float:
         """Return how many seconds ago this start's journal says that something was written; 0 at least.

@@ -12,7 +12,7 @@ from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.recovery import resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import costs
-from quorumq.core.requests.burial import bury
+from quorumq.core.requests.burial import bury_exhausted
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.remote import SplitCoordinator
@@ -132,8 +132,7 @@ class Timers:
                 state.at(now.mono + context.config.heartbeat, ("heartbeat",))
                 return self.upkeep.heartbeat(now)
             case ("bury",):
-                state.buries = False
-                return bury(context, now)
+                return bury_exhausted(context, now)
             case ("reclaim",):
                 state.at(now.mono + context.config.sync_interval, ("reclaim",))
                 return self.upkeep.reclaim(now)

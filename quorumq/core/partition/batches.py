@@ -50,6 +50,7 @@ class Batches:
         stored: the batches by their number.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
+        ages_moved: True if a batch turned out older than its place in the order says.
         index: batch and position of each present message.
         present: runs of messages that the index covers.
         absent: known, and not present here.
@@ -67,6 +68,7 @@ class Batches:
 
     __slots__ = (
         "absent",
+        "ages_moved",
         "closed",
         "damaged",
         "digests",
@@ -95,6 +97,7 @@ class Batches:
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)
         self.with_ttl = 0
+        self.ages_moved = False
         self.index = Places()
         self.present = SpanSet()
         self.absent: CountedMap[Missing] = CountedMap(denials)
@@ -370,7 +373,9 @@ class Batches:
             return False
         del self.uncertain[number]
         batch = self.stored[number]
-        batch.born = min(batch.born, sorted(told.values())[wrong])
+        born = sorted(told.values())[wrong]
+        if born < batch.born:
+            batch.born, self.ages_moved = born, True
         if number not in self.waiting:
             return False
         if batch.due <= now.mono:

@@ -200,7 +200,18 @@ class Choice:
             for _, number, _, _ in islice(offer.ready, SCAN_MAX):
                 if self.is_overdue(self.batches.stored[number], now):
                     found.append(number)
+                elif self._is_by_age():
+                    break  # all others are younger
         return found
+
+    def cost_of_overdue(self, view: GroupView) -> int:
+        """Return the cost of `overdue`: 1, and 1 more for each 8 batches that it may look at."""
+        if self._is_by_age():
+            return 1
+        return 1 + sum(min(offer.ready.size, SCAN_MAX) for offer in (view.available, view.suspects)) // 8
+
+    def _is_by_age(self) -> bool:
+        return not (self.batches.with_ttl or self.batches.ages_moved)
 
     def is_overdue(self, batch: StoredBatch, now: Now) -> bool:
         """Return True if a batch's time to live is over by our clock."""

@@ -390,7 +390,7 @@ class Views:
             if not (self.node.capacity and self.node.no_capacity(AttemptsCounted)):
                 records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
             if view.kept.count(fate.EXHAUSTED):
-                self.node.bury_soon(now)
+                self.node.bury_soon(self.partition, view.name, now)
         return tuple(records)
 
     def delays_set(self, view: GroupView, delays: tuple[NotDue, ...], now: Now) -> DelaysSet:

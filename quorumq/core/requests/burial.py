@@ -26,13 +26,19 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.values import limits
-from quorumq.core.values.types import Now, Span
+from quorumq.core.values.types import Now, PartitionId, Span
 
 HOLD_S: Final = 5.0
 """Seconds for which dying messages are held during a burial, at most."""
 
 ROUNDS: Final = 16
 """Rounds of HOLD that one burial has, before the others of its node have a turn."""
+
+LOOKS: Final = 2048
+"""Groups of partitions that one round of upkeep looks at, about. Clients leave groups behind: there may be 50,000."""
+
+UNDER_WAY: Final = 64
+"""Burials of one node at a time."""
 
 CHANCE: Final = 1 / 8
 """Probability that a node buries although it is not the first of its replica set."""
@@ -99,22 +105,66 @@ class Burial(FetchCoordinator):
 
 
 def bury(context: Context, now: Now) -> list[Effect]:
-    """Begin to bury the dying messages of the groups here, if this node is the one to do it."""
+    """Begin to bury the dying messages of some groups here, if this node is the one to do it.
+
+    Rounds of upkeep go through the partitions in turn.
+    """
+    waiting = context.state.burying
+    if not waiting:
+        waiting.update(dict.fromkeys(context.replicas))
     effects: list[Effect] = []
-    under_way = {
+    under_way = _under_way(context)
+    looks = LOOKS
+    while waiting and looks > 0 and len(under_way) < UNDER_WAY:
+        partition = next(iter(waiting))
+        del waiting[partition]
+        replica = context.replicas.get(partition)
+        if replica is None:
+            continue  # its topic was deleted meanwhile
+        looks -= 1
+        for view in list(replica.views.groups.values()):
+            looks -= replica.choice.cost_of_overdue(view)
+            effects += _bury_group(context, replica, view, under_way, now)
+    return effects
+
+
+def bury_exhausted(context: Context, now: Now) -> list[Effect]:
+    """Begin to bury the dying messages of the groups that ran out of deliveries since the last look."""
+    effects: list[Effect] = []
+    under_way = _under_way(context)
+    noted, context.state.exhausted = context.state.exhausted, {}
+    for partition, name in noted:
+        replica = context.replicas.get(partition)
+        view = replica.views.groups.get(name) if replica is not None else None
+        if len(under_way) >= UNDER_WAY:
+            context.state.bury_soon(partition, name, now)
+        elif replica is not None and view is not None:
+            effects += _bury_group(context, replica, view, under_way, now)
+    return effects
+
+
+def _under_way(context: Context) -> set[tuple[PartitionId, str]]:
+    """Return partition and group of each burial that has not ended."""
+    return {
         (*pending.partitions, pending.request.group)
         for pending in context.requests.values()
         if isinstance(pending, Burial)
     }
-    for partition, replica in list(context.replicas.items()):
-        for view in list(replica.views.groups.values()):
-            for why in reasons(replica, view, now):
-                name = view.name
-                if (partition, name) not in under_way and is_first(context, replica, name):
-                    hold_time = min(HOLD_S, context.config.hold_time_max)
-                    made = Burial(context.next_key(), replica, name, why, hold_time, now)
-                    context.requests[made.key] = made
-                    effects += made.start(context, now)
+
+
+def _bury_group(
+    context: Context, replica: Replica, view: GroupView, under_way: set[tuple[PartitionId, str]], now: Now
+) -> list[Effect]:
+    effects: list[Effect] = []
+    at = (replica.partition, view.name)
+    for why in reasons(replica, view, now):
+        if at not in under_way and is_first(context, replica, view.name):
+            hold_time = min(HOLD_S, context.config.hold_time_max)
+            made = Burial(context.next_key(), replica, view.name, why, hold_time, now)
+            context.requests[made.key] = made
+            effects += made.start(context, now)
+            if not made.done:
+                under_way.add(at)
     return effects
 
 
