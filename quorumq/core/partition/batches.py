@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from sortedcontainers import SortedList
 
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.state import NodeState
@@ -85,6 +87,7 @@ class Batches:
         "reclaimed",
         "stored",
         "uncertain",
+        "unlisted",
         "waiting",
         "wanted",
         "with_ttl",
@@ -111,7 +114,8 @@ class Batches:
         self.uncertain: dict[int, dict[NodeId, float]] = {}
         self.digests = Digests()
         self.lacking: dict[NodeId, list[ProducerId]] = {}
-        self.listed: dict[tuple[Any, ...], list[ProducerId]] = {}
+        self.listed: SortedList[ProducerId] | None = None
+        self.unlisted: list[ProducerId] = []
 
     # ------------------------------------------------------------- questions
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
+
+from sortedcontainers import SortedList
 
 from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
 from quorumq.core.partition import fate
@@ -17,9 +18,12 @@ from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.spans import SpanSet
-from quorumq.core.values.types import DERIVED, STAMP_ZERO, Kind, Now, ProducerId, Record, Span, record_rank
+from quorumq.core.values.types import STAMP_ZERO, Kind, Now, ProducerId, Record, Span, record_rank
 
 PEEK_BYTES_MAX = limits.MIB
+
+FIRST = Span(ProducerId("", 0, 0, 0), 0, 1)
+"""A place in front of all messages: an empty page ends there while a replica still puts its producer ids in order."""
 
 _new: Any = tuple.__new__
 """`_new(Span, fields)` is a Span in half the time."""
@@ -92,6 +96,8 @@ def survey_of(
     Returns:
         The states found, and the last span that was looked at; None if that is all.
     """
+    if not list_some(batches, message.after):
+        return (), message.after or FIRST
     items: list[Peeked] = []
     capacity, scanned = PEEK_BYTES_MAX, 0
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
@@ -130,6 +136,8 @@ def unsettled_of(
     Returns:
         The messages that the generation has settled, and those it has not; and the last span, as in `survey_of`.
     """
+    if not list_some(batches, message.after):
+        return (), (), message.after or FIRST
     settled: list[Peeked] = []
     left: list[Span] = []
     least = record_rank(Record(message.generation, 0, Kind.SKIPPED))
@@ -190,6 +198,8 @@ def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
     for producer_id in producer_ids_from(batches, after):
         start = after.stop if after is not None and producer_id == after.producer_id else 0
         having = [table for table in tables if producer_id in table.runs]
+        if not having:
+            continue  # closed since the first page
         runs = having[0].runs[producer_id]
         if len(having) == 1 and len(runs) == 1 and type(runs) is tuple:  # nearly all
             begin, stop, _ = runs[0]
@@ -202,44 +212,32 @@ def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
             yield span
 
 
+def list_some(batches: Batches, after: Span | None) -> bool:
+    """Put some more producer ids in order for the pages of a listing; return True if all are.
+
+    A partition may have 250,000 of them, and a step has time for a part. The first page begins anew, with all producer
+    ids that have a known message then. Those that come later are missing in the pages to come: their messages were not
+    there when the first page was asked for.
+    """
+    if after is None or batches.listed is None:
+        batches.listed = SortedList()
+        tables = (batches.present, batches.absent, batches.reclaimed)
+        batches.unlisted = [producer_id for table in tables for producer_id in table.runs]
+    some = batches.unlisted[-limits.LISTED_PER_STEP :]
+    del batches.unlisted[-limits.LISTED_PER_STEP :]
+    batches.listed.update(some)
+    return not batches.unlisted
+
+
 def producer_ids_from(batches: Batches, after: Span | None) -> Iterator[ProducerId]:
-    """Yield the producer ids with a known message, in order, from that of ``after`` on.
-
-    A partition may have 250,000 of them, and a page has room for some hundred. So they are parted once, when the first
-    page is asked for, into groups that follow each other, and each group is sorted when a page comes to it. Producer
-    ids that come later are missing in the pages to come: their messages were not there when the first page was asked
-    for.
-    """
-    if after is None or not batches.listed:
-        listed: dict[tuple[Any, ...], list[ProducerId]] = {}
-        leading: tuple[Any, ...] = ()
-        some: list[ProducerId] = []
-        for producer_id in {**batches.present.runs, **batches.absent.runs, **batches.reclaimed.runs}:
-            node, n, nonce, k = producer_id
-            last, leading = leading, (node, n, nonce >> 52) if node == DERIVED else (node, n, nonce, k >> 10)
-            if leading != last:
-                some = listed.setdefault(leading, [])
-            some.append(producer_id)
-        batches.listed = {leading: listed[leading] for leading in sorted(listed)}
-    first = _leading(after.producer_id) if after is not None else ()
-    for leading, producer_ids in batches.listed.items():
-        if leading >= first:
-            producer_ids.sort()
-            begin = (
-                bisect_left(producer_ids, after.producer_id) if after is not None and leading == first else 0
-            )
-            yield from producer_ids[begin:]
-    batches.listed = {}
-
-
-def _leading(producer_id: ProducerId) -> tuple[Any, ...]:
-    """Return the leading part of a producer id, by which producer ids are sorted into groups.
-
-    Why: groups are sorted one by one, when a listing reaches them. The part is chosen so that the order of groups is
-    the order of producer ids, and so that a group has some hundred producer ids.
-    """
-    node, n, nonce, k = producer_id
-    return (node, n, nonce >> 52) if node == DERIVED else (node, n, nonce, k >> 10)
+    """Yield the producer ids that `list_some` has put in order, from that of ``after`` on."""
+    last = None
+    assert batches.listed is not None
+    for producer_id in batches.listed.irange(after.producer_id if after is not None else None):
+        if producer_id != last:  # it may be in several tables
+            last = producer_id
+            yield producer_id
+    batches.listed = None
 
 
 def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:

@@ -112,6 +112,9 @@ GROUPS_MADE_PER_STEP = 40
 PEEK_SCAN_MAX = 1024
 """Batches, or runs, that one page of a PEEK looks at before it ends with its finds."""
 
+LISTED_PER_STEP = 4096
+"""Producer ids that one step puts in order for a listing: some 10 ms."""
+
 BEGIN_RUNS_MAX = 512
 """Runs that one page of a group that begins skips if the group has no record of their sessions: that is quick."""
 
