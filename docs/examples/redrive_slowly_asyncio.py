@@ -3,6 +3,7 @@
 import asyncio
 import sys
 
+from quorumq.client import NotFound
 from quorumq.client.aio import connect
 
 NODES = sys.argv[1:] or ["127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403"]
@@ -21,4 +22,7 @@ async def main():
         print(f"redriven: {count}")
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except NotFound as error:
+    sys.exit(f"nothing to redrive: {error}")

@@ -4,7 +4,7 @@ import sys
 
 import trio
 
-from quorumq.client import connect
+from quorumq.client import NotFound, connect
 
 NODES = sys.argv[1:] or ["127.0.0.1:7401", "127.0.0.1:7402", "127.0.0.1:7403"]
 RATE = 10.0
@@ -22,4 +22,7 @@ async def main():
         print(f"redriven: {count}")
 
 
-trio.run(main)
+try:
+    trio.run(main)
+except NotFound as error:
+    sys.exit(f"nothing to redrive: {error}")

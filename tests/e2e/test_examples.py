@@ -230,6 +230,8 @@ def test_consume_process_publish(run: Run, client: Client) -> None:
 
 
 def test_redrive_slowly(run: Run, client: Client) -> None:
+    with pytest.raises(SystemExit, match=r"nothing to redrive: .*topic 'mails'"):
+        run("redrive_slowly")
     client.create_topic("mails")
     client.create_group("mails", "senders")
     client.producer("mails").publish_many(b"%d" % number for number in range(5))
@@ -245,7 +247,7 @@ def test_redrive_slowly(run: Run, client: Client) -> None:
     again = taken(client, "mails", "senders", 4)
     assert sorted(message.payload for message in again) == [b"0", b"1", b"2", b"3"]
     client.ack(again)
-    client.purge("mails", "senders!dead")
+    client.delete_topic("mails")
 
 
 def fetched(client: Client, topic: str, group: str) -> Message:
