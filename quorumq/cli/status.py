@@ -124,16 +124,16 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
     except Unauthorized:  # that is about the asking client, not about the node
         raise
     except QuorumqError as error:
-        return {"up": False, "error": str(error)}
+        return _not_up(str(error))
     middle = (before + time.time()) / 2
     if not (
         isinstance(welcome, Welcome) and isinstance(reply, StatusReply) and isinstance(known, MetadataReply)
     ):
-        return {"up": False, "error": f"{address} does not answer as a node does: is it a newer version?"}
+        return _not_up(f"{address} does not answer as a node does: is it a newer version?", refuses=True)
     try:
         facts = whole_status(address, reply, timeout)
     except QuorumqError as error:
-        return {"up": False, "error": str(error)}
+        return _not_up(str(error))
     return {
         "up": True,
         **facts,
@@ -141,6 +141,11 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
         "clock_difference_s": round(welcome.wall_ms / 1000 - middle, 3),
         "others": {info.node: info.address for info in known.nodes},
     }
+
+
+def _not_up(error: str, *, refuses: bool = False) -> dict[str, Any]:
+    """Return the facts of a node without an answer to use; one that fails over TLS, or is no node, is not down."""
+    return {"up": False, "error": error, "refuses": refuses or "TLS" in error}
 
 
 DISK_ROOMS: Final = {
@@ -208,7 +213,8 @@ def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, A
     for row in rows:
         name = row["node"] or row["address"]
         if not row["up"]:
-            yield f"{row['node'] or 'a node'} is down: {row['error']}"
+            state = "refuses" if row.get("refuses") else "is down"
+            yield f"{row['node'] or 'a node'} {state}: {row['error']}"
             continue
         if row.get("resync"):
             yield f"{name} is not trusted and learns from the others: {row['resync']}"
@@ -320,7 +326,7 @@ def _sees(row: Mapping[str, Any]) -> str:
 
 def _node_state(row: Mapping[str, Any]) -> str:
     if not row["up"]:
-        return "[red]down[/]"
+        return "[red]refuses[/]" if row.get("refuses") else "[red]down[/]"
     if not row.get("trusted", True):
         state = "resyncing" if row.get("resync") else "moved" if row.get("moved") else "new"
         return f"[yellow]{state}[/]"

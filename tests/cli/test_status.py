@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from quorumq.cli.status import DISK_ROOMS, _problems, _tables
+from quorumq.cli import probe
+from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables
+from quorumq.core.values.errors import TooFewReplicas
 
 
 def node(number: int, **facts: Any) -> dict[str, Any]:
@@ -97,6 +99,7 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
         ),
         ({"resync": "damaged"}, "n1 is not trusted and learns from the others: damaged"),
         ({"up": False, "error": "refused"}, "n1 is down: refused"),
+        ({"up": False, "error": "no TLS", "refuses": True}, "n1 refuses: no TLS"),
     ],
 )
 def test_what_is_wrong_with_a_node_is_said_with_its_name(facts: dict[str, Any], problem: str) -> None:
@@ -140,3 +143,21 @@ def test_names_that_run_out_are_a_problem_at_half_of_what_there_can_be() -> None
         "n1 knows 25000 names of groups, of 50000 that there can be, 24000 of them deleted"
     )
     assert not [*_problems([node(1, names={**used, "groups": 24_999}), node(2)], [])]
+
+
+@pytest.mark.parametrize(
+    ("reason", "refuses"),
+    [
+        ("closed during the TLS handshake (TLS is used because QUORUMQ_TLS_CA is set)", True),
+        ("Connection refused", False),
+    ],
+)
+def test_a_node_that_fails_over_tls_is_not_called_down(
+    reason: str, refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **more: object) -> None:
+        raise TooFewReplicas(reason)
+
+    monkeypatch.setattr(probe, "ask", fails)
+    row = _ask("127.0.0.1:1", 1.0)
+    assert (row["up"], row["refuses"], reason in row["error"]) == (False, refuses, True)
