@@ -28,7 +28,7 @@ import stat
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -115,6 +115,19 @@ def check_name(name: str) -> None:
     """Assert that a directory may have a file of this name."""
     assert "/" not in name, f"not a file name: {name!r}"
     assert name not in ("", ".", "..", LOCK_NAME), f"not a name for a file here: {name!r}"
+
+
+def allocate(disk: Disk, name: str, fill: Callable[[int], None]) -> None:
+    """Create a file, durably, that ``fill`` gives its length and syncs; on an error there is none."""
+    file = disk.create(name)
+    try:
+        fill(file)
+    except OSError:
+        disk.delete(name)
+        raise
+    finally:
+        disk.close(file)
+    disk.sync_dir()
 
 
 class RealDisk:
@@ -276,16 +289,11 @@ class RealDisk:
         os.unlink(self.directory / name)
 
     def allocate(self, name: str, length: int) -> None:
-        file = self.create(name)
-        try:
+        def fill(file: int) -> None:
             os.posix_fallocate(file, 0, length)
             os.fsync(file)
-        except OSError:
-            self.delete(name)
-            raise
-        finally:
-            self.close(file)
-        self.sync_dir()
+
+        allocate(self, name, fill)
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.directory)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quorumq.core.values.errors import StorageError
-from quorumq.storage.disk import PAGE_BYTES, Buffer, check_name, place_of
+from quorumq.storage.disk import PAGE_BYTES, Buffer, allocate, check_name, place_of
 
 
 @dataclass(slots=True, eq=False)
@@ -140,16 +140,11 @@ class MemoryDisk:
         self._change_names((name, None))
 
     def allocate(self, name: str, length: int) -> None:
-        file = self.create(name)
-        try:
+        def fill(file: int) -> None:
             self.append(file, [bytes(length)])
             self.sync(file)
-        except OSError:
-            self.delete(name)
-            raise
-        finally:
-            self.close(file)
-        self.sync_dir()
+
+        allocate(self, name, fill)
 
     def free_bytes(self) -> int:
         self._alive()

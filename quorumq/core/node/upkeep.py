@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer, SyncRegisters
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
@@ -88,20 +90,32 @@ class Upkeep:
         state = self.context.state
         effects: list[Effect] = []
         waiting, state.comparing = state.comparing, {}
+        for partition, replica in self._in_turn(
+            waiting, lambda: state.compares_left <= 0, state.compare_later
+        ):
+            if state.compares_left > 0:
+                effects += replica.sync.work(replica.topic, now)
+            if replica.sync.is_left():
+                state.compare_later(partition)
+        return effects
+
+    def _in_turn(
+        self,
+        waiting: dict[PartitionId, None],
+        is_over: Callable[[], bool],
+        later: Callable[[PartitionId], None],
+    ) -> Iterator[tuple[PartitionId, Replica]]:
+        """Yield partitions with their replicas until the step's time for the work is over; ``later`` gets the rest."""
         left = iter(waiting)
         for partition in left:
             replica = self.context.replicas.get(partition)
             if replica is None:
                 continue  # its topic was deleted meanwhile
-            if state.compares_left > 0:
-                effects += replica.sync.work(replica.topic, now)
-            if replica.sync.is_left():
-                state.compare_later(partition)
-            if state.compares_left <= 0:
+            yield partition, replica
+            if is_over():
                 break
         for partition in left:
-            state.compare_later(partition)
-        return effects
+            later(partition)
 
     # --------------------------------------------------------------------- RECLAIM
 
@@ -120,11 +134,9 @@ class Upkeep:
         effects: list[Effect] = []
         topics: dict[bytes, None] = {}
         waiting, state.reclaiming = state.reclaiming, {}
-        left = iter(waiting)
-        for partition in left:
-            replica = self.context.replicas.get(partition)
-            if replica is None:
-                continue  # its topic was deleted meanwhile
+        for partition, replica in self._in_turn(
+            waiting, lambda: state.reclaims_left <= 0, state.reclaim_later
+        ):
             replica.reclaim.sweep(now)
             effects += forget(replica.batches.mended())
             if replica.reclaim.settled and state.trusted:
@@ -136,10 +148,6 @@ class Upkeep:
                 state.reclaim_later(partition)
             else:
                 effects += self._close_some(partition, replica, now)
-            if state.reclaims_left <= 0:
-                break
-        for partition in left:
-            state.reclaim_later(partition)
         return effects + self.context.peer_groups.ask(topics, now)
 
     def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
