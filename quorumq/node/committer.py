@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
 from quorumq.core.messages.records import JournalRecord
 from quorumq.core.values.errors import QuorumqError, StorageError
+from quorumq.core.values.limits import KIB
 from quorumq.driver import Driver
 from quorumq.node.commits import CommitRunner
 from quorumq.storage.commit import Commit, NoRoom
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
+
+WRITTEN_HERE_BYTES: Final = 512 * KIB
+"""The largest commit that is written on the loop. Of a larger one the loop would stand for milliseconds."""
 
 
 class Shell(Protocol):
@@ -112,8 +116,9 @@ class Committer:
     def begin_sync(self, here: bool) -> None:
         rolls = self.store.rolling
         self._commit = commit = self.store.begin_commit()
-        if rolls or self._write(commit):
-            self.runner.start(commit, self._finished, here=here and not rolls)
+        away = rolls or commit.size > WRITTEN_HERE_BYTES
+        if away or self._write(commit):
+            self.runner.start(commit, self._finished, here=here and not away)
 
     def _write(self, commit: Commit) -> bool:
         """Write on the loop: that is a copy in memory. Whether the system took it."""

@@ -30,6 +30,9 @@ more, others wait longer if many connections send such frames."""
 BUFFERS_PER_SEND: Final = 512
 """Well below IOV_MAX."""
 
+SENT_PER_TURN: Final = 512 * 1024
+"""Bytes that a connection gives to the system in one turn of the loop: each is copied. Others have their turn then."""
+
 
 class ConnectionLost(Exception):
     """The other side is gone, or the connection was closed. Ordinary."""
@@ -138,6 +141,17 @@ class SocketTransport:
             self._sock.close()
 
 
+def first_bytes(views: Sequence[memoryview], most: int) -> list[memoryview]:
+    """Return the first ``most`` bytes of these."""
+    first: list[memoryview] = []
+    for view in views:
+        if most <= 0:
+            break
+        first.append(view[:most])
+        most -= view.nbytes
+    return first
+
+
 class Quiet(Protocol):
     """Node that may not send anything any more, from a moment on.
 
@@ -190,27 +204,26 @@ class Outflow:
             self.nursery.start_soon(self._drain)
 
     def _send(self) -> int:
-        """Send until the transport takes no more; how many bytes that were."""
+        """Send until the transport takes no more, or this turn is over; how many bytes that were."""
         if self.quiet.silent:
             raise ConnectionLost("the node has stopped")
         total = 0
         buffers = self._buffers
-        while buffers:
+        while buffers and total < SENT_PER_TURN:
             views = list(islice(buffers, BUFFERS_PER_SEND))
-            taken = self.transport.send_some(views)
+            if self.waiting > SENT_PER_TURN:
+                views = first_bytes(views, SENT_PER_TURN - total)
+            asked = sum(view.nbytes for view in views)
+            taken = left = self.transport.send_some(views)
             total += taken
             self.sent += taken
             self.waiting -= taken
-            for view in views:
-                if taken < view.nbytes:
-                    break
-                taken -= view.nbytes
-                buffers.popleft()
-            else:
-                continue
-            if taken:
-                buffers[0] = buffers[0][taken:]
-            break
+            while left and left >= buffers[0].nbytes:
+                left -= buffers.popleft().nbytes
+            if left:
+                buffers[0] = buffers[0][left:]
+            if taken < asked:
+                break
         return total
 
     async def _drain(self) -> None:

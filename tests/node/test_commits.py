@@ -6,11 +6,14 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
+import pytest
 import trio
 
 from quorumq.core import messages as m
 from quorumq.node.commits import HERE_BYTES, HERE_S, REST, CommitThread
+from quorumq.node.committer import WRITTEN_HERE_BYTES, Committer
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, world
 
 FAST, SLOW = HERE_S / 10, HERE_S * 20
@@ -130,3 +133,16 @@ async def test_nothing_waits_for_a_timer_where_the_loop_itself_has_waited_for_th
             assert payloads(given) == [b"%d" % seq]
             assert outcomes(await client.ask(m.AckRequest(receipts(given)))) == ["acked"]
         assert trio.current_time() - began < 0.3, "a hundredth of a second each, on this network"
+
+
+@pytest.mark.parametrize(("size", "here"), [(WRITTEN_HERE_BYTES, True), (WRITTEN_HERE_BYTES + 1, False)])
+def test_a_large_commit_is_written_in_the_thread(size: int, here: bool) -> None:
+    """The loop would stand for as long as the copy takes, and so would all other clients."""
+    written: list[bool] = []
+    started: list[bool] = []
+    commit = SimpleNamespace(size=size, write=lambda: written.append(True))
+    store = SimpleNamespace(rolling=False, durable=0, begin_commit=lambda: commit)
+    runner = SimpleNamespace(start=lambda commit, finished, here: started.append(here))
+    shell = SimpleNamespace(wrote=lambda: None)
+    Committer(store, runner, tuple, shell, None).begin_sync(here=True)  # type: ignore[arg-type]
+    assert (written, started) == ([True] * here, [here])

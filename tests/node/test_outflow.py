@@ -12,7 +12,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.node.transport import ConnectionLost, Outflow, SocketTransport, connect, listen
+from quorumq.node.transport import SENT_PER_TURN, ConnectionLost, Outflow, SocketTransport, connect, listen
 from sim.shell.memory import MemoryTransport, pair
 from tests.node.memory import Quiet
 from tests.virtual import in_real_time
@@ -75,6 +75,22 @@ async def test_every_byte_once_and_in_order(
         assert (out.waiting, out.sent) == (0, len(everything))
         for at in drained:
             assert at <= len(everything)
+
+
+async def test_a_large_frame_goes_in_pieces_and_others_have_their_turn() -> None:
+    transport = Meagre([])
+    data = bytes(range(256)) * (SENT_PER_TURN // 64)
+    async with trio.open_nursery() as nursery:
+        out = Outflow(transport, nursery, 1.0, Quiet(), pytest.fail)
+        out.put([b"head", data])
+        out.flush()
+        turns = [len(transport.got)]
+        while out.draining:
+            await trio.sleep(0)
+            turns.append(len(transport.got))
+    assert bytes(transport.got) == b"head" + data
+    assert all(after - before <= SENT_PER_TURN for before, after in zip([0, *turns], turns, strict=False))
+    assert turns[0] == SENT_PER_TURN
 
 
 async def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> None:
