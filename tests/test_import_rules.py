@@ -26,6 +26,7 @@ OURS = {
         "quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node",
     },
     "quorumq.client": {"quorumq.core", "quorumq.wire", "quorumq.history", "quorumq.client"},
+    "quorumq.testing": {"quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.client", "quorumq.testing"},
     "quorumq.cli": {
         "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.client", "quorumq.history",
         "quorumq.commands", "quorumq.cli", "quorumq.audit",
@@ -70,6 +71,7 @@ WITHOUT_CIRCLES = [
     "quorumq.history",
     "quorumq.audit",
     "quorumq.client",
+    "quorumq.testing",
     "quorumq.cli",
     "quorumq.lab",
     "sim",

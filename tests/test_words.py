@@ -39,6 +39,7 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "comment": {"tests": 58},
     "variable": {"quorumq/core": 252, "sim": 115, "tests": 677},
     "old name": {
+        "quorumq/testing": 7,
         "quorumq/core": 776,
         "quorumq/client": 212,
         "quorumq/node": 84,
@@ -79,6 +80,8 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
 
 ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
     "what": {
+        "quorumq/testing": 2.3,
+        "quorumq/brokers": 0.0,
         "quorumq/core": 3.1,
         "quorumq/client": 3.7,
         "quorumq/node": 6.1,
@@ -95,6 +98,8 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "docs": 3.3,
     },
     "where": {
+        "quorumq/testing": 0.0,
+        "quorumq/brokers": 0.0,
         "quorumq/core": 0.4,
         "quorumq/client": 0.8,
         "quorumq/node": 0.4,
@@ -111,6 +116,8 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "docs": 1.5,
     },
     "told": {
+        "quorumq/testing": 0.0,
+        "quorumq/brokers": 0.0,
         "quorumq/core": 1.1,
         "quorumq/client": 0.5,
         "quorumq/node": 1.0,
@@ -127,6 +134,8 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "docs": 0.6,
     },
     "if": {
+        "quorumq/testing": 8.0,
+        "quorumq/brokers": 15.0,
         "quorumq/core": 13.2,
         "quorumq/client": 13.3,
         "quorumq/node": 14.1,

@@ -22,6 +22,8 @@ PACKAGES: Final = (
     "quorumq/lab",
     "quorumq/history",
     "quorumq/audit",
+    "quorumq/testing",
+    "quorumq/brokers",
     "quorumq",
     "sim",
     "spark",

@@ -366,7 +366,7 @@ class Client(Bridged, waiting.Client):
         self.bridge = bridge
 
     @classmethod
-    async def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
+    async def open(cls, addresses: str | Sequence[str] | None = None, **options: Any) -> Client:
         """Connect until `close`, like `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
         bridge = Bridge(asyncio.get_running_loop())
         try:

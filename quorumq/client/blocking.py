@@ -204,6 +204,14 @@ class Consumer(Entered[consuming.Consumer]):
     Several threads may iterate one: each message goes to one of them.
     """
 
+    def open(self) -> None:
+        """Begin to fetch, until `close`: for programs whose start and stop are two calls. Else use ``with``."""
+        self.__enter__()
+
+    def close(self) -> None:
+        """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
+        self.__exit__()
+
     drain = _blocking(consuming.Consumer.drain)
     ack = _settling(consuming.Consumer.ack)
 
@@ -271,7 +279,7 @@ class Client(Counterpart[waiting.Client]):
     """A connected client: as `quorumq.client.Client`. Any number of threads may use it."""
 
     @classmethod
-    def open(cls, addresses: str | Sequence[str], **options: Any) -> Client:
+    def open(cls, addresses: str | Sequence[str] | None = None, **options: Any) -> Client:
         """Connect until `close`, like `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
         portal = Portal()
         return cls(portal, portal.open(partial(waiting.connect, addresses, **options)))

@@ -91,11 +91,13 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         self._pools = [f"fetch {number}" for number in range(FETCH_LANES)]  # `fetch` alone uses them
 
     @classmethod
-    async def open(cls, addresses: str | Sequence[str], *, nursery: trio.Nursery, **options: Any) -> Client:
+    async def open(
+        cls, addresses: str | Sequence[str] | None = None, *, nursery: trio.Nursery, **options: Any
+    ) -> Client:
         """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
 
         Args:
-            addresses: "host:port" of one or several nodes; the others are learned from them.
+            addresses: "host:port" of one or several nodes; what the environment has as QUORUMQ_NODES if None.
             nursery: nursery of the client's tasks. If it is cancelled the client ends at once: nothing is flushed,
                 and messages that consumers had fetched ahead come again when their holds have run out.
             options: as of `connect`.

@@ -56,6 +56,9 @@ class Portal:
     Any number of threads may call. After a fork the child needs one of its own.
     """
 
+    clock: trio.abc.Clock | None = None
+    """Clock that trio runs by; the system's if None."""
+
     def __init__(self) -> None:
         self._ready: Future[Client] = Future()
         self._scope = trio.CancelScope()
@@ -71,7 +74,10 @@ class Portal:
 
         check_host()
         self._thread = threading.Thread(
-            target=trio.run, args=(self._run, connect), name="quorumq", daemon=True
+            target=partial(trio.run, clock=self.clock),
+            args=(self._run, connect),
+            name="quorumq",
+            daemon=True,
         )
         self._thread.start()
         return self._ready

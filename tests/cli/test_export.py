@@ -82,7 +82,7 @@ def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20)
         if store.should_roll:
             store.roll(list(written))
             store.commit()
-    store.forget(cluster.forgotten[name])
+    store.forget(cluster.dropped[name])
     store.commit()
     store.close()
     return path

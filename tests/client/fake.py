@@ -1,35 +1,26 @@
 """A cluster for the client's tests: real node cores behind the real wire protocol, in one process, in virtual time.
 
-Nothing is mocked: `tests.core.cluster.Cluster` drives the cores on a perfect network, connections are trio memory
-streams that carry frames, receipts are signed and opened as a node does it. Faults are what can happen to a
-client: nobody there, a connection that ends, a node that says nothing, an answer that is lost.
+Nothing is mocked: it is the cluster of `quorumq.testing`, with the checks of `tests.core.cluster`. Faults are what can
+happen to a client: nobody there, a connection that ends, a node that says nothing, an answer that is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import trio
 import trio.testing
 
 from quorumq.client import Client, connect
-from quorumq.core.messages import ClientReply, Failed, FetchReply, Hello, Slice
-from quorumq.core.messages.effects import Gone, Request
-from quorumq.core.messages.records import BatchStored
-from quorumq.core.values.errors import BadReceipt
+from quorumq.core.messages import ClientReply, Failed, Hello
 from quorumq.core.values.types import Now
-from quorumq.wire.codec import decode_message, encode_message, failed, open_request
-from quorumq.wire.frames import FrameReader
-from quorumq.wire.receipts import sign_fetched
-from quorumq.wire.rights import visible
-from tests.core.cluster import WALL_MS, Cluster
-
-SECRET = b"a secret of the fake cluster"
+from quorumq.testing.network import Connection, Network, running
+from tests.core.cluster import Cluster
 
 
-class FakeCluster(Cluster):
+class FakeCluster(Cluster, Network):
     """Nodes a, b, c … at addresses "a:1", "b:1", "c:1" …, to be dialled by `dial`.
 
     Attributes:
@@ -41,25 +32,23 @@ class FakeCluster(Cluster):
         asked: every request that came, with its node.
     """
 
+    tick_s = None
+    port = 1
+    lag = 0.0
+    """Seconds for which what a node sends is on its way."""
+
     def __init__(self, count: int = 3, **settings: object) -> None:
-        names = tuple("abcdefghi"[:count])
-        addresses = tuple((name, f"{name}:1") for name in names)
-        quiet = {"hold_time_max": 60.0, "heartbeat": 1.0, "sync_interval": 10.0}
         self.shown: dict[str, Now] = {}
-        super().__init__(count, **{**quiet, "addresses": addresses, **settings})
         self.refuse: set[str] = set()
         self.mute: set[str] = set()
         self.lose: Callable[[str, object], bool] = lambda node, request: False
         self.answer: Callable[[str, object], ClientReply | None] = lambda node, request: None
         self.asked: list[tuple[str, Any]] = []
-        self.open: dict[str, list[FakeConnection]] = {}
-        self.waiting: dict[int, Callable[[ClientReply], None]] = {}
-        self.nursery: trio.Nursery | None = None
-        self.changed = trio.Event()
+        super().__init__(count, **{"heartbeat": 1.0, "sync_interval": 10.0, **settings})
 
     @property
     def now(self) -> Now:
-        return Now(100.0 + trio.current_time(), self.wall_ms())
+        return Network.clocks(self, "")
 
     def clocks(self, name: str) -> Now:
         self.shown[name] = super().clocks(name)
@@ -69,78 +58,15 @@ class FakeCluster(Cluster):
         """That of its last step: in real time the clock goes on meanwhile, and something may have become due."""
         return self.shown[name]
 
-    def wall_ms(self) -> int:
-        return WALL_MS + int(trio.current_time() * 1000)
-
-    @property
-    def addresses(self) -> list[str]:
-        return [f"{name}:1" for name in self.names]
-
     def of(self, kind: type) -> list[tuple[str, Any]]:
         """The requests of one type, with their nodes."""
         return [(node, request) for node, request in self.asked if isinstance(request, kind)]
 
-    # ------------------------------------------------------------------------ driving
-
-    async def tick(self) -> None:
-        """Wake every core at each of its deadlines."""
-        while True:
-            self.changed = trio.Event()
-            deadlines = [core.next_deadline() for core in self.nodes.values()]
-            first = min((found for found in deadlines if found is not None), default=float("inf"))
-            with trio.move_on_at(first - 100.0):
-                await self.changed.wait()
-                continue
-            for driver in list(self.drivers.values()):
-                driver.feed()
-            self.run()
-
-    def run(self) -> None:
-        super().run()
-        if not hasattr(self, "waiting"):
-            return  # still being made
-        for key in list(self.replies):
-            reply = self.replies.pop(key)
-            waiting = self.waiting.pop(key, None)
-            if waiting is not None:
-                waiting(reply)
-            else:
-                self.answers[key] = reply
-        self.changed.set()
-
-    answers: dict[int, ClientReply]
-
-    lag = 0.0
-    """Seconds for which what a node sends is on its way."""
-
-    def ask(self, name: str, request: object) -> ClientReply:
-        if not hasattr(self, "waiting"):
-            return super().ask(name, request)
-        found: list[ClientReply] = []
-        self.keys += 1
-        self.waiting[self.keys] = found.append
-        self.feed(name, Request(self.keys, request))  # type: ignore[arg-type]
-        assert found, f"{request} was not answered"
-        return found[0]
-
     # ------------------------------------------------------------------------- faults
-
-    def kill(self, name: str) -> None:
-        """kill -9: connections end, what was in memory is gone."""
-        self.refuse.add(f"{name}:1")
-        for connection in self.open.pop(name, []):
-            connection.drop()
-        super().kill(name)
 
     def revive(self, name: str) -> None:
         """Start the node again from its journal."""
-        self.refuse.discard(f"{name}:1")
         self.start(name)
-
-    def hang_up(self, name: str) -> None:
-        """End the connections to a node that goes on running."""
-        for connection in self.open.pop(name, []):
-            connection.drop()
 
     async def cut_off(self) -> None:
         """From now on there is no node that can be reached."""
@@ -155,136 +81,48 @@ class FakeCluster(Cluster):
         for name in names:
             self.hang_up(name)
 
-    # ---------------------------------------------------------------------- the client
-
     async def dial(self, address: str) -> trio.abc.Stream:
-        await trio.lowlevel.checkpoint()
-        if address in self.refuse or address not in self.addresses:
+        if address in self.refuse:
+            await trio.lowlevel.checkpoint()
             raise ConnectionRefusedError(111, "Connection refused")
-        ours, theirs = trio.testing.memory_stream_pair()
-        connection = FakeConnection(self, address[0], theirs)
-        self.open.setdefault(address[0], []).append(connection)
-        assert self.nursery is not None
-        self.nursery.start_soon(connection.run)
-        return ours
+        return await super().dial(address)
 
-    def read(self, node: str) -> Callable[[Slice], bytes]:
-        def read(part: Slice) -> bytes:
-            for record in self.journals[node]:
-                if isinstance(record, BatchStored) and record.number == part.batch:
-                    header = record.batch.header
-                    return bytes(record.batch.body)[
-                        header.end_of(part.first - 1) : header.end_of(part.stop - 1)
-                    ]
-            raise AssertionError(f"{node} has no batch {part.batch}")
-
-        return read
+    def connection(self, name: str, stream: trio.abc.Stream) -> Connection:
+        return FakeConnection(self, name, stream)
 
 
-class FakeConnection:
-    """The node's end of one connection."""
+class FakeConnection(Connection):
+    """The node's end of one connection, which may be mute, lag, or lose its answers."""
 
-    def __init__(self, cluster: FakeCluster, node: str, stream: trio.abc.Stream) -> None:
-        self.cluster = cluster
-        self.node = node
-        self.stream = stream
-        self.keys: dict[int, None] = {}
-        self.scope = trio.CancelScope()
-        self.outbox: list[bytes] = []
-        self.wake = trio.Event()
+    network: FakeCluster
 
-    def drop(self) -> None:
-        """End the connection as a broken network does."""
-        self.scope.cancel()
-
-    async def run(self) -> None:
-        try:
-            with self.scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.write)
-                    await self.read()
-                    nursery.cancel_scope.cancel()
-        finally:
-            await trio.aclose_forcefully(self.stream)
-            if self.node in self.cluster.nodes and self.keys:
-                self.cluster.feed(self.node, *[Gone(key) for key in self.keys])
-
-    async def read(self) -> None:
-        reader = FrameReader()
-        while data := await self.receive():
-            reader.feed(data)
-            for frame in reader:
-                message, number, _ = decode_message(frame)
-                self.take(message, number)
-
-    async def receive(self) -> bytes:
-        try:
-            return bytes(await self.stream.receive_some(65536))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return b""
-
-    async def write(self) -> None:
-        while True:
-            self.wake = trio.Event()
-            while self.outbox:
-                data = b"".join(self.outbox)
-                self.outbox.clear()
-                with trio.CancelScope(shield=self.cluster.lag > 0):  # the node has sent it, whatever comes
-                    if self.cluster.lag:
-                        await trio.sleep(self.cluster.lag)
-                    try:
-                        await self.stream.send_all(data)
-                    except (trio.BrokenResourceError, trio.ClosedResourceError):
-                        return
-            await self.wake.wait()
+    async def send_all(self, data: bytes) -> None:
+        with trio.CancelScope(shield=self.network.lag > 0):  # the node has sent it, whatever comes
+            if self.network.lag:
+                await trio.sleep(self.network.lag)
+            await super().send_all(data)
 
     def take(self, message: object, number: int) -> None:
-        cluster = self.cluster
+        cluster = self.network
         cluster.asked.append((self.node, message))
         if self.node in cluster.mute and not isinstance(message, Hello):
             return
         instead = cluster.answer(self.node, message)
         if instead is not None:
             self.send(instead, number)
-            return
-        try:
-            request = open_request(message, keys={0: SECRET})  # type: ignore[arg-type]
-        except BadReceipt as exc:
-            self.send(failed(exc), number)
-            return
-        cluster.keys += 1
-        key = cluster.keys
+        else:
+            super().take(message, number)
 
-        def answer(reply: ClientReply) -> None:
-            self.keys.pop(key, None)
-            if cluster.lose(self.node, message):
-                self.drop()
-            else:
-                catalogue = cluster.nodes[self.node].catalogue
-                self.send(visible(None, reply, catalogue, request), number)
-
-        self.keys[key] = None
-        cluster.waiting[key] = answer
-        cluster.feed(self.node, Request(key, request))  # type: ignore[arg-type]
-
-    def send(self, reply: ClientReply, number: int) -> None:
-        if isinstance(reply, FetchReply):
-            reply = sign_fetched(reply, secret=SECRET)
-        read = self.cluster.read(self.node)
-        self.outbox.append(b"".join(encode_message(reply, request=number, stamp=1, read=read)))
-        self.wake.set()
+    def reply(self, message: object, reply: ClientReply, number: int) -> None:
+        if self.network.lose(self.node, message):
+            self.drop()
+        else:
+            super().reply(message, reply, number)
 
 
-@asynccontextmanager
-async def fake_cluster(count: int = 3, **settings: object) -> AsyncIterator[FakeCluster]:
+def fake_cluster(count: int = 3, **settings: object) -> AbstractAsyncContextManager[FakeCluster]:
     """A running fake cluster."""
-    async with trio.open_nursery() as nursery:
-        cluster = FakeCluster(count, **settings)
-        cluster.answers = {}
-        cluster.nursery = nursery
-        nursery.start_soon(cluster.tick)
-        yield cluster
-        nursery.cancel_scope.cancel()
+    return running(lambda: FakeCluster(count, **settings))
 
 
 @asynccontextmanager

@@ -1,39 +1,25 @@
 """A whole cluster of node cores in one process, with a perfect network: the smallest driver there is.
 
-Every message arrives, in order, as fast as it is sent, or ``delay`` seconds later; every Persist is durable at once;
-time moves only when a test moves it. Faults are the simulator's business; this is for reading what one exchange does.
+`quorumq.testing.Nodes`, whose time moves only when a test moves it, with the check of all invariants, and with damage
+to disks. Every message arrives as fast as it is sent, or ``delay`` seconds later.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages import ClientReply, CreateTopic, Envelope, Failed, PeerMessage, Store, Welcome
-from quorumq.core.messages.effects import (
-    CleanStop,
-    Done,
-    Effect,
-    HelloRefused,
-    LinkDown,
-    LinkUp,
-    Raised,
-    Received,
-    Request,
-    Restart,
-    SendStored,
-    Stop,
-)
+from quorumq.core.messages import ClientReply, CreateTopic
+from quorumq.core.messages.effects import Done, Effect, Received, Request
 from quorumq.core.messages.records import BatchStored, JournalRecord
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.types import Batch, NodeId, Now, PartitionId, ProducerId, Topic
-from quorumq.driver import Driver
+from quorumq.testing.network import WALL_MS as WALL_MS
+from quorumq.testing.nodes import Nodes
 from quorumq.wire.batch import Message, build_batch
 
-WALL_MS = 1_700_000_000_000
 FREELY_CHECKED = 16
 """Runs of messages, times groups, whose check costs no more than a few steps; where there are four more, it waits for
 one step more."""
@@ -42,27 +28,15 @@ CHECKED_EVERY = 8
 """So many steps of a node apart at least: what a step breaks mostly stays so. 1 shows which step it was."""
 
 
-class Cluster:
+class Cluster(Nodes):
     """``count`` nodes named a, b, c … that talk to each other; call methods, then read ``replies``."""
 
     def __init__(self, count: int = 3, seed: int = 1, **settings: object) -> None:
-        self.rng = random.Random(seed)
         self.time = 100.0
-        self.names = tuple("abcdefghi"[:count])
-        self.settings = {"hold_time_max": 60.0, "auto_create_topics": True, **settings}
         self.newest = False
         """An operator's word at the next starts that the directory is the newest, wherever it lies."""
         self.disks: list[list[JournalRecord]] = []  # every list that a node was started from: its place
-        self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
-        self.forgotten: dict[NodeId, set[int]] = {name: set() for name in self.names}
-        self.unreadable: dict[NodeId, set[int]] = {name: set() for name in self.names}  # damaged batches
-        self.nodes: dict[NodeId, NodeCore] = {}
-        self.drivers: dict[NodeId, Driver] = {}
-        self.queue: deque[tuple[NodeId, object]] = deque()
-        self.replies: dict[int, ClientReply] = {}
-        self.keys = 0
-        self.stopped: dict[NodeId, str] = {}
-        self.restarts: list[tuple[NodeId, str]] = []
+        self.unreadable: dict[NodeId, set[int]] = {}  # damaged batches
         self.wall_off_ms: dict[NodeId, int] = {}
         self.boots: dict[NodeId, int] = {}  # of the machines; 0: not known
         self.checks = True  # whether steps are followed by the check of all invariants
@@ -71,8 +45,7 @@ class Cluster:
         self.delay = 0.0  # seconds from one node to another
         self.underway: list[tuple[float, int, NodeId, Received]] = []
         self.sent = 0
-        for name in self.names:
-            self.start(name)
+        super().__init__(count, random.Random(seed), **{"hold_time_max": 60.0, **settings})
 
     # ------------------------------------------------------------------ driving
 
@@ -88,24 +61,17 @@ class Cluster:
         """The time at which the invariants of a node are to hold."""
         return self.now
 
-    def start(self, name: NodeId) -> None:
-        """Start (again) from the journal, and link to everyone who is up."""
-        config = NodeConfig(node=name, nodes=self.names, **self.settings)  # type: ignore[arg-type]
+    def make(self, name: NodeId, config: NodeConfig) -> NodeCore:
         nonce, directory = self.rng.getrandbits(64), self.rng.getrandbits(64)
-        journal = [
-            record
-            for record in self.journals[name]
-            if not (isinstance(record, BatchStored) and record.number in self.forgotten[name])
-        ]
+        records = self.records_of(name)
         bad = [
             record
-            for record in journal
-            if isinstance(record, BatchStored) and record.number in self.unreadable[name]
+            for record in records
+            if isinstance(record, BatchStored) and record.number in self.unreadable.get(name, ())
         ]
-        journal = [record for record in journal if record not in bad]
         core = NodeCore(
             config,
-            journal,
+            [record for record in records if record not in bad],
             nonce=nonce,
             directory=directory,
             now=self.clocks(name),
@@ -114,18 +80,9 @@ class Cluster:
             boot=self.boots.get(name, 0),
             newest=self.newest,
         )
-        core.take_position(len(self.journals[name]))
         core.load_damaged(bad, self.clocks(name))
-        core.state.next_batch = 1 + sum(isinstance(record, BatchStored) for record in self.journals[name])
-        self.nodes[name] = core
-        self.drivers[name] = Watched(self, name)
-        self.drivers[name].start()
-        self.run()
-        for peer in self.names:
-            if peer != name and peer in self.nodes:
-                self.link(name, peer)
-                self.link(peer, name)
-        self.run()
+        self.number(name, core)
+        return core
 
     def place_of(self, journal: list[JournalRecord]) -> int:
         """The disk is the list object: a copy of a list is a copy of a directory, and lies elsewhere."""
@@ -135,59 +92,8 @@ class Cluster:
         self.disks.append(journal)
         return len(self.disks)
 
-    def link(self, dialler: NodeId, acceptor: NodeId) -> None:
-        if dialler in self.stopped or acceptor in self.stopped:
-            return
-        core = self.nodes[dialler]
-        answer = self.ask(acceptor, core.hello(self.clocks(dialler)))
-        if isinstance(answer, Failed):
-            self.feed(dialler, HelloRefused(acceptor, answer.code, answer.detail, answer.needed))
-            return
-        assert isinstance(answer, Welcome), answer
-        up = LinkUp(
-            acceptor,
-            answer.incarnation,
-            answer.stamp,
-            answer.seen,
-            answer.position,
-            answer.position_by,
-        )
-        self.queue.append((dialler, up))
-        self.run()
-
-    def kill(self, name: NodeId) -> None:
-        """kill -9: what is in memory is gone; what was persisted is there."""
-        del self.nodes[name], self.drivers[name]
-        self.queue = deque(item for item in self.queue if item[0] != name)
-        for peer in self.nodes:
-            self.queue.append((peer, LinkDown(name)))
-        self.run()
-
-    def stop(self, name: NodeId) -> None:
-        """A clean stop."""
-        self.feed(name, CleanStop())
-        self.kill(name)
-
-    def feed(self, name: NodeId, *events: object) -> None:
-        self.queue.extend((name, event) for event in events)
-        self.run()
-
     def run(self) -> None:
-        """Deliver everything that is under way."""
-        steps = 0
-        for driver in list(self.drivers.values()):
-            if driver.events:
-                driver.feed()
-        while self.queue:
-            name, event = self.queue.popleft()
-            if isinstance(event, Restart):
-                self.restarts.append((name, event.reason))
-                self.kill(name)
-                self.start(name)
-            elif name in self.drivers:
-                self.drivers[name].feed(event)  # type: ignore[arg-type]
-            steps += 1
-            assert steps < 100_000, "the cluster does not come to rest"
+        super().run()
         for name in self.nodes:
             self.check(name)
 
@@ -207,27 +113,18 @@ class Cluster:
             self.unchecked[name] = max(CHECKED_EVERY - 1, (cost - FREELY_CHECKED) // 4)
 
     def carry_out(self, name: NodeId, effects: Iterable[Effect | Done]) -> None:
-        """What a step of a node led to, or what waited for one of these."""
-        Driver.carry_out(self.drivers[name], effects)
+        super().carry_out(name, effects)
         self.check(name)
 
     def send(self, sender: NodeId, to: NodeId, message: object) -> None:
-        core, peer = self.nodes[sender], self.nodes.get(to)
-        if peer is None or to not in core.state.links or self.drop(sender, to, message):
+        received = self.envelope(sender, to, message)
+        if received is None or self.drop(sender, to, message):
             return
-        envelope = Envelope(
-            sender,
-            core.state.incarnation,
-            to,
-            peer.state.incarnation,
-            core.state.clock.value,
-            message,  # type: ignore[arg-type]
-        )
         if self.delay:
             self.sent += 1
-            heapq.heappush(self.underway, (self.time + self.delay, self.sent, to, Received(envelope)))
+            heapq.heappush(self.underway, (self.time + self.delay, self.sent, to, received))
         else:
-            self.queue.append((to, Received(envelope)))
+            self.queue.append((to, received))
 
     def advance(self, seconds: float) -> None:
         """Let time pass, waking every node at each of its deadlines."""
@@ -282,68 +179,3 @@ class Cluster:
         where = PartitionId(topic.id, partition)
         made = self.now.wall_ms if published_ms is None else published_ms
         return build_batch(where, producer_id, first, made, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
-
-
-class Watched(Driver):
-    """The driver of one node of a cluster, and what it drives the core with: everything is durable at once."""
-
-    def __init__(self, cluster: Cluster, name: NodeId) -> None:
-        super().__init__(cluster.nodes[name], self, self, cluster.rng)
-        self.cluster = cluster
-        self.name = name
-
-    def carry_out(self, effects: Iterable[Effect | Done]) -> None:
-        self.cluster.carry_out(self.name, effects)
-
-    # ------------------------------------------------------------------------- port
-
-    def now(self) -> Now:
-        return self.cluster.clocks(self.name)
-
-    def send(self, to: NodeId, message: PeerMessage) -> None:
-        self.cluster.send(self.name, to, message)
-
-    def send_stored(self, effect: SendStored) -> None:
-        to, epoch, number, age_ms = effect
-        assert number not in self.cluster.forgotten[self.name], f"batch {number} was forgotten"
-        for record in self.cluster.journals[self.name]:
-            if isinstance(record, BatchStored) and record.number == number:
-                self.send(to, Store(0, epoch, record.batch, age_ms))
-
-    def reply(self, key: int, reply: ClientReply) -> None:
-        assert key not in self.cluster.replies, f"request {key} was answered twice"
-        self.cluster.replies[key] = reply
-
-    def kept(self, records: tuple[JournalRecord, ...]) -> None:
-        pass
-
-    def end(self, effect: Stop | Restart) -> None:
-        if isinstance(effect, Restart):
-            self.cluster.queue.append((self.name, effect))
-        else:
-            self.cluster.stopped[self.name] = effect.reason
-
-    def raised(self, effect: Raised) -> None:
-        raise effect.error
-
-    def flush(self) -> None:
-        pass
-
-    # ---------------------------------------------------------------------- journal
-
-    written = durable = 0
-    needs_sync = False
-
-    @property
-    def position(self) -> int:
-        return len(self.cluster.journals[self.name])
-
-    def append(self, records: tuple[JournalRecord, ...]) -> int:
-        self.cluster.journals[self.name] += records
-        return 0
-
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        self.cluster.forgotten[self.name].update(numbers)
-
-    def begin_sync(self, here: bool) -> None:
-        pass

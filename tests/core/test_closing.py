@@ -147,7 +147,7 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
     snapshot = cluster.nodes["a"].snapshot(cluster.now)
     cluster.kill("a")
     cluster.journals["a"] = list(snapshot)
-    cluster.forgotten["a"].clear()
+    cluster.dropped["a"].clear()
     cluster.start("a")
     assert closed(cluster) == [30, 30, 30]
 
@@ -163,7 +163,7 @@ def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_agai
     cluster.kill("a")
     cluster.journals["a"].insert(0, left._replace(number=77))
     cluster.start("a")
-    assert 77 in cluster.forgotten["a"]
+    assert 77 in cluster.dropped["a"]
     cluster.advance(70)
     assert closed(cluster) == [1, 1, 1]
     assert spans(cluster.ask("a", fetch())) == []

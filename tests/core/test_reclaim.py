@@ -61,7 +61,7 @@ def batches(cluster: Cluster) -> list[int]:
     counts = [len(replica_of(cluster, node).batches.stored) for node in cluster.nodes]
     for node in cluster.nodes:
         stored = sum(isinstance(record, BatchStored) for record in cluster.journals[node])
-        assert stored - len(cluster.forgotten[node]) == len(replica_of(cluster, node).batches.stored)
+        assert stored - len(cluster.dropped[node]) == len(replica_of(cluster, node).batches.stored)
     return counts
 
 
@@ -275,9 +275,9 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
     cluster.advance(10)
     assert any(isinstance(record, Reclaimed) for record in cluster.journals["a"])
     cluster.kill("a")
-    cluster.forgotten["a"].clear()
+    cluster.dropped["a"].clear()
     cluster.start("a")
-    assert len(cluster.forgotten["a"]) == 1
+    assert len(cluster.dropped["a"]) == 1
     assert batches(cluster)[0] == 0
     assert replica_of(cluster, "a").batches.reclaimed.messages == 10
 

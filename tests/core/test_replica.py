@@ -492,7 +492,7 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
     cluster.advance(8)
     assert replica.batches.present.messages == 7
     assert not replica.batches.absent
-    assert cluster.forgotten["b"] == {first}, "the bytes of the damaged one go"
+    assert cluster.dropped["b"] == {first}, "the bytes of the damaged one go"
     assert not replica.batches.damaged
     assert sizes(cluster.ask("b", fetch())) == 5
 
@@ -524,11 +524,11 @@ def test_a_batch_that_a_start_finds_damaged_is_known_and_forgotten_once_it_is_he
     (replica,) = cluster.nodes["b"].replicas.values()
     assert replica.batches.absent.messages == 5
     cluster.advance(8)
-    assert not cluster.forgotten["b"]
+    assert not cluster.dropped["b"]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(8)
     assert replica.batches.present.messages == 5
-    assert cluster.forgotten["b"] == {batch.number}
+    assert cluster.dropped["b"] == {batch.number}
 
 
 def test_a_damaged_batch_goes_with_its_topic() -> None:
@@ -539,4 +539,4 @@ def test_a_damaged_batch_goes_with_its_topic() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, SyncState)
     cluster.feed("b", Damaged(number))
     cluster.ask("a", DeleteTopic("jobs", topic.id))
-    assert cluster.forgotten["b"] == {number}
+    assert cluster.dropped["b"] == {number}

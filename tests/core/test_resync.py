@@ -331,7 +331,7 @@ def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -
     cluster.advance(15.0)
     assert lost(cluster) == [5, 5, 0], "c never knew of them"
     assert present(cluster, "c") == 2
-    assert not cluster.forgotten["a"], "nor are they given up"
+    assert not cluster.dropped["a"], "nor are they given up"
     key = cluster.submit("a", fetch(wait=0.5, hold_time=2.0))
     cluster.advance(1.0)
     got = receipts(cluster.replies[key])
@@ -340,7 +340,7 @@ def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -
     cluster.advance(20.0)
     assert lost(cluster) == [0, 0, 0]
     assert present(cluster, "a") == present(cluster, "b") == 7
-    assert cluster.forgotten["a"] == {first}
+    assert cluster.dropped["a"] == {first}
 
 
 def lost(cluster: Cluster) -> list[int]:

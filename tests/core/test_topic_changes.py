@@ -267,11 +267,11 @@ def test_the_payload_of_a_deleted_topic_is_forgotten_also_by_a_later_start() -> 
     }
     for name in "abc":
         assert mine[name]
-        assert cluster.forgotten[name] == mine[name]
-        cluster.forgotten[name].clear()  # it crashed before anything of it was durable
+        assert cluster.dropped[name] == mine[name]
+        cluster.dropped[name].clear()  # it crashed before anything of it was durable
         cluster.kill(name)
         cluster.start(name)
-        assert cluster.forgotten[name] == mine[name]
+        assert cluster.dropped[name] == mine[name]
 
 
 def test_a_deletion_outlives_every_start() -> None:

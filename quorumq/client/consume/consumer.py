@@ -181,6 +181,10 @@ class Consumer:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
+    async def open(self) -> None:
+        """Begin to fetch, until `aclose`: for programs whose start and stop are two calls. Else use ``async with``."""
+        await self.__aenter__()
+
     async def aclose(self) -> None:
         """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
         self._scope.cancel()

@@ -126,13 +126,7 @@ class SettleCalls(Calls):
             UsageError: some are dead letters already; nothing was sent.
         """
         messages = settleables_of(messages)
-        for message in messages:
-            receipt = message.delivery.receipt
-            if is_dead(receipt.group):
-                raise UsageError(
-                    f"{receipt.span.producer_id}[{message.seq}] of {receipt.group!r} is a dead letter already: "
-                    "ack it to purge it, or reject it to have it wait in the dead-letter queue"
-                )
+        refuse_dead(messages)
         # One request has one letter, and letters tell of their own delivery.
         by_letter: dict[Letter, list[Settleable]] = {}
         for message in messages:
@@ -264,6 +258,17 @@ class SettleCalls(Calls):
 
 ACKS: Final = (Outcome.ACKED, Outcome.ACKED_AFTER_EXPIRY, Outcome.ACKED_UNPROVEN)
 ENDINGS: Final = {Outcome.REQUEUED: "rejected", Outcome.DEAD_LETTERED: "made a dead letter"}
+
+
+def refuse_dead(messages: Iterable[Settleable]) -> None:
+    """Raise UsageError if one of the messages is a dead letter."""
+    for message in messages:
+        receipt = message.delivery.receipt
+        if is_dead(receipt.group):
+            raise UsageError(
+                f"{receipt.span.producer_id}[{message.seq}] of {receipt.group!r} is a dead letter already: "
+                "ack it to purge it, or reject it to have it wait in the dead-letter queue"
+            )
 
 
 def refusal(ticket: Settleable, verdict: m.Verdict, done: str) -> QuorumqError:

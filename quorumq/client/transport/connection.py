@@ -164,6 +164,7 @@ class Connection:
         self._finishing = False
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._stream = stream if self._tls is None else self._tls.inner
+        self._tick_s: float = getattr(stream, "tick_s", TICK_S)  # a stream in memory may need fewer looks
         self._protocol = protocol
         self._waiters: dict[int, Waiter] = {}
         self._outbox: deque[Waiter] = deque()
@@ -241,7 +242,7 @@ class Connection:
             if self.lost:
                 raise Lost(self.lost, sent=False)
             waiter = self.post(request, orphan, end)
-            if timeout >= TICK_S:
+            if timeout >= self._tick_s:
                 await self._replied(waiter)
             else:  # it may be over before the next tick begins
                 with trio.move_on_at(end):
@@ -251,7 +252,9 @@ class Connection:
         if waiter.reply is not None:
             return waiter.reply
         if self.lost or not (waiter.late or self._time() >= end):
-            raise Lost(self.lost or f"no sign of life for {waiter.ticks * TICK_S:g} s", sent=waiter.sent)
+            raise Lost(
+                self.lost or f"no sign of life for {waiter.ticks * self._tick_s:g} s", sent=waiter.sent
+            )
         raise Lost(f"no answer within {timeout:.3g} s", sent=waiter.sent)
 
     async def _replied(self, waiter: Waiter) -> None:
@@ -391,12 +394,12 @@ class Connection:
                 self.silent = True
                 self._send_elsewhere()
             if pinged > LOST_TICKS:
-                self._fail(f"no sign of life for {quiet * TICK_S:g} s")
+                self._fail(f"no sign of life for {quiet * self._tick_s:g} s")
 
     async def _tick(self) -> None:
         """Let a tick pass. Whose time is over meanwhile hears of it at that moment: a deadline for each would cost more
         than all else that is done for a request here."""
-        remaining = TICK_S
+        remaining = self._tick_s
         while remaining > 0:
             now = self._time()
             ends = [it.end for it in self._waiters.values() if it.event is not None and not it.late]
