@@ -26,6 +26,7 @@ OURS = {
         "quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.storage", "quorumq.history", "quorumq.node",
     },
     "quorumq.client": {"quorumq.core", "quorumq.wire", "quorumq.history", "quorumq.client"},
+    "quorumq.brokers": {"quorumq.core", "quorumq.client", "quorumq.brokers"},
     "quorumq.testing": {"quorumq.core", "quorumq.driver", "quorumq.wire", "quorumq.client", "quorumq.testing"},
     "quorumq.cli": {
         "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.client", "quorumq.history",
@@ -85,6 +86,7 @@ FLOORS = {
 """Packages within a package, from the bottom up: each imports itself and those before it."""
 
 HEAVY = {"pyspark", "pyarrow", "pandas", "matplotlib"}
+FRAMEWORKS = {"celery", "kombu", "dramatiq", "taskiq"}
 
 
 def modules(package: str) -> Iterator[Path]:
@@ -241,7 +243,17 @@ def test_the_shell_decides_nothing() -> None:
 def test_nothing_heavy_is_imported(package: str) -> None:
     for path in modules(package):
         for line, name in imports(path):
-            assert name.split(".")[0] not in HEAVY, f"{path.name}:{line} imports {name}, which is an extra"
+            extras = HEAVY if package == "quorumq.brokers" else HEAVY | FRAMEWORKS
+            assert name.split(".")[0] not in extras, f"{path.name}:{line} imports {name}, which is an extra"
+
+
+@pytest.mark.parametrize("package", [name for name in OURS if name.startswith("quorumq.")])
+def test_only_users_import_brokers_and_testing(package: str) -> None:
+    """A server has no framework installed, and no pytest."""
+    for path in modules(package):
+        for line, name in imports(path):
+            for extra in ("quorumq.brokers", "quorumq.testing"):
+                assert package == extra or not is_within(name, {extra}), f"{path.name}:{line} imports {name}"
 
 
 def test_effects_are_carried_out_in_one_place() -> None:

@@ -1,0 +1,193 @@
+"""A broker of Taskiq: tasks are messages of a topic, and workers are consumers of one group.
+
+A task's hold is extended for as long as the task runs. A task of a worker that was killed comes again when its hold has
+run out; a task that a worker had not begun when it was stopped, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+from quorumq.client import Closed, Message, Outcome, QuorumqError, Transient, UsageError
+from quorumq.client.aio import Client, Consumer
+from quorumq.client.base.options import PRIORITY
+from quorumq.client.base.times import Duration
+
+TOPIC: Final = "taskiq"
+GROUP: Final = "workers"
+UNSETTLED_MAX: Final = 100_000
+"""Tasks in the hands of one worker: Taskiq has a bound of its own (``--max-async-tasks``, ``--max-prefetch``)."""
+LAST_WORD_S: Final = 2.0
+"""Seconds that tasks may take to be given back at the end."""
+
+ACK_PAUSE_S: Final = 1.0
+"""Seconds between two tries of an ack, each of which has the client's timeout."""
+
+log = logging.getLogger("quorumq.brokers")
+
+
+class QuorumqBroker(AsyncBroker):
+    """A broker of Taskiq.
+
+    Labels of a task: ``delay`` and ``ttl`` in seconds; ``queue_name`` is another topic to publish it to.
+
+    Args:
+        nodes: "host:port" of some nodes; QUORUMQ_NODES of the environment if None.
+        topic: topic of the tasks. It is created if it is not there.
+        group: group of the workers. Another group gets each task as well.
+        hold_time: seconds for which a task stays with a worker that was killed; 30 if None.
+        max_deliveries: deliveries until a task that ends its workers is a dead letter; the topic's if None.
+        client: a connected client to use, which is not closed.
+        options: as of `quorumq.client.connect`.
+    """
+
+    def __init__(
+        self,
+        nodes: str | Sequence[str] | None = None,
+        *,
+        topic: str = TOPIC,
+        group: str = GROUP,
+        hold_time: Duration | None = None,
+        max_deliveries: int | None = None,
+        client: Client | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.topic = topic
+        self.group = group
+        self.hold_time = hold_time
+        self.max_deliveries = max_deliveries
+        self._nodes, self._options = nodes, options
+        self._given = client
+        self._client: Client | None = client
+        self._consumers: list[Consumer] = []
+        self._in_hand: dict[Message, None] = {}
+
+    @property
+    def client(self) -> Client:
+        """The client, once the broker is started."""
+        if self._client is None:
+            raise UsageError("the broker is not started: await broker.startup() before tasks are sent")
+        return self._client
+
+    async def startup(self) -> None:
+        """Connect, and create topic and group.
+
+        Raises:
+            Conflict: the topic is there with another ``max_deliveries``.
+            TooFewReplicas: no node could be reached.
+        """
+        if self._client is None:
+            self._client = await Client.open(self._nodes, **self._options)
+        await self.client.create_topic(self.topic, max_deliveries=self.max_deliveries)
+        await self.client.create_group(self.topic, self.group)
+        await super().startup()
+
+    async def shutdown(self) -> None:
+        """Give back the tasks that are not acked, and close the client."""
+        await super().shutdown()
+        client, self._client = self._client, self._given
+        if client is None:
+            return
+        try:
+            await self._give_back(client)
+        finally:
+            if client is not self._given:
+                await client.close()
+
+    async def _give_back(self, client: Client) -> None:
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
+            await drain(consumer)  # first: what is given back would come here again
+        rest = list(self._in_hand)
+        self._in_hand.clear()
+        try:
+            if rest:
+                await client.reject(rest, interrupted=True, timeout=LAST_WORD_S)
+        except QuorumqError as error:
+            log.warning(
+                "%d tasks were not given back, and come again when their holds are over: %s", len(rest), error
+            )
+        for consumer in consumers:
+            await consumer.aclose()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Publish a task. When this returns, a majority has it on disk.
+
+        Raises:
+            UsageError: a label has a value that cannot be, or asks for a priority.
+            NotStored, OutcomeUnknown: as `Client.publish` does.
+        """
+        labels = message.labels
+        if "priority" in labels:
+            raise UsageError(f"task {message.task_name!r} has a priority, and {PRIORITY}")
+        await self.client.publish(
+            labels.get("queue_name") or self.topic,
+            message.message,
+            headers={"task": message.task_name, "id": message.task_id},
+            delay=seconds_of("delay", message),
+            ttl=seconds_of("ttl", message),
+        )
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Yield tasks, each with the function that acks it."""
+        consumer = self.client.consumer(
+            self.topic,
+            self.group,
+            hold_time=self.hold_time,
+            max_unsettled=UNSETTLED_MAX,
+            max_extend=math.inf,
+            timeout=math.inf,
+        )
+        await consumer.open()
+        self._consumers.append(consumer)
+        try:
+            async for message in consumer:
+                self._in_hand[message] = None
+                yield AckableMessage(data=message.payload, ack=partial(self._ack, message))
+        finally:
+            # Tasks that run keep their holds until `shutdown`.
+            await drain(consumer)
+
+    async def _ack(self, message: Message) -> None:
+        while True:  # the task is done and its hold is extended: only an ack is missing
+            try:
+                outcome = await message.ack()
+                break
+            except Transient as error:
+                log.warning("task %s is not acked yet: %s", message.headers.get("id"), error)
+                await asyncio.sleep(ACK_PAUSE_S)
+        self._in_hand.pop(message, None)
+        if outcome is Outcome.ACKED_AFTER_EXPIRY:
+            text = "task %s (%s) was acked after its hold had run out: another worker may have run it as well"
+            log.warning(text, message.headers.get("id"), message.headers.get("task"))
+
+
+async def drain(consumer: Consumer) -> None:
+    """Have a consumer give back the messages that it has not handed over."""
+    try:
+        await consumer.drain()
+    except Closed:
+        log.debug("the client was closed before its consumer")
+
+
+def seconds_of(label: str, message: BrokerMessage) -> float | None:
+    """Return a label as seconds, or None if the task has none.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    value = message.labels.get(label)
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"label {label} of task {message.task_name!r} is {value!r}: give seconds") from None

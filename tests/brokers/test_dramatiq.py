@@ -1,0 +1,231 @@
+"""The Dramatiq broker with Dramatiq's own worker, on a cluster in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dramatiq")
+
+import dramatiq
+from dramatiq import QueueJoinTimeout, QueueNotFound, Worker
+from dramatiq.errors import ConnectionClosed
+from dramatiq.middleware import AgeLimit, Callbacks, Pipelines, Retries
+
+from quorumq.brokers.dramatiq import QuorumqBroker
+from quorumq.client import UsageError
+from quorumq.testing import blocking
+from tests.patience import PATIENCE_S, until
+
+JOIN_MS = int(PATIENCE_S * 1000)
+
+
+@pytest.fixture
+def nodes() -> Iterator[blocking.Cluster]:
+    with (cluster := blocking.cluster(real_time=True, hold_time_max=5.0)):
+        yield cluster
+
+
+@pytest.fixture
+def broker(nodes: blocking.Cluster) -> QuorumqBroker:
+    retries = Retries(max_retries=2, min_backoff=50, max_backoff=100)
+    return QuorumqBroker(client=nodes.client, middleware=[AgeLimit(), Callbacks(), Pipelines(), retries])
+
+
+@contextmanager
+def working(broker: QuorumqBroker, threads: int = 4) -> Iterator[Worker]:
+    """Run a worker of Dramatiq in threads of this process."""
+    worker = Worker(broker, worker_timeout=100, worker_threads=threads)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def test_messages_are_worked_on_once(broker: QuorumqBroker) -> None:
+    numbers: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def add(number: int) -> None:
+        numbers.append(number)
+
+    with working(broker):
+        for number in range(40):
+            add.send(number)
+        broker.join("default", timeout=JOIN_MS)
+    assert sorted(numbers) == list(range(40))
+
+
+def test_a_delayed_message_waits_in_the_cluster(broker: QuorumqBroker, nodes: blocking.Cluster) -> None:
+    numbers: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def add(number: int) -> None:
+        numbers.append(number)
+
+    began = time.monotonic()
+    add.send_with_options(args=(1,), delay=1000)
+    assert nodes.client.backlog("default", "dramatiq").delayed == 1
+    with working(broker):
+        until(lambda: numbers, "the message is worked on")
+    assert time.monotonic() - began >= 1.0
+    assert broker.get_declared_delay_queues() == set()
+
+
+def test_a_failure_is_retried_and_then_a_dead_letter(broker: QuorumqBroker, nodes: blocking.Cluster) -> None:
+    attempts: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def fail() -> None:
+        attempts.append(1)
+        raise ValueError("no such user")
+
+    with working(broker):
+        fail.send()
+        broker.join("default", timeout=JOIN_MS)
+    assert len(attempts) == 3
+    assert nodes.client.backlog("default", "dramatiq").dead == 1
+    (dead,) = nodes.client.fetch("default", "dramatiq!dead")
+    assert dead.letter is not None
+    assert (dead.letter.error_class, dead.letter.message) == ("ValueError", "no such user")
+
+
+def test_a_message_that_is_too_old_is_a_dead_letter(broker: QuorumqBroker, nodes: blocking.Cluster) -> None:
+    numbers: list[int] = []
+
+    @dramatiq.actor(broker=broker, max_age=1)
+    def sell() -> None:
+        numbers.append(1)
+
+    sell.send()
+    time.sleep(0.01)
+    with working(broker):
+        broker.join("default", timeout=JOIN_MS)
+    assert not numbers
+    assert nodes.client.backlog("default", "dramatiq").dead == 1
+
+
+def test_a_message_longer_than_its_hold_is_worked_on_once(nodes: blocking.Cluster) -> None:
+    broker = QuorumqBroker(client=nodes.client, hold_time=2, middleware=[])
+    numbers: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def slow() -> None:
+        numbers.append(1)
+        time.sleep(6.0)
+
+    with working(broker), working(broker):
+        slow.send()
+        broker.join("default", timeout=JOIN_MS)
+    assert numbers == [1]
+
+
+def test_queues_and_pipelines_work(broker: QuorumqBroker) -> None:
+    results: list[int] = []
+
+    @dramatiq.actor(broker=broker, queue_name="sums")
+    def add(a: int, b: int) -> int:
+        results.append(a + b)
+        return a + b
+
+    with working(broker):
+        dramatiq.pipeline([add.message(1, 2), add.message(3), add.message(4)], broker=broker).run()
+        until(lambda: len(results) == 3, "the pipeline has ended")
+        broker.join("sums", timeout=JOIN_MS)
+    assert results == [3, 6, 10]
+
+
+def test_messages_in_hand_are_given_back_when_the_worker_stops(
+    broker: QuorumqBroker, nodes: blocking.Cluster
+) -> None:
+    numbers: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def work(number: int) -> None:
+        numbers.append(number)
+        time.sleep(0.2)
+
+    for number in range(16):
+        work.send(number)
+    with working(broker, threads=1):
+        until(lambda: numbers, "a message is begun")
+    backlog = nodes.client.backlog("default", "dramatiq")
+    assert (backlog.ready, backlog.held) == (16 - len(numbers), 0)
+    assert {message.attempt for message in nodes.client.fetch("default", "dramatiq")} == {1}
+
+
+def test_a_retry_that_cannot_be_published_does_not_lose_the_message(
+    broker: QuorumqBroker, nodes: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def fail() -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ValueError
+
+    fail.send()
+    full = UsageError("a disk is full")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise full
+
+    monkeypatch.setattr(type(nodes.client), "publish", refuse)
+    with working(broker):
+        broker.join("default", timeout=JOIN_MS)
+    assert len(attempts) == 2
+
+
+def test_an_unknown_actor_and_other_bytes_are_dead_letters(
+    broker: QuorumqBroker, nodes: blocking.Cluster
+) -> None:
+    broker.declare_queue("default")
+    broker.enqueue(dramatiq.Message("default", "gone", (), {}, {}))
+    nodes.client.publish("default", b"not of Dramatiq")
+    with working(broker):
+        broker.join("default", timeout=JOIN_MS)
+    dead = nodes.client.fetch("default", "dramatiq!dead", min_messages=2, max_wait=5)
+    assert {message.letter.error_class.split(".")[-1] for message in dead if message.letter} == {
+        "ActorNotFound",
+        "DecodeError",
+    }
+
+
+def test_a_flush_drops_ready_and_delayed_messages(broker: QuorumqBroker, nodes: blocking.Cluster) -> None:
+    @dramatiq.actor(broker=broker)
+    def work() -> None: ...
+
+    work.send()
+    work.send_with_options(delay=60_000)
+    broker.flush_all()
+    backlog = nodes.client.backlog("default", "dramatiq")
+    assert (backlog.ready, backlog.delayed) == (0, 0)
+
+
+def test_a_priority_and_an_undeclared_queue_are_refused_by_name(broker: QuorumqBroker) -> None:
+    @dramatiq.actor(broker=broker)
+    def work() -> None: ...
+
+    with pytest.raises(UsageError, match=r"broker_priority.*no priorities"):
+        work.send_with_options(broker_priority=3)
+    with pytest.raises(QueueNotFound, match="nowhere"):
+        broker.consume("nowhere")
+    with pytest.raises(UsageError, match="366"):
+        work.send_with_options(delay=10**12)
+    work.send()
+    with pytest.raises(QueueJoinTimeout):
+        broker.join("default", timeout=10)
+
+
+def test_nodes_that_do_not_answer_are_a_closed_connection() -> None:
+    broker = QuorumqBroker("127.0.0.1:1", timeout=0.2)
+    broker.declare_queue("default")
+    with pytest.raises(ConnectionClosed, match=r"127\.0\.0\.1:1"):
+        broker.enqueue(dramatiq.Message("default", "work", (), {}, {}))
+    broker.close()
