@@ -17,6 +17,7 @@ from quorumq.audit.judge import judge
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.printable import plural
 from quorumq.history import LINE_BYTES_MAX, SUFFIXES, histories_of
 
 T = TypeVar("T")
@@ -172,7 +173,13 @@ def check_not_empty(lines: int, unread: int, paths: Sequence[str]) -> None:
     """Check that there is anything to judge.
 
     Raises:
-        UsageError: the files have no line at all.
+        UsageError: the files have no line of a history.
     """
-    if not lines and not unread:
-        raise UsageError(f"{', '.join(paths)}: there is no line in it: an empty history proves nothing")
+    if lines:
+        return
+    if unread:
+        raise UsageError(
+            f"{', '.join(paths)}: none of {plural(unread, 'line')} is one of a history, so there is nothing to judge: "
+            "name files that nodes or clients wrote (`history` in a node's file, or connect(history=))"
+        )
+    raise UsageError(f"{', '.join(paths)}: there is no line in it: an empty history proves nothing")

@@ -26,7 +26,7 @@ from quorumq.audit.judge import judge as judge_part
 from quorumq.audit.moments import seconds
 from quorumq.audit.reasons import Unread
 from quorumq.cli.main import main
-from quorumq.core.values.errors import NotFound, StorageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.history import KINDS, Row
 from sim.checkers import check_history
 from tests.audit.histories import (
@@ -539,6 +539,16 @@ def test_a_path_that_names_no_history_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing.jsonl"):
         with pytest.raises(NotFound, match="no history here"):
             files([str(path)])
+
+
+@pytest.mark.parametrize("text", [b"\x81\x00\n\x02", b'{"a": 1}\n'])
+def test_a_file_that_is_no_history_is_refused(text: bytes, tmp_path: Path) -> None:
+    """It was judged: nothing checked, and exit code 0."""
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(text)
+    result = CliRunner().invoke(main, ["audit", str(path)])
+    assert isinstance(result.exception, UsageError), result.output
+    assert "is one of a history, so there is nothing to judge" in str(result.exception)
 
 
 def unread_in(*texts: bytes, name: str = "h.jsonl", folder: Path) -> tuple[int, list[Unread]]:
