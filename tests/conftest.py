@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,23 +66,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         GROUP.clear()
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import the files of tests in an order of this process's own, before they are collected.
-
-    pytest rewrites the assertions of a file once and keeps the result, which takes longer than all else that it does to
-    collect. Its processes collect in one order, so each of them would rewrite every file.
-    """
-    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    if not number:
-        return
-    roots = [Path(name.partition("::")[0]).absolute() for name in session.config.args]
-    files = [path for path in sorted(bound.TESTS.rglob("test_*.py")) if {path, *path.parents} & {*roots}]
-    at = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    for path in (*files[at:], *files[:at]):
-        with suppress(Exception, pytest.skip.Exception):  # collecting it tells
-            importlib.import_module(".".join(path.relative_to(bound.TESTS.parent).with_suffix("").parts))
 
 
 @pytest.hookimpl(optionalhook=True)
