@@ -547,8 +547,8 @@ def test_a_file_that_is_no_history_is_refused(text: bytes, tmp_path: Path) -> No
     path = tmp_path / "h.jsonl"
     path.write_bytes(text)
     result = CliRunner().invoke(main, ["audit", str(path)])
-    assert isinstance(result.exception, UsageError), result.output
-    assert "is one of a history, so there is nothing to judge" in str(result.exception)
+    assert result.exit_code == UsageError.exit_code
+    assert "is one of a history, so there is nothing to judge" in result.output
 
 
 def unread_in(*texts: bytes, name: str = "h.jsonl", folder: Path) -> tuple[int, list[Unread]]:
