@@ -28,7 +28,7 @@ LAST_WORD_S: Final = 2.0
 """Seconds that tasks may take to be given back at the end."""
 
 ACK_PAUSE_S: Final = 1.0
-"""Seconds between two tries of an ack, each of which has the client's timeout."""
+"""Seconds between two tries of an ack. A try has the client's timeout."""
 
 log = logging.getLogger("quorumq.brokers")
 

@@ -86,9 +86,9 @@ class Network(Nodes):
         super().run()
         self.changed.set()
 
-    def answered(self, key: int, reply: ClientReply) -> None:
+    def take_reply(self, key: int, reply: ClientReply) -> None:
         if (answer := self.waiting.pop(key, None)) is None:
-            super().answered(key, reply)
+            super().take_reply(key, reply)
         else:
             answer(reply)
 

@@ -237,7 +237,7 @@ class Nodes:
         assert key in self.replies, f"{request} was not answered"
         return self.replies.pop(key)
 
-    def answered(self, key: int, reply: ClientReply) -> None:
+    def take_reply(self, key: int, reply: ClientReply) -> None:
         """Take the reply to a request."""
         assert key not in self.replies, f"request {key} was answered twice"
         self.replies[key] = reply
@@ -268,7 +268,7 @@ class NodeDriver(Driver):
         self.send(to, Store(0, epoch, self.world.batch_of(self.name, number).batch, age_ms))
 
     def reply(self, key: int, reply: ClientReply) -> None:
-        self.world.answered(key, reply)
+        self.world.take_reply(key, reply)
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:
         pass

@@ -81,7 +81,7 @@ class Chaos(Cluster):
         self.wiped += 1
         self.kill(name)
         self.journals[name] = []
-        self.forgotten[name] = set()
+        self.dropped[name] = set()
         self.start(name)
 
     def heal(self) -> None:

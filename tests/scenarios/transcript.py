@@ -201,7 +201,7 @@ class Told(Cluster):
         self.names = tuple("abcdefghi"[:count])
         for name in self.names:
             self.journals[name] = Journal(lambda text, name=name: self.tell(f"{name}  {text}"))  # type: ignore[misc]
-            self.forgotten[name], self.unreadable[name] = set(), set()
+            self.dropped[name], self.unreadable[name] = set(), set()
         for name in self.names:
             self.start(name)
         self.drop = lambda sender, to, message: frozenset((sender, to)) in self.lost
