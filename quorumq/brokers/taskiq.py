@@ -30,6 +30,9 @@ LAST_WORD_S: Final = 2.0
 ACK_PAUSE_S: Final = 1.0
 """Seconds between two tries of an ack. A try has the client's timeout."""
 
+TURN_S: Final = 0.25
+"""Longest seconds between two turns of the event loop while a worker waits for tasks."""
+
 log = logging.getLogger("quorumq.brokers")
 
 
@@ -148,11 +151,13 @@ class QuorumqBroker(AsyncBroker):
         )
         await consumer.open()
         self._consumers.append(consumer)
+        turning = asyncio.create_task(turn())
         try:
             async for message in consumer:
                 self._in_hand[message] = None
                 yield AckableMessage(data=message.payload, ack=partial(self._ack, message))
         finally:
+            turning.cancel()
             # Tasks that run keep their holds until `shutdown`.
             await drain(consumer)
 
@@ -168,6 +173,12 @@ class QuorumqBroker(AsyncBroker):
         if outcome is Outcome.ACKED_AFTER_EXPIRY:
             text = "task %s (%s) was acked after its hold had run out: another worker may have run it as well"
             log.warning(text, message.headers.get("id"), message.headers.get("task"))
+
+
+async def turn() -> None:
+    """Have the event loop turn. A loop without timers would not see the event that Taskiq's handler of SIGTERM sets."""
+    while True:
+        await asyncio.sleep(TURN_S)
 
 
 async def drain(consumer: Consumer) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -259,6 +262,21 @@ async def test_a_failed_task_is_tried_again_by_the_middleware_of_taskiq(
     await settled(nodes)
     await worker.stop()
     assert len(ran) == 3
+
+
+@looped
+async def test_an_idle_worker_ends_at_a_signal(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
+    """Taskiq's handler only sets an event, which an event loop that waits for nothing but I/O does not see."""
+    worker = Worker(broker)
+    await asyncio.sleep(0.5)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: worker.finish.set())
+    killer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    killer.start()
+    try:
+        async with asyncio.timeout(60.0):
+            await worker.task
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @looped
