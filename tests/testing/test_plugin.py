@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumq.testing import aio
+from tests.patience import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -42,7 +43,9 @@ def test_fixtures_run_in_virtual_time_and_name_what_they_lack(tmp_path: Path) ->
         shutil.copy(EXAMPLES / f"test_a_handler_{style}.py", tmp_path)
     options = ["-p", "no:cacheprovider", "-p", "quorumq.testing.plugin", "-o", "trio_mode=true"]
     command = [sys.executable, "-m", "pytest", "-q", *options, str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S, check=False
+    )
     if find_spec("pytest_asyncio") is None:
         assert "4 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
         assert "pip install pytest-asyncio" in ran.stdout
