@@ -104,7 +104,7 @@ def tables(results: dict[str, list[dict[str, Any]]], *, quick: bool) -> str:
         for index in range(len(runs[0])):
             varies = [name for name in ("size", "rf") if len({run.get(name) for run in runs[0]}) > 1]
             lines.append(row(command, [{**one[index], "varies": varies} for one in runs]))
-    lines += ["", "`quorumq bench hot`, µs a batch by layer:", ""]
+    lines += ["", "`python -m tests.measure.hot`, µs a batch by layer:", ""]
     layers = ("client", "codec", "core", "journal", "write", "other")
     lines.append(
         f"| | {' | '.join(layers)} | all, µs a message | core steps, messages between nodes, commits |"
@@ -129,17 +129,11 @@ def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {command: [] for command in COMMANDS}
     for turn in range(given.turns):
         for command, found in results.items():
-            print(f"turn {turn + 1} of {given.turns}: quorumq bench {command}", file=sys.stderr)
+            print(f"turn {turn + 1} of {given.turns}: {command}", file=sys.stderr)
             less = QUICK.get(command, ("--messages", "5000"))
-            line = [
-                sys.executable,
-                "-m",
-                "quorumq",
-                "bench",
-                *command.split(),
-                *(less if given.quick else ()),
-            ]
-            done = subprocess.run([*line, "--json"], check=True, stdout=subprocess.PIPE, text=True)
+            program = ["tests.measure.hot"] if command == "hot" else ["quorumq", "bench", *command.split()]
+            line = [sys.executable, "-m", *program, *(less if given.quick else ()), "--json"]
+            done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
             found.append(json.loads(done.stdout))
     before, begin, rest = PAGE.read_text().partition("<!-- measured -->\n")
     _, end, after = rest.partition("<!-- end -->\n")

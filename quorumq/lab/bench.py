@@ -193,77 +193,6 @@ for _workload in WORKLOADS:
     bench.add_command(_command(_workload))
 
 
-def _hot_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (json_option, OPTIONS["size"], _count("turns", 40, 10_000, "How often each is measured.")):
-        command = option(command)
-    return command
-
-
-@bench.command()
-@_hot_options
-def hot(turns: int, size: int, as_json: bool) -> None:
-    """What a batch of 1, 55 and 500 messages costs three nodes and their client, by layer.
-
-    Three cores, the real codec and the real journal work in this one process, without sockets and without fsync, so
-    that nothing waits. Steps, messages between nodes and commits are counted exactly; times are medians.
-    """
-    from quorumq.lab.bench_hot import SIZES, measure
-
-    rows = measure(dict.fromkeys(SIZES, turns), size)
-    result = {"bench": "hot", "size": size, "turns": turns, "machine": machine_facts(), "rows": rows}
-    if as_json:
-        print_json(result)
-    else:
-        _print_hot(result)
-
-
-@bench.command()
-@_count("messages", 2_000, 10_000_000, "How many messages.")
-@json_option
-def floor(messages: int, as_json: bool) -> None:
-    """The least that one message at a time can take: programs that pass on its frames and decide nothing.
-
-    A client, a coordinator and two replicas, each a process, send as many frames one after the other as a message that
-    is published, delivered and acked needs, and sync as often; waited for by epoll, and by trio. What `quorumq bench
-    latency` takes above that is quorumq's.
-    """
-    import tempfile
-
-    from quorumq.lab.bench_floor import LOOPS, measure
-
-    with tempfile.TemporaryDirectory(prefix="quorumq-floor-") as folder:
-        machine = {**machine_facts(), "fsync_ms": fsync_ms(Path(folder))}
-        results = {loop: measure(messages, loop, Path(folder)) for loop in LOOPS}
-    if as_json:
-        print_json({"bench": "floor", "messages": messages, "machine": machine, "whole_ms": results})
-        return
-    rows = [(loop, f"{ms['p50']:.2f}", f"{ms['p99']:.2f}") for loop, ms in results.items()]
-    print_table(("|whole", ">p50, ms", ">p99, ms"), rows)
-
-
-@bench.command()
-@_count("batch", 55, 4_096, "Messages in a batch.")
-@_hot_options
-def profile(batch: int, turns: int, size: int, as_json: bool) -> None:
-    """Which files' functions are called how often for a message, counted exactly.
-
-    The same as `quorumq bench hot`, under a profiler. It slows everything down: believe the calls, and of the times
-    no more than their proportions.
-    """
-    import cProfile
-
-    from quorumq.lab.bench_hot import calls_by_file, measure
-
-    profiler = cProfile.Profile(builtins=False)
-    measure({batch: turns}, size, profiler=profiler)
-    rows = calls_by_file(profiler, batch * turns)
-    if as_json:
-        print_json({"bench": "profile", "batch": batch, "size": size, "turns": turns, "rows": rows})
-        return
-    lines = [(row["file"], f"{row['calls']:,}", f"{row['us']:,}") for row in rows]
-    print_table(("|file", ">calls a message", ">µs a message"), lines)
-
-
 def _run(workload: Workload, options: dict[str, Any]) -> None:
     options = {"size": 1024, **options, **workload.fixed}
     Payloads(0, options["size"])  # a size that is too small is refused before anything is started
@@ -445,17 +374,3 @@ def _print_run(name: str, run: Mapping[str, Any]) -> None:
         out.print(f"{run['redelivered']:,} messages were delivered again, because a hold had run out")
     verdicts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(run["outcomes"].items()))
     out.print(f"verdicts: {verdicts}")
-
-
-def _print_hot(result: Mapping[str, Any]) -> None:
-    _print_machine(result["machine"])
-    rows = result["rows"]
-    layers = ("client", "codec", "core", "journal", "write", "other")
-    console().print("µs by layer; then core steps, messages between nodes, and commits")
-    numbers = [f">{name}" for name in (*layers, "steps", "sent", "commits")]
-    lines = []
-    for row in rows:
-        counts = [row["counts"].get(key, 0) for key in ("steps", "messages", "commits")]
-        times = [f"{row['us'].get(layer, 0):,.0f}" for layer in layers]
-        lines.append((f"{row['operation']} {row['messages']}", *times, *counts))
-    print_table(("|operation", *numbers), lines)

@@ -6,8 +6,8 @@ import cProfile
 
 import pytest
 
-from quorumq.lab.bench_hot import calls_by_file, measure
 from quorumq.lab.bench_runs import by_tenth, cpu_by_tenth, longest_pause_s
+from tests.measure.hot import calls_by_file, measure
 
 COUNTS = {
     "publish": {"steps": 8, "messages": 4, "commits": 3},

@@ -1,4 +1,4 @@
-"""Processor time of anti-entropy beside many idle producer ids: `python -m tests.core.measure_producer_ids`.
+"""Processor time of anti-entropy beside many idle producer ids: `python -m tests.measure.producer_ids`.
 
 Three cores in one process, as tests/core/cluster.py has them: no sockets, no disks, and 5 ms from node to node. Idle
 producer ids are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message

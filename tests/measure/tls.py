@@ -1,4 +1,4 @@
-"""What TLS and tokens cost: `python -m tests.node.measure_tls`.
+"""What TLS and tokens cost: `python -m tests.measure.tls`.
 
 `quorumq bench stream` and `latency` on three processes of this machine, plain, with a clients file, and with TLS
 between nodes and to clients, in turns, so that whatever else the machine does slows all. Ratios are of medians, to the

@@ -1,4 +1,4 @@
-"""What a second node on a machine adds: `python -m tests.e2e.measure_machines`.
+"""What a second node on a machine adds: `python -m tests.measure.machines`.
 
 A node uses one core. One node, and then two that share a machine, take small publishes, each message a batch of its
 own, `WINDOW` at a time on one connection for each node, whose requests were encoded before, so that the clients' work

@@ -1,4 +1,4 @@
-"""What a well-behaved client notices of each attack: `python -m tests.e2e.measure_attacks`.
+"""What a well-behaved client notices of each attack: `python -m tests.measure.attacks`.
 
 Three processes, and one client that publishes, fetches and acks one small message after another. Its p99 is taken alone
 and beside each attack, in turns, each attack from a process and an address of its own. The `FLOODS` go at full pace,

@@ -2,12 +2,13 @@
 
 There is no socket, no second process and no loop: a frame is handed over as soon as it is encoded, and a commit is over
 when it begins, so that what is left is work. It is counted exactly (core steps, messages between nodes, commits, calls
-of Python functions), and timed by layer, each without what it calls in another.
+of Python functions), and timed by layer, each without what it calls in another: `python -m tests.measure.hot`.
 """
 
 from __future__ import annotations
 
 import cProfile
+import json
 import os
 import random
 import statistics
@@ -17,6 +18,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
+
+import click
 
 import quorumq
 from quorumq.core import messages as m
@@ -337,3 +340,25 @@ def calls_by_file(profiler: cProfile.Profile, messages: int) -> list[dict[str, A
         {"file": path, "calls": round(count / messages, 3), "us": round(seconds[path] / messages * 1e6, 3)}
         for path, count in calls.most_common()
     ]
+
+
+@click.command()
+@click.option("--turns", default=40, show_default=True, help="How often each batch is measured.")
+@click.option("--size", default=1024, show_default=True, help="Bytes of a message.")
+@click.option("--profile", "batch", default=0, help="Count calls by file, in batches of this many messages.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def main(turns: int, size: int, batch: int, as_json: bool) -> None:
+    """Print the cost of a batch of 1, 55 and 500 messages for three nodes and their client, by layer."""
+    profiler = cProfile.Profile(builtins=False) if batch else None
+    rows = measure({batch: turns} if batch else dict.fromkeys(SIZES, turns), size, profiler=profiler)
+    if profiler is not None:
+        rows = calls_by_file(profiler, batch * turns)
+    if as_json:
+        click.echo(json.dumps({"size": size, "turns": turns, "rows": rows}))
+        return
+    for row in rows:
+        click.echo("  ".join(f"{name} {value}" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()

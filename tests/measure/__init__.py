@@ -1,0 +1,1 @@
+"""Programs that measure what a page names; each is `python -m tests.measure.NAME`."""
