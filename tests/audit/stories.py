@@ -393,6 +393,7 @@ def stories() -> list[Story]:
         from_latest("after-latest-unlisted", 2).inventory(9),
         Story("letter-unlisted", boot=one).publish().letter(2).drained(9),
         Story("letter-listed-before", boot=one).publish().inventory(1.9).letter(2).drained(9),
+        Story("letter-delivered", boot=one).publish().letter(2).deliver("client:d", 4, 8, 2).drained(9),
         Story("letter-gone", boot=one).publish().letter(2).inventory(8).drained(9),
         Story("letter-listed-elsewhere", boot={**one, "client:p": "m7"}).publish().letter(2).inventory(8).drained(9),
         Story("listed-then-redriven", boot=one).publish().letter(2).listed("node:a", 3, "dead")

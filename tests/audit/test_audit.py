@@ -270,6 +270,7 @@ def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) ->
         ("letter-unlisted", "G7", "not decidable"),
         ("letter-unlisted", "G1", "not decidable"),
         ("letter-listed-before", "G7", "not decidable"),
+        ("letter-delivered", "G7", "broken"),
         ("letter-gone", "G7", "broken"),
         ("letter-listed-elsewhere", "G7", "not decidable"),
         ("listed-then-redriven", "G7", "holds"),

@@ -23,7 +23,7 @@ from spark.errors import MEMORY_VARIABLE
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, PIECE_BYTES
 from tests.patience import PATIENCE_S
-from tests.spark.scale.generate import deadletters
+from tests.spark.rows import frame, letter
 
 WITHOUT_SPARK = (
     "import sys\n"
@@ -165,14 +165,8 @@ def children(pid: int) -> list[str]:
 def test_a_job_that_is_interrupted_says_nothing_and_leaves_nothing(
     spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:
-    deadletters(spark, tmp_path / "in", rows=10_400, each=1, seed=1)
-    arguments = [
-        "deadletters",
-        "--parquet",
-        str(tmp_path / "in" / "deadletters"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    frame(spark, map(letter, range(10_400))).write.parquet(str(tmp_path / "in"))
+    arguments = ["deadletters", "--parquet", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     process = subprocess.Popen(
         [sys.executable, "-m", "spark", *arguments],
         stdout=subprocess.PIPE,
