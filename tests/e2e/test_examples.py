@@ -1,4 +1,4 @@
-"""docs/examples: every program does what docs/patterns.md says of it, in each of the three styles, on one cluster.
+"""docs/examples: every program does what docs/patterns.md says of it, on trio, in threads, and one of them on asyncio.
 
 They run in this process, as `python PROGRAM ADDRESS…` would, and are stopped by SIGTERM.
 """
@@ -30,7 +30,7 @@ from quorumq.lab.ports import free_ports
 from tests.patience import PATIENCE_S, until
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-STYLES = ("trio", "asyncio", "blocking")
+STYLES = ("trio", "blocking")
 COUNT = 20
 AGAIN_S = 60.0
 """A program that has not ended by then has missed its signal."""
@@ -139,6 +139,7 @@ def read(client: Client, topic: str, count: int) -> list[str]:
     return sorted(message.payload.decode() for message in found)
 
 
+@pytest.mark.parametrize("run", [*STYLES, "asyncio"], indirect=True)
 def test_worker_pool(run: Run, client: Client) -> None:
     client.create_topic("images", backoff=[1.0, 10.0, 60.0])
     client.create_group("images", "resizers")
