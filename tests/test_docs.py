@@ -79,17 +79,6 @@ def test_no_paragraph_is_long() -> None:
                 assert words <= WORDS_MAX, f"{words} words in one go: {cell[:200]}"
 
 
-def test_the_picture_of_the_performance_shows_what_the_page_says() -> None:
-    drawing = runpy.run_path(str(ROOT / "docs" / "draw_performance.py"))
-    page, picture = ((ROOT / "docs" / f"performance.{kind}").read_text() for kind in ("md", "svg"))
-    rates = [rate for found in drawing["beside"](page).values() for rate in found[0]]
-    shown = [f"{rate / 1000:,.0f}" for rate in rates] + [
-        f"{rate:,.0f}/s" for rate in drawing["sizes"](page).values()
-    ]
-    assert len(shown) == 12
-    assert all(f">{text}<" in picture for text in shown), "run python docs/draw_performance.py"
-
-
 def test_pictures_are_what_their_text_makes() -> None:
     svg_of = runpy.run_path(str(PICTURES / "draw.py"))["svg_of"]
     made = sorted(PICTURES.glob("*.txt"))
