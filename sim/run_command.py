@@ -13,7 +13,6 @@ from rich.table import Table
 
 from sim import command_line
 from sim.campaign import OtherCampaign, Report, commit, resumed, run_campaign, saved
-from sim.campaign_page import page, repeats
 from sim.replay import replay
 from sim.runner import Outcome
 from sim.schedule import Schedule, draw
@@ -42,7 +41,6 @@ SAVE_EVERY_S = 10.0
     "resume_path",
     text="Keep what the campaign has come to in this file, and go on from there if it is there already.",
 )
-@command_line.file("--html", "html_path", text="Write what a campaign contained to this file, as a page.")
 def run(
     seeds: int,
     seed: int | None,
@@ -55,7 +53,6 @@ def run(
     keep_going: bool,
     until_failure: bool,
     resume_path: Path | None,
-    html_path: Path | None,
 ) -> None:
     """Run whole clusters of the real node core under random faults, and check what happened.
 
@@ -67,8 +64,6 @@ def run(
     one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
     single = single or (one_seed and not until_failure and resume_path is None)
     if single:
-        if html_path is not None:
-            raise click.UsageError("--html goes with a campaign: say --seeds, too")
         schedule = command_line.schedule_from(path) if path is not None else draw(seed or 0, profile)
         sys.exit(_run_one(schedule, as_json, history_path, rule))
     if rule is not None:
@@ -82,18 +77,19 @@ def run(
         except (OtherCampaign, OSError) as error:
             raise click.ClickException(f"{resume_path}: {error}") from None
         console.print(f"{report.seeds:,} seeds of it are in {resume_path}")
-    if html_path is not None:
-        command_line.written(html_path, "")  # if it cannot be written, nothing is run
     last = "until one fails" if until_failure else f"to {first + seeds - 1}"
     console.print(f"commit {commit()}, profile {profile}, seeds {first} {last}, {jobs} jobs")
     ended = _run_many(console, report, first, None if until_failure else seeds, jobs, keep_going, resume_path)
-    if html_path is not None:
-        command_line.written(html_path, page(report, first))
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
         print_report(console, report)
     sys.exit(130 if not ended else 0 if report.ok else 1)
+
+
+def repeats(profile: str, seed: int) -> list[str]:
+    """Return the commands that run a seed again, and make it small."""
+    return [f"python -m sim {command} --profile {profile} --seed {seed}" for command in ("run", "shrink")]
 
 
 def _run_many(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,7 @@ from quorumq.core.values.types import Span
 from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
-from sim.campaign_page import page
 from sim.checkers import check_history
-from sim.coverage import parts
 from sim.drain import dead_letters_of
 from sim.fault_plan import UPRIGHT
 from sim.rules import patched, rule_named
@@ -173,10 +169,8 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("sim.campaign.run_seed", stopped)
     command = ["run", "--profile", "quiet", "--seed", "42", "--seeds", "3", "--resume", str(path), "--json"]
-    html = tmp_path / "page.html"
-    done = CliRunner().invoke(main, [*command, "--html", str(html)])
+    done = CliRunner().invoke(main, command)
     assert done.exit_code == 130, done.output
-    assert "1 seeds from 42 on" in html.read_text()
     assert "goes on" in done.output
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
@@ -215,116 +209,6 @@ def test_a_report_says_what_the_campaign_contained() -> None:
     text = console.export_text()
     assert re.search(r"crash\W+2\W+100\.0 %\W+█{20}", text)
     assert re.search(r"3 faults\W+1\W+50\.0 %", text)
-
-
-class Text(HTMLParser):
-    """The text of a page, a line for each row, heading or item; whatever the page would have to fetch is an error."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.lines = [""]
-        self.bars: list[str] = []
-        self.feed(page)
-        assert self.open == ["html"]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
-        assert tag not in ("script", "link", "img")
-        assert not {"src", "href"} & set(named)
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-        if tag in ("tr", "h2", "li", "p"):
-            self.lines.append("")
-        if tag == "i":
-            self.bars.append(f"{named['title']} {named['style']}")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag != "html":
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.lines[-1] += f" {data}"
-
-
-def a_report() -> Report:
-    report = Report("quiet", seconds=2.0)
-    seen = {"a hold expired": 1}
-    report.add(Outcome(40, ["no loss: <b>"], "", {"fault crash": 2, "fault cut": 1, "sent Hold": 6}, seen))
-    report.add(Outcome(41, list("vwxyz"), "", {"fault crash": 1, "sent Hold": 1, "sent Free": 1}, {}))
-    report.add(Outcome(42, [], "", {"delivered": 1500}, {}))
-    report.add(Outcome(43, [], "", {}, {}))
-    return report
-
-
-def test_a_page_says_what_the_campaign_contained() -> None:
-    text = Text(page(a_report(), 40))
-    lines = [" ".join(line.split()) for line in text.lines]
-    assert any(line.startswith("FAILED : 4 seeds from 40 on, 2 failed.") for line in lines)
-    assert {
-        "python -m sim run --profile quiet --seed 40 python -m sim shrink --profile quiet --seed 40 no loss: <b>",
-        "python -m sim run --profile quiet --seed 41 python -m sim shrink --profile quiet --seed 41 v w x and 2 more",
-        "deliveries 1,500",
-        "crash 2 50.0 %",
-        "cut 1 25.0 %",
-        "crash 0.75",
-        "Hold 1.75",
-        "a hold expired 1 25.0 %",
-        f"Seen in how many seeds: 1 of {len(SOMETIMES)}",
-        f"{SOMETIMES[1]} 0 0.0 %",
-    } <= set(lines)  # fmt: skip
-    assert lines.index("crash 2 50.0 %") < lines.index("cut 1 25.0 %")
-    assert any("crash width:50.00%" in bar for bar in text.bars)
-    assert any("Free width:14.29%" in bar for bar in text.bars)  # of the longest, Hold's
-
-
-def test_a_histogram_shows_numbers_of_faults_that_no_seed_had() -> None:
-    """0, 1 and 3 faults: the place of 2 is empty, and bars are as high as their counts say."""
-    drawn = page(a_report(), 40)
-    bars_ = re.findall(r'height="([\d.]+)" fill="\S+"><title>(\d) faults: (\d) seeds', drawn)
-    assert bars_ == [("130.0", "0", "2"), ("65.0", "1", "1"), ("0.0", "2", "0"), ("65.0", "3", "1")]
-
-
-def test_a_page_of_what_failed_tells_how_many_are_not_listed() -> None:
-    report = a_report()
-    report.failed = 7
-    assert "And 5 more seeds." in page(report, 40)
-    assert "Failures" not in page(Report("quiet"), 40)
-    assert ">ok<" in page(Report("quiet"), 40)
-
-
-def test_a_page_tells_which_options_the_seeds_had() -> None:
-    text = Text(page(a_report(), 40))
-    drawn = [draw(seed, "quiet").options for seed in range(40, 44)]
-    producers = Counter(options.producers for options in drawn)
-    assert len(producers) > 1
-    said = " · ".join(f"{value}: {count}" for value, count in sorted(producers.items()))
-    assert any(line.strip() == f"producers {said}" for line in text.lines)
-    assert any(line.strip().startswith("The same in all: nodes 3, ") for line in text.lines)
-    value, count = min(producers.items())
-    assert any(bar.startswith(f"{value}: {count} width:{100 * count / 4:.2f}%") for bar in text.bars)
-
-
-def test_an_option_of_many_values_is_told_as_a_range() -> None:
-    assert parts(Counter({0.0: 5, **{0.1 * i: 1 for i in range(1, 8)}})) == [("0", 5), ("0.1 to 0.7", 7)]
-    assert parts(Counter({float(i): 2 for i in range(1, 9)})) == [("1 to 8", 16)]
-    assert parts(Counter({31536000.0: 1, 0.0: 1})) == [("0", 1), ("31,536,000", 1)]
-    assert parts(Counter({(0.5, 4.0): 1, (0.3, 0.3): 2})) == [("0.3–0.3", 2), ("0.5–4", 1)]
-    assert parts(Counter([True, False, True])) == [("False", 1), ("True", 2)]
-
-
-def test_the_command_writes_a_page(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    command = ["run", "--profile", "quiet", "--seed", "40", "--html", str(path)]
-    done = CliRunner().invoke(main, [*command, "--seeds", "2"])
-    assert done.exit_code == 0, done.output
-    assert "2 seeds from 40 on, 0 failed." in path.read_text()
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2
-    assert "--html goes with a campaign" in done.output
-    done = CliRunner().invoke(main, ["run", "--seeds", "2", "--html", str(tmp_path / "none" / "page.html")])
-    assert "cannot be written" in done.output
-    assert "seeds 0 to 1" not in done.output  # nothing is run
 
 
 def test_a_campaign_that_cannot_be_kept_is_not_run(tmp_path: Path) -> None:
