@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -58,7 +58,7 @@ class Nodes:
         self.names = tuple(NAMES[:count])
         self.settings = {"auto_create_topics": True, **settings}
         self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
-        self.dropped: dict[NodeId, set[int]] = {name: set() for name in self.names}
+        self.dropped: defaultdict[NodeId, set[int]] = defaultdict(set)
         self.nodes: dict[NodeId, NodeCore] = {}
         self.drivers: dict[NodeId, Driver] = {}
         self.queue: deque[tuple[NodeId, object]] = deque()

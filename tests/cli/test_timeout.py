@@ -44,7 +44,6 @@ COMMANDS = {
     "topics delete": ("jobs", "--yes"),
     "topics list": (),
     "survivors declare": (),
-    "partitions move": ("jobs/0", "--from", "a", "--to", "b"),
 }
 """Every command with a --timeout for nodes, and what else it needs."""
 
