@@ -21,8 +21,7 @@ from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
-from tests.core.test_cluster_smoke import fetch, receipts
-from tests.core.test_hazards import replica_of
+from tests.core.steps import fetch, receipts, replica_of
 
 PRODUCER_IDS = 50
 

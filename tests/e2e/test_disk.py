@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 
 from quorumq.core import messages as m
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import free_ports
+from quorumq.node.metrics import FRESH_S
 from tests.e2e.raw import Raw, publish, receipts, size_of
 from tests.patience import PATIENCE_S, until
 
@@ -28,6 +31,7 @@ def measured() -> tuple[LocalCluster, dict[str, str]]:
 
 def commits(metrics: dict[str, str]) -> dict[str, int]:
     """Return the number of commits, of one fsync each, that every node has made."""
+    time.sleep(FRESH_S)  # until then a node gives an earlier page again
     counts = {}
     for name, address in metrics.items():
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as page:
@@ -41,20 +45,14 @@ def test_concurrent_publishes_share_fsyncs_and_a_fetch_takes_none() -> None:
     cluster, metrics = measured()
     with cluster as own, Raw(own.addresses[0]) as raw:
         topic = raw.topic("disk")
-        clients = [Raw(own.addresses[index % 3]) for index in range(64)]
-        producer_ids = [client.session() for client in clients]
+        publishes = [publish(topic, raw.session(), 0, [b"x" * 100]) for _ in range(64)]
         before = commits(metrics)
-        for name in own.nodes:
-            own.pause(name)  # else a node that is faster than this test gets them one by one
-        numbers = [
-            client.send(publish(topic, producer_id, 0, [b"x" * 100]))
-            for client, producer_id in zip(clients, producer_ids, strict=True)
-        ]
-        for name in own.nodes:
-            own.resume(name)
-        for client, number in zip(clients, numbers, strict=True):
-            assert isinstance(client.receive(number), m.PublishReply)
-            client.sock.close()
+        with ExitStack() as stack:
+            clients = [stack.enter_context(Raw(address)) for address in own.addresses]
+            numbers = [client.send_together(publishes[at::3]) for at, client in enumerate(clients)]
+            for client, sent in zip(clients, numbers, strict=True):
+                for number in sent:
+                    assert isinstance(client.receive(number), m.PublishReply)
         spent = {name: count - before[name] for name, count in commits(metrics).items()}
         assert all(0 < count < 64 for count in spent.values()), spent
 
