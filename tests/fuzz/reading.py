@@ -37,7 +37,7 @@ class Taking(Inbound):
             trace=SimpleNamespace(on=False),
             driver=nothing,
             turns=nothing,
-            room=nothing,
+            capacity=nothing,
             changes=Changes(log),
             producer_clocks=ProducerClocks(log),
         )
