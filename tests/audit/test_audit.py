@@ -45,7 +45,7 @@ from tests.audit.stories import TWICE, Story, held, stories, text_of
 
 GOOD = 4
 ON_MACHINES = 2
-MUTANTS = 4
+MUTANTS = 12
 """Of the rules that are hunted every so many-th one is left out in a run; of the soak, every one."""
 SOAK_GOOD = 1500
 SEEDS = 200
