@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +47,13 @@ class Shell:
             raise result.exception
         assert result.exit_code == code, result.output
         return Done(result.exit_code, result.stdout, result.stderr)
+
+    def bury(self, topic: str, count: int, reason: str = "no") -> None:
+        """Have the group g make dead letters of messages until it has ``count``. A FETCH may bring fewer."""
+        end = time.monotonic() + PATIENCE_S
+        while left := count - len(self(f"deadletters list {topic} --group g --each --json").lines()):
+            assert time.monotonic() < end, f"{left} of {count} are no dead letters"
+            self(f"consume {topic} --group g --max {left} --dead-letter", reason)
 
     def states(self, topic: str, group: str = "g") -> dict[str, int]:
         """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks: that
