@@ -15,6 +15,7 @@ from quorumq.core.values.limits import (
     DIGEST_BRANCHES,
     DIGEST_BYTES,
     DIGEST_DIGITS,
+    DIGESTS_MAX,
     LETTER_TEXT_MAX,
     NAME_BYTES_MAX,
     NUMBERS_END,
@@ -59,6 +60,10 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
     ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
+}
+_BYTES_LIMITS: Final[Mapping[tuple[str, str], int]] = {
+    ("SyncOffer", "sums"): DIGEST_BYTES * DIGESTS_MAX,
+    ("SyncRegisters", "sums"): DIGEST_BYTES * REGISTER_BUCKETS,
 }
 BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
@@ -123,6 +128,11 @@ def int_range(owner: str, field: str) -> tuple[int, int]:
     if field.endswith("_ms") or field == "cursor":
         return -(1 << 63), 1 << 63  # times of day may lie before 1970 if a clock is wrong
     return 0, _INT_ENDS.get(field, NUMBERS_END)
+
+
+def bytes_max(owner: str, field: str) -> int:
+    """Return the bytes of a field of bytes at most."""
+    return _BYTES_LIMITS.get((owner, field), SIGNED_BYTES_MAX)
 
 
 def chars_max(owner: str, field: str) -> int:

@@ -60,6 +60,7 @@ from quorumq.wire.bounds import (
     CHECKS,
     NAME_CHARS_MAX,
     SIGNED_BYTES_MAX,
+    bytes_max,
     chars_max,
     int_range,
     items_max,
@@ -450,8 +451,8 @@ class _Maker:
             size = BYTES_EXACT.get((owner, field))
             if size is not None:
                 return refuse(f"type({var}) is not bytes or len({var}) != {size}", f"must be {size} bytes")
-            rule = f"must be at most {SIGNED_BYTES_MAX} bytes"
-            return refuse(f"type({var}) is not bytes or len({var}) > {SIGNED_BYTES_MAX}", rule)
+            most = bytes_max(owner, field)
+            return refuse(f"type({var}) is not bytes or len({var}) > {most}", f"must be at most {most} bytes")
         if hint is bool:
             return refuse(f"{var} is not True and {var} is not False", "must be a boolean")
         if hint is float:

@@ -26,7 +26,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.types import Now, ProducerId, Span
 
-DIGESTS_MAX: Final = 4000
+DIGESTS_MAX: Final = limits.DIGESTS_MAX
 """Digests, or sums, in one message, about."""
 
 BATCHES: Final = b"batches"
