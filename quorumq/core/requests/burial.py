@@ -146,7 +146,7 @@ def bury_exhausted(context: Context, now: Now) -> list[Effect]:
 def _under_way(context: Context) -> set[tuple[PartitionId, str]]:
     """Return partition and group of each burial that has not ended."""
     return {
-        (*pending.partitions, pending.request.group)
+        (pending.partitions[0], pending.request.group)
         for pending in context.requests.values()
         if isinstance(pending, Burial)
     }
