@@ -21,6 +21,8 @@ from quorumq.client import UsageError
 from quorumq.testing import blocking
 from tests.patience import PATIENCE_S, until
 
+pytestmark = pytest.mark.soak  # the extra is installed there
+
 JOIN_MS = int(PATIENCE_S * 1000)
 
 
@@ -206,6 +208,7 @@ def test_a_flush_drops_ready_and_delayed_messages(broker: QuorumqBroker, nodes: 
     broker.flush_all()
     backlog = nodes.client.backlog("default", "dramatiq")
     assert (backlog.ready, backlog.delayed) == (0, 0)
+    broker.join("default", timeout=JOIN_MS)
 
 
 def test_a_priority_and_an_undeclared_queue_are_refused_by_name(broker: QuorumqBroker) -> None:

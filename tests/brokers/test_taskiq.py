@@ -26,6 +26,8 @@ from quorumq.client import Conflict, UsageError
 from quorumq.testing import aio
 from tests.patience import PATIENCE_S
 
+pytestmark = pytest.mark.soak  # the extra is installed there
+
 
 def looped(test: Callable[[aio.Cluster, QuorumqBroker], Awaitable[None]]) -> Callable[[], None]:
     """Run a test with a cluster and a broker that is started."""
