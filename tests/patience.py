@@ -12,9 +12,9 @@ comes before what, and not how soon it comes."""
 POLL_S = 0.05
 
 
-def until(true: Callable[[], object], what: str | Callable[[], object]) -> None:
-    """Wait until something is so; AssertionError with ``what``, or with what that says, when patience is over."""
+def until(true: Callable[[], object], description: str | Callable[[], object]) -> None:
+    """Wait until something is so; AssertionError with ``description``, or its result, when patience is over."""
     end = time.monotonic() + PATIENCE_S
     while not true():
-        assert time.monotonic() < end, what() if callable(what) else what
+        assert time.monotonic() < end, description() if callable(description) else description
         time.sleep(POLL_S)

@@ -32,10 +32,10 @@ def test_all_hazards_are_in_the_table() -> None:
 def test_the_tests_of_a_hazard_are_there(name: str, row: str) -> None:
     hazard, remedy, tests, out = row.split(" | ")
     assert all(cell.strip() for cell in (hazard, remedy, out))
-    found = TEST.findall(tests)
-    assert found, f"{name} names no test"
-    assert len(found) == tests.count("::"), f"{name}: a test is not written as `tests/file.py::name`"
-    for path, test, parameters in found:
+    names = TEST.findall(tests)
+    assert names, f"{name} names no test"
+    assert len(names) == tests.count("::"), f"{name}: a test is not written as `tests/file.py::name`"
+    for path, test, parameters in names:
         assert (ROOT / path).is_file(), f"{name} names {path}, which is not there"
         assert test in names_in(path), f"{name} names {test}, which is not in {path}"
         source = (ROOT / path).read_text()

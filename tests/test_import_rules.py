@@ -233,8 +233,10 @@ def test_the_shell_decides_nothing() -> None:
         tree = ast.parse(path.read_text())
         names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
         names += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-        found = [word for word in words if word.split(".")[-1] in names]
-        assert not found, f"{path.name} speaks of {', '.join(found)}: decide that in core/ and route it here"
+        decided = [word for word in words if word.split(".")[-1] in names]
+        assert not decided, (
+            f"{path.name} speaks of {', '.join(decided)}: decide that in core/ and route it here"
+        )
 
 
 @pytest.mark.parametrize(
@@ -309,11 +311,11 @@ def test_every_import_finds_what_it_names(path: Path) -> None:
 def test_the_wheel_has_every_package_of_ours_and_no_name_that_is_not_ours() -> None:
     said = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert said["package-dir"] == {"quorumq.spark": "spark"}
-    found = [
+    packages = [
         path.parent.relative_to(ROOT).parts
         for top in ("quorumq", "spark")
         for path in ROOT.glob(f"{top}/**/__init__.py")
     ]
     assert sorted(said["packages"]) == sorted(
-        ".".join(parts).replace("spark", "quorumq.spark", parts[0] == "spark") for parts in found
+        ".".join(parts).replace("spark", "quorumq.spark", parts[0] == "spark") for parts in packages
     )

@@ -30,5 +30,7 @@ def locked(name: str) -> dict[str, str]:
 def test_what_is_asked_for_is_locked(name: str) -> None:
     versions = locked(name)
     for text in WANTED[name]:
-        wanted = Requirement(text)
-        assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), f"{text}: run .ci/lock"
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), (
+            f"{text}: run .ci/lock"
+        )

@@ -75,11 +75,11 @@ def on_machines(run: str, rows: list[Row], reading: Reading) -> list[Row]:
     for row in rows:
         firsts.setdefault(row["who"], row["at"])
     common = {"run": run, "within": 0.0}
-    found: list[Row] = []
+    combined: list[Row] = []
     for who, at in firsts.items():
         mine = {**(settings if who == "sim" else {}), "boot": machine(who)}
         mine.pop("schedule", None)
-        found.append(
+        combined.append(
             {
                 **common,
                 "who": who,
@@ -90,13 +90,13 @@ def on_machines(run: str, rows: list[Row], reading: Reading) -> list[Row]:
                 "settings": mine,
             }
         )
-    found += [{**row, **common} for row in rows if row["kind"] != "settings"]
-    found += [{**row, **common} for row in _closing(rows)]
-    for row in found:
+    combined += [{**row, **common} for row in rows if row["kind"] != "settings"]
+    combined += [{**row, **common} for row in _closing(rows)]
+    for row in combined:
         of = machine(row["who"])
         row.update({name: reading(of, row[name]) for name in ("at", "until", "asked") if name in row})
         row["wall_ms"] = 10**12 + int(1000 * row["at"])
-    return found
+    return combined
 
 
 def _closing(rows: list[Row]) -> Iterator[Row]:

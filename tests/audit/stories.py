@@ -105,8 +105,8 @@ class Story:
     def set_group(self, at: float, start: str, outcome: str = "ok", *, rewind: bool = False) -> Story:
         where = {"topic": "t", "group": "g", "op": len(self.rows), "rewind": rewind}
         self.add("client:c", "set_group", at, **where, outcome="invoke", start=start)
-        told = {"generation": 0, "from_ms": 0} if outcome == "ok" else {}
-        return self.add("client:c", "set_group", at + 0.01, **where, outcome=outcome, **told)
+        state = {"generation": 0, "from_ms": 0} if outcome == "ok" else {}
+        return self.add("client:c", "set_group", at + 0.01, **where, outcome=outcome, **state)
 
     def ack(self, who: str, at: float, time: int) -> Story:
         return self.call(who, "ack", at, {**held(time), "op": time}, "acked")
@@ -173,8 +173,8 @@ def letters(run: str, *listing: str) -> Story:
     nodes = ("node:a", "node:b")
     made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).publish()
     made.letter(2)
-    for time, some in ((1, listing), (1001, nodes)):
-        for node in some:
+    for time, names in ((1, listing), (1001, nodes)):
+        for node in names:
             made.listed(node, 10, "dead", time)
     return made.drained(9)
 

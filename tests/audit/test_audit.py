@@ -54,22 +54,22 @@ SEEDS = 200
 
 def simulated(seeds: int, mutants: int, mutant_seeds: int) -> Iterator[tuple[str, list[Row]]]:
     """Runs by name."""
-    left = dict(FAULTS)
+    faults = dict(FAULTS)
     for seed in range(1, SEEDS):
-        if seed > seeds and not left:
+        if seed > seeds and not faults:
             break
         rows = good(seed)
         if seed <= seeds:
             yield f"good-{seed}", rows
-        for name in list(left):
-            plant, guarantee = left[name]
+        for name in list(faults):
+            plant, guarantee = faults[name]
             made = plant(rows)
             if made is not None and any(
                 guarantee in PROMISES.get(it.promise, ()) for it in check_history(made)
             ):
-                del left[name]
+                del faults[name]
                 yield f"planted-{name}", made
-    assert not left, f"no good run could take the faults {sorted(left)}"
+    assert not faults, f"no good run could take the faults {sorted(faults)}"
     for name in [*HUNTED_BY_NAME][::mutants]:
         seed, rows = caught(name, range(1, mutant_seeds + 1))
         yield f"{name}-{seed}", rows
@@ -77,28 +77,28 @@ def simulated(seeds: int, mutants: int, mutant_seeds: int) -> Iterator[tuple[str
 
 def of_machines(seeds: int) -> Iterator[tuple[str, list[Row]]]:
     """Runs by name, as several machines with wrong clocks would have written them: good ones, and one of each fault."""
-    left = dict(FAULTS)
+    faults = dict(FAULTS)
     readings: dict[str, Callable[[int], Reading]] = {
         "constant": constant, "drifting": drifting, "jumping": jumping
     }  # fmt: skip
     for seed in range(1, SEEDS):
-        if seed > seeds and not left:
+        if seed > seeds and not faults:
             break
         rows = good(seed, full=True)
         if seed <= seeds:
             for name, reading in readings.items():
                 yield f"{name}-{seed}", on_machines(f"{name}-{seed}", rows, reading(seed))
-        for name in list(left):
+        for name in list(faults):
             if name == "lost" and not all_serve(rows):
                 continue  # that nothing became of a message is sure only where every clock is placed
-            plant, guarantee = left[name]
+            plant, guarantee = faults[name]
             made = plant(rows)
             if made is not None and any(
                 guarantee in PROMISES.get(it.promise, ()) for it in check_history(made)
             ):
-                del left[name]
+                del faults[name]
                 yield f"wrong-clocks-{name}", on_machines(f"wrong-clocks-{name}", made, constant(seed))
-    assert not left, f"no good run could take the faults {sorted(left)}"
+    assert not faults, f"no good run could take the faults {sorted(faults)}"
 
 
 def all_serve(rows: list[Row]) -> bool:
@@ -111,8 +111,8 @@ def all_serve(rows: list[Row]) -> bool:
 def audited(paths: Sequence[Path], folder: Path, *, drained: bool = False) -> tuple[Audit, list[Finding]]:
     """Audit files in memory; ``folder`` is an empty one."""
     summary, parts = read(files(map(str, paths)), folder)
-    found = audit(summary, parts, drained=drained)
-    return found, found.judged.findings
+    result = audit(summary, parts, drained=drained)
+    return result, result.judged.findings
 
 
 class Seen(NamedTuple):
@@ -146,15 +146,15 @@ def seen_in(
         (folder / f"{story.run}.jsonl").write_text(text_of(story))
         if story.run == TWICE:
             (folder / "copy.jsonl").write_text(text_of(story))
-    found, findings = audited([folder], folder.parent / "parts")
+    result, findings = audited([folder], folder.parent / "parts")
     clocks: dict[str, list[dict[str, Any]]] = {}
-    for row in found.clocks:
+    for row in result.clocks:
         clocks.setdefault(row["run"], []).append(row)
     remainder: dict[str, Counter[str]] = {}
-    for row in found.remainder:
+    for row in result.remainder:
         remainder.setdefault(row["run"], Counter())[row["kind"]] += row["count"]
-    verdicts = {(row["run"], row["guarantee"]): row for row in found.verdicts}
-    latency = {row["run"]: row for row in found.latency}
+    verdicts = {(row["run"], row["guarantee"]): row for row in result.verdicts}
+    latency = {row["run"]: row for row in result.latency}
     return Seen(verdicts, [it._asdict() for it in findings], clocks, remainder, latency, judged, folder)
 
 
@@ -176,20 +176,22 @@ def differences(seen: Seen) -> list[str]:
     for row in seen.violations:
         if row["verdict"] == "broken" and has_judge(row):
             ours[(row["run"], row["guarantee"])] = row["text"]
-    found = []
+    problems = []
     for run, promises in seen.judged.items():
         for promise, guarantees in PROMISES.items():
             texts = [ours[(run, name)] for name in guarantees if (run, name) in ours]
             if bool(texts) != (promise in promises):
-                found.append(f"{run}: {promise}: the judge says {promise in promises}, the audit {texts}")
-    return found
+                problems.append(f"{run}: {promise}: the judge says {promise in promises}, the audit {texts}")
+    return problems
 
 
 def test_the_audit_agrees_with_the_judges_on_every_run_and_promise(seen: Seen) -> None:
     assert differences(seen) == []
     broken = Counter(promise for promises in seen.judged.values() for promise in promises)
     assert set(PROMISES) <= set(broken), "every promise is broken in some run, or the test shows nothing"
-    assert sum(name.startswith("good-") and not found for name, found in seen.judged.items()) == GOOD
+    assert (
+        sum(name.startswith("good-") and not violations for name, violations in seen.judged.items()) == GOOD
+    )
 
 
 @pytest.mark.soak
@@ -340,10 +342,10 @@ def test_a_planted_fault_is_found_by_wrong_clocks_as_well(seen: Seen, fault: str
 
 
 def test_the_clocks_of_a_run_are_shown_with_what_is_wrong_with_them(seen: Seen) -> None:
-    found = {row["clock"]: row for row in seen.clocks["apart"]}
-    (reference,) = [clock for clock, row in found.items() if row["reference"]]
+    clocks = {row["clock"]: row for row in seen.clocks["apart"]}
+    (reference,) = [clock for clock, row in clocks.items() if row["reference"]]
     ahead = {"m0": -5000.0, "m1": 0.0, "m2": 0.7, "m3": 3e7}
-    for clock, row in found.items():
+    for clock, row in clocks.items():
         apart = row["ahead"] - (ahead[clock] - ahead[reference])
         assert abs(apart) <= row["within"] + 1e-6, clock
         assert row["within"] < 0.01
@@ -360,9 +362,9 @@ def test_the_clocks_of_a_run_are_shown_with_what_is_wrong_with_them(seen: Seen) 
 
 
 def test_a_producer_whose_clock_has_the_most_bounds_is_placed_and_is_no_reference(seen: Seen) -> None:
-    found = {row["clock"]: row for row in seen.clocks["a-busy-producer"]}
-    assert not found["m9"]["reference"]
-    assert all(row["placed"] > 0.9 and row["within"] < 0.05 for row in found.values())
+    clocks = {row["clock"]: row for row in seen.clocks["a-busy-producer"]}
+    assert not clocks["m9"]["reference"]
+    assert all(row["placed"] > 0.9 and row["within"] < 0.05 for row in clocks.values())
 
 
 def test_a_wait_is_only_known_where_its_clocks_are(seen: Seen) -> None:
@@ -378,11 +380,11 @@ def test_a_wait_is_only_known_where_its_clocks_are(seen: Seen) -> None:
 
 def test_a_producer_is_placed_by_the_majority_that_had_what_it_published(seen: Seen) -> None:
     """It shares its machine with the node that has each batch first: the promise of one copy says nothing of it."""
-    found = {row["clock"]: row for row in seen.clocks["beside-a-node"]}
-    assert found["m0"]["placed"] > 0.9
-    doubt = found["m0"]["within"] + found["m1"]["within"] + 1e-6
-    assert abs(found["m0"]["ahead"] - found["m1"]["ahead"] + 5000.0) <= doubt
-    assert not found["m0"]["findings"]
+    clocks = {row["clock"]: row for row in seen.clocks["beside-a-node"]}
+    assert clocks["m0"]["placed"] > 0.9
+    doubt = clocks["m0"]["within"] + clocks["m1"]["within"] + 1e-6
+    assert abs(clocks["m0"]["ahead"] - clocks["m1"]["ahead"] + 5000.0) <= doubt
+    assert not clocks["m0"]["findings"]
     assert (
         "is not to be placed"
         in {row["clock"]: row["findings"] for row in seen.clocks["a-node-without-history"]}["m0"]
@@ -501,9 +503,9 @@ def test_a_summary_shows_some_of_each_guarantee_and_each_cause_once() -> None:
             "verdict": said,
             "checked": count,
             "broken": broken,
-            "undecidable": left,
+            "undecidable": undecidable,
         }
-        for run, name, said, count, broken, left in (
+        for run, name, said, count, broken, undecidable in (
             ("r", "G1", "broken", many, many, 0),
             ("r", "G3", "broken", many, 1, 1),
             ("s", "G1", "not checked", 0, 0, 0),
@@ -543,7 +545,7 @@ def test_a_path_that_names_no_history_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"\x81\x00\n\x02", b'{"a": 1}\n'])
-def test_a_file_that_is_no_history_is_refused(text: bytes, tmp_path: Path) -> None:
+def test_what_is_no_history_is_refused(text: bytes, tmp_path: Path) -> None:
     """It was judged: nothing checked, and exit code 0."""
     path = tmp_path / "h.jsonl"
     path.write_bytes(text)
@@ -623,9 +625,9 @@ def test_two_simulated_runs_of_one_name_hold_nothing(tmp_path: Path) -> None:
         for row in Story("r").publish().rows
     ]
     (tmp_path / "h.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 2))
-    found, _ = audited([tmp_path], tmp_path / "parts")
-    assert found.runs[0]["lines"] == 2 * len(rows)
-    (row,) = found.remainder
+    result, _ = audited([tmp_path], tmp_path / "parts")
+    assert result.runs[0]["lines"] == 2 * len(rows)
+    (row,) = result.remainder
     assert (row["run"], row["detail"], row["count"], row["gap"], row["lossy"]) == (
         "r",
         "client:p",
@@ -648,12 +650,12 @@ class Screened:
     def judge(self, context: Context) -> Judged:
         total, made = Judged(), []
         for part in self.parts.map(lambda it: it):
-            found, other = (judge_part(part, context, screened=it) for it in (True, False))
-            assert sorted(found.findings, key=str) == sorted(other.findings, key=str)
-            assert vars(found.sums) == vars(other.sums)
+            screened, other = (judge_part(part, context, screened=it) for it in (True, False))
+            assert sorted(screened.findings, key=str) == sorted(other.findings, key=str)
+            assert vars(screened.sums) == vars(other.sums)
             self.checked += 1
-            made += found.made + found.got
-            total.add(found)
+            made += screened.made + screened.got
+            total.add(screened)
         derived.judge(made, context, total)
         return total
 

@@ -85,9 +85,9 @@ def test_the_truth_is_inside_intervals_of_a_few_round_trips(rates: tuple[float, 
     widths = checked(made, placed)
     assert widths[len(widths) // 2] < 0.005
     for number, rate in enumerate(rates):
-        found, doubt = placed.rates[f"m{number}"]
+        measured_rate, doubt = placed.rates[f"m{number}"]
         beside = (1 + rates[int(placed.reference[1])]) / (1 + rate) - 1
-        assert abs(found - beside) <= doubt + 1e-9, number
+        assert abs(measured_rate - beside) <= doubt + 1e-9, number
         assert doubt < 5e-4
 
 
@@ -134,9 +134,9 @@ def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -
     """A producer sends to all nodes and has no answer that bounds its clock; consumers and nodes know each other."""
     sent = [Bound("p", k, node, k, 0.001) for k in range(9) for node in ("m", "n", "o")]
     asked = [Bound("c", 0, node, 0, 0.001) for node in ("m", "n", "o")]
-    told = [Bound(it.late, 0, "c", 0, 0.001) for it in asked]
-    some = {"c": [0], "m": [0], "n": [0], "o": [0], "p": range(9)}
-    placed = place([*sent, *asked, *told], some, WIDTH_S)
+    answered = [Bound(it.late, 0, "c", 0, 0.001) for it in asked]
+    windows = {"c": [0], "m": [0], "n": [0], "o": [0], "p": range(9)}
+    placed = place([*sent, *asked, *answered], windows, WIDTH_S)
     assert placed.reference == "c"
     assert {it.clock for it in placed.windows} == {"c", "m", "n", "o"}
 

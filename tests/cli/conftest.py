@@ -32,13 +32,13 @@ def shell(request: pytest.FixtureRequest, shells: Callable[[float], Shell]) -> S
 @pytest.fixture
 def start(shell: Shell, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Start commands in processes of their own."""
-    begun: list[Running] = []
+    started: list[Running] = []
 
     def one(*arguments: str, before: Callable[[], None] = heard, out: int | None = None) -> Running:
-        begun.append(Running(shell, tmp_path, arguments, out, before))
-        return begun[-1]
+        started.append(Running(shell, tmp_path, arguments, out, before))
+        return started[-1]
 
     yield one
-    for running in begun:
+    for running in started:
         running.process.kill()
         running.process.communicate()

@@ -59,13 +59,13 @@ class Shell:
         """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks: that
         of a replica which missed the REJECT.
         """
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for line in self(
             f"peek {topic} --group {group} --which all --limit 100000 --complete --json"
         ).lines():
             state = "ready" if line["state"] == "held" else line["state"]
-            found[state] = found.get(state, 0) + 1
-        return found
+            counts[state] = counts.get(state, 0) + 1
+        return counts
 
 
 def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:

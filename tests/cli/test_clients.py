@@ -22,8 +22,8 @@ def test_a_client_is_added_with_its_rights_listed_and_revoked(tmp_path: Path) ->
     added = clients(path, "add", "shop", "--publish", "orders.*", "--consume", "mail", "g", "--json")
     token = json.loads(added.output)["token"]
     assert clients(path, "add", "boss", "--admin", "*").exit_code == 0
-    found = Clients(str(path), Log())
-    assert found.find(token) == Client("shop", ("orders.*",), (("mail", "g"),))
+    loaded = Clients(str(path), Log())
+    assert loaded.find(token) == Client("shop", ("orders.*",), (("mail", "g"),))
     assert token.partition(".")[2] not in path.read_text()
     listed = clients(path, "list").output
     assert "orders.*" in listed
@@ -33,8 +33,8 @@ def test_a_client_is_added_with_its_rights_listed_and_revoked(tmp_path: Path) ->
         "boss",
     ]
     assert clients(path, "revoke", "shop").exit_code == 0
-    assert [found.refresh(), found.refresh()] == [False, True], "a change counts when two looks are equal"
-    assert found.find(token) is None
+    assert [loaded.refresh(), loaded.refresh()] == [False, True], "a change counts when two looks are equal"
+    assert loaded.find(token) is None
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:

@@ -72,11 +72,11 @@ def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(pati
     assert shell(*take, "--id", ids[3], "--id", ids[1]).out == "b\nd\n"
     shell(*take, "--id", ids[0], "--no-ack")
     never = ids[0].rpartition("/")[0] + "/99"
-    some = shell(*take, "--id", ids[0], "--id", ids[1], "--id", ids[2], "--id", never, code=66)
-    assert some.out == "c\n"
-    assert f"{ids[0]} was not delivered to g: it is held for another " in some.err
-    assert f"{ids[1]} was not delivered to g: it is acked" in some.err
-    assert f"{never} was not delivered to g: no replica that answered knows it" in some.err
+    consumed = shell(*take, "--id", ids[0], "--id", ids[1], "--id", ids[2], "--id", never, code=66)
+    assert consumed.out == "c\n"
+    assert f"{ids[0]} was not delivered to g: it is held for another " in consumed.err
+    assert f"{ids[1]} was not delivered to g: it is acked" in consumed.err
+    assert f"{never} was not delivered to g: no replica that answered knows it" in consumed.err
     assert shell(*take, "--id", ids[4], "--exec", "cat; exit 0", "--json").lines()[0]["outcome"] == "acked"
     assert "leave out --max and --wait" in shell(*take, "--id", ids[4], "--max", "1", code=2).err
 
@@ -90,9 +90,9 @@ def test_peek_shows_each_state_and_takes_nothing(patient: Shell) -> None:
     shell("consume seen --group g --max 1")
     shell("consume seen --group g --max 1 --reject 60")
     shell("consume seen --group g --max 1 --no-ack")
-    found = shell("peek seen --group g --which all --json").lines()
-    states = [line["state"] for line in found]
-    (held,) = [line["id"] for line in found if line["state"] == "held"]
+    lines = shell("peek seen --group g --which all --json").lines()
+    states = [line["state"] for line in lines]
+    (held,) = [line["id"] for line in lines if line["state"] == "held"]
     never = held.rpartition("/")[0] + "/99"
     one = shell(f"peek seen --group g --id {held} --id {never} --json", code=66)
     assert [(line["id"], line["state"]) for line in one.lines()] == [(held, "held")]
@@ -105,13 +105,13 @@ def test_peek_shows_each_state_and_takes_nothing(patient: Shell) -> None:
 def test_the_life_of_a_message_is_shown(shell: Shell) -> None:
     mid = shell("publish lives a").out.strip()
     shell("consume lives --group g --max 1")
-    told = shell(f"show lives {mid}").out
-    assert told.startswith(f"{mid}\npublished ")
-    assert "\n    a\n" in told, "the payload"
-    assert told.count("\n  g: acked · token ") == told.count(": has the payload"), (
+    text = shell(f"show lives {mid}").out
+    assert text.startswith(f"{mid}\npublished ")
+    assert "\n    a\n" in text, "the payload"
+    assert text.count("\n  g: acked · token ") == text.count(": has the payload"), (
         "a block for those that agree"
     )
-    assert all(node in told for node in shell.cluster.nodes)
+    assert all(node in text for node in shell.cluster.nodes)
     (life,) = shell(f"show lives {mid} --json").lines()
     assert sorted((replica["node"], replica["payload"]) for replica in life["replicas"]) == [
         (node, True) for node in shell.cluster.nodes
@@ -127,16 +127,16 @@ def test_a_dead_letter_is_shown_with_its_stack_once(shell: Shell) -> None:
             raise ZeroDivisionError("a \x1b[31m text")
         except ZeroDivisionError as error:
             message.dead_letter(error)
-    told = shell("show deaths", str(message_id)).out
-    assert 1 <= told.count("died of rejected, ") <= 3
-    assert " failed attempt · token " in told
+    text = shell("show deaths", str(message_id)).out
+    assert 1 <= text.count("died of rejected, ") <= 3
+    assert " failed attempt · token " in text
     (line,) = shell("deadletters list deaths --group g --each --json").lines()
     assert (line["payload"], line["attempts"]) == ("x", 1)
     assert "  1 failed attempt\n" in shell("deadletters list deaths --group g --each").out
     assert "dead  1 failed attempt  ZeroDivisionError" in shell("peek deaths --group g --which dead").out
-    assert told.count("      Traceback (most recent call last):\n") == 1
-    assert "in test_a_dead_letter_is_shown_with_its_stack_once\n" in told
-    assert told.count("      ZeroDivisionError: a \\x1b[31m text\n") == 1
+    assert text.count("      Traceback (most recent call last):\n") == 1
+    assert "in test_a_dead_letter_is_shown_with_its_stack_once\n" in text
+    assert text.count("      ZeroDivisionError: a \\x1b[31m text\n") == 1
 
 
 def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shell) -> None:
@@ -158,8 +158,8 @@ def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell
     command = 'read -r text; [ "$text" = good ] || { echo "cannot parse $QUORUMQ_ATTEMPT" >&2; exit 3; }'
     options = ("--group", "g", "--exec", command, "--backoff", "0", "--tries", "2", "--json")
     done = shell("consume work", *options, "--max", "3").lines()
-    found = sorted((line["exit_code"], line["attempt"], line["outcome"]) for line in done)
-    assert found == [(0, 1, "acked"), (3, 1, "requeued"), (3, 2, "dead_lettered")]
+    outcomes = sorted((line["exit_code"], line["attempt"], line["outcome"]) for line in done)
+    assert outcomes == [(0, 1, "acked"), (3, 1, "requeued"), (3, 2, "dead_lettered")]
 
     (kind,) = shell("deadletters list work --group g --json").lines()
     assert kind["count"] == 1
@@ -300,19 +300,19 @@ def test_status_counts_what_is_ready_held_dead_and_done(patient: Shell) -> None:
     shell("consume counted --group g --max 2")
     shell("consume counted --group g --max 1 --dead-letter no")
     shell("consume counted --group g --max 1 --no-ack")
-    wanted = {"ready": 2, "held": 1, "dead": 1, "done": 2}
-    found: dict[str, Any] = {}
+    expected = {"ready": 2, "held": 1, "dead": 1, "done": 2}
+    status: dict[str, Any] = {}
     topic: dict[str, Any] = {}
 
     def is_told() -> bool:  # a replica that was not in the majority may be a moment behind
-        found.update(json.loads(shell("status --json").out))
-        topic.update(*[topic for topic in found["topics"] if topic["topic"] == "counted"])
-        return bool(topic["groups"]["g"] == wanted)
+        status.update(json.loads(shell("status --json").out))
+        topic.update(*[topic for topic in status["topics"] if topic["topic"] == "counted"])
+        return bool(topic["groups"]["g"] == expected)
 
     until(is_told, lambda: topic)
     assert topic["messages"] == 6
-    assert [node["node"] for node in found["nodes"]] == ["n1", "n2", "n3"]
-    assert all(node["up"] for node in found["nodes"])
+    assert [node["node"] for node in status["nodes"]] == ["n1", "n2", "n3"]
+    assert all(node["up"] for node in status["nodes"])
     one = {"QUORUMQ_NODES": shell.cluster.addresses[1]}
     result = CliRunner().invoke(main, ["status"], env=one)
     assert all(address in result.stdout for address in shell.cluster.addresses), (
@@ -344,8 +344,8 @@ def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_deliver
     finally:
         shell.cluster.start("n2")
         shell.cluster.start("n3")
-    found = json.loads(shell("status --json").out)
-    (node,) = [node for node in found["nodes"] if node["node"] == "n3"]
+    status = json.loads(shell("status --json").out)
+    (node,) = [node for node in status["nodes"] if node["node"] == "n3"]
     assert node["incarnation"] == 2
     assert 0 <= node["quarantine_s"] <= 2.04, "on a slow machine it is over before anybody asks"
     shell.cluster.wait_ready(quarantine=True)
@@ -453,9 +453,9 @@ def test_a_node_that_is_paused_is_not_ready() -> None:
 
 def test_whoever_waits_for_a_start_is_told_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "TELL_EVERY_S", 0.0)
-    told: list[str] = []
-    with LocalCluster(1, tell=told.append):
-        assert told[0] == "waiting: node n1 does not answer"
+    lines: list[str] = []
+    with LocalCluster(1, tell=lines.append):
+        assert lines[0] == "waiting: node n1 does not answer"
 
 
 def test_a_node_that_somebody_else_stopped_ends_cleanly_with_its_cluster() -> None:

@@ -149,10 +149,10 @@ def test_the_program_of_the_page_publishes_each_message_as_it_was(
         monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: nullcontext(client))
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
         exec(compile(program, "docs/operations.md", "exec"), {"__name__": "x"})
-        found = client.fetch("jobs", "g", max_wait=5.0, min_messages=3)
+        received = client.fetch("jobs", "g", max_wait=5.0, min_messages=3)
         assert client.fetch("jobs", "g") == []
     assert capsys.readouterr().out == "published 3 messages\n"
-    assert sorted((it.payload, it.key, it.headers) for it in found) == sorted(
+    assert sorted((it.payload, it.key, it.headers) for it in received) == sorted(
         (it.payload, it.key, dict(it.headers)) for it in messages
     )
 
@@ -263,8 +263,8 @@ def test_of_a_damaged_batch_all_but_the_damaged_message_is_read(cluster: Cluster
 
 def offset_of(path: Path, kind: type) -> int:
     """Where in the largest segment the last record of a type begins, and the one behind it says it was durable."""
-    found = [at for number, at in record_headers(segment(path).read_bytes()) if number == TYPE_OF[kind]]
-    return found[-1]
+    offsets = [at for number, at in record_headers(segment(path).read_bytes()) if number == TYPE_OF[kind]]
+    return offsets[-1]
 
 
 def test_past_damage_everything_is_read_that_can_be(cluster: Cluster, tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_of_batches_that_overlap_each_message_comes_once(tmp_path: Path) -> None
 def test_two_may_read_at_once(cluster: Cluster, tmp_path: Path) -> None:
     path = write(cluster, "a", tmp_path / "a")
     with OfflineDirectory(path, Now(0.0, 0)) as one, OfflineDirectory(path, Now(0.0, 0)) as other:
-        assert [found.seq for found in one.messages()] == [found.seq for found in other.messages()]
+        assert [message.seq for message in one.messages()] == [message.seq for message in other.messages()]
         with pytest.raises(StorageError, match="in use by another"):
             Journal.open(path, node="a", cluster_id="cluster")
     Journal.open(path, node="a", cluster_id="cluster").abandon()

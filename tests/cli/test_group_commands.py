@@ -83,14 +83,14 @@ def test_describe_shows_what_a_group_has_still_to_do(shell: Shell) -> None:
     publish(shell, "todo", 4)
     shell("consume todo --group g --max 1")
     die(shell, "todo", 1)
-    (found,) = shell("groups describe todo g --json").lines()
-    assert (found["ready"], found["dead"], len(found["partitions"])) == (2, 1, 1)
-    assert found["oldest"] >= 0
-    assert (found["delivered"], found["settled"]) == (2, 2), "one was acked, one died"
-    (reader,) = found["consumers"]
+    (group,) = shell("groups describe todo g --json").lines()
+    assert (group["ready"], group["dead"], len(group["partitions"])) == (2, 1, 1)
+    assert group["oldest"] >= 0
+    assert (group["delivered"], group["settled"]) == (2, 2), "one was acked, one died"
+    (reader,) = group["consumers"]
     assert (reader["delivered"], reader["address"]) == (2, "127.0.0.1")
     assert reader["software"] == SOFTWARE
-    assert found["partitions"][0]["consumers"] == found["consumers"]
+    assert group["partitions"][0]["consumers"] == group["consumers"]
     table = shell("groups describe todo g").out
     assert all(heading in table for heading in ("delivered/s", "read by", "machine"))
     assert "oldest" in table
@@ -160,8 +160,8 @@ def test_dead_letters_are_consumed_with_their_reasons(shell: Shell, topic: str, 
     die(shell, "queue", 3, "the printer is on fire")
     command = '[ "$(cat)" = 1 ]'
     options = "--max 3 --tries 1 --backoff 60 --json"
-    found = shell(f"consume {topic} --group {group} {options} --exec", command).lines()
-    assert sorted(line["outcome"] for line in found) == ["acked", "requeued", "requeued"]
+    lines = shell(f"consume {topic} --group {group} {options} --exec", command).lines()
+    assert sorted(line["outcome"] for line in lines) == ["acked", "requeued", "requeued"]
     assert len(shell(f"peek {topic} --group {group} --which delayed --json").lines()) == 2
     assert shell(f"consume {topic} --group {group} --wait 0.2").out == ""
     (kind,) = shell(f"deadletters list {topic} --group {group} --json").lines()
@@ -263,9 +263,9 @@ def test_a_console_shows_what_a_terminal_would_obey() -> None:
     out = io.StringIO()
     screen = console()
     screen.file, screen.width = out, 60
-    found = table(f"t{ESC}")
-    found.add_column(f"c{ESC}")
-    found.add_row(f"x{ESC}")
-    screen.print(found, f"y{ESC}", escape(f"z{ESC}"))
+    rich_table = table(f"t{ESC}")
+    rich_table.add_column(f"c{ESC}")
+    rich_table.add_row(f"x{ESC}")
+    screen.print(rich_table, f"y{ESC}", escape(f"z{ESC}"))
     assert out.getvalue().replace("\n", "").isprintable()
     assert "\\x1b]0;owned" in out.getvalue()

@@ -19,9 +19,9 @@ OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests loo
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_explains_itself(name: str) -> None:
-    found = main.get_command(click.Context(main), name)
-    assert found is not None
-    for path, command in commands(found, (name,)):
+    root = main.get_command(click.Context(main), name)
+    assert root is not None
+    for path, command in commands(root, (name,)):
         explains_itself(path, command)
 
 
@@ -66,10 +66,10 @@ def imported(args: list[str], exit_code: int) -> list[str]:
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     """The time that `quorumq --help` takes is the time of its imports."""
-    found = imported(["--help"], 0)
+    modules = imported(["--help"], 0)
     heavy = {"trio", "rich", "cbor2", "msgspec", "structlog", "sortedcontainers", "subprocess"}
-    assert not heavy & set(found)
-    assert [name for name in found if name.split(".")[0] == "quorumq"] == [
+    assert not heavy & set(modules)
+    assert [name for name in modules if name.split(".")[0] == "quorumq"] == [
         "quorumq",
         "quorumq.cli",
         "quorumq.cli.main",
@@ -83,9 +83,9 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
 
 def test_publishing_imports_the_client_and_nothing_beside_it() -> None:
     """Nine tenths of the time of one `quorumq publish` are its imports."""
-    found = imported(["publish", "jobs", "x", "--node", "127.0.0.1:1", "--timeout", "0.2"], 69)
-    assert not {"rich", "msgspec", "structlog", "asyncio", "concurrent.futures"} & set(found)
-    ours = [name for name in found if name.startswith("quorumq.")]
+    modules = imported(["publish", "jobs", "x", "--node", "127.0.0.1:1", "--timeout", "0.2"], 69)
+    assert not {"rich", "msgspec", "structlog", "asyncio", "concurrent.futures"} & set(modules)
+    ours = [name for name in modules if name.startswith("quorumq.")]
     beside = [name for name in ours if name.split(".")[1] not in ("cli", "client", "core", "history", "wire")]
     assert beside == ["quorumq.commands"]
     of_cli = [name for name in ours if name.startswith("quorumq.cli.")]
@@ -198,6 +198,6 @@ def test_nobody_there_says_where_it_was_tried_and_what_to_do() -> None:
     ],
 )
 def test_times_are_written_as_for_other_commands(option: str, text: str, said: str) -> None:
-    found = CliRunner().invoke(main, ["consume", "jobs", "--group", "g", option, text])
-    assert found.exit_code == 2
-    assert said in found.output
+    result = CliRunner().invoke(main, ["consume", "jobs", "--group", "g", option, text])
+    assert result.exit_code == 2
+    assert said in result.output

@@ -60,10 +60,10 @@ def test_a_plan_is_redriven_once_however_often_it_is_run(shell: Shell, tmp_path:
     assert len(plan.ids) == 6
     # Since the plan was made one dead letter was acked, which purges it, and one was redriven and died again.
     shell("consume planned --group g!dead --max 1")
-    left = shell("deadletters list planned --group g --each --json").lines()
+    remaining = shell("deadletters list planned --group g --each --json").lines()
     shell("deadletters redrive planned --group g --limit 1")
     again = shell("consume planned --group g --max 1 --dead-letter 'still no' --json").lines()
-    assert again[0]["id"] in [line["id"] for line in left]
+    assert again[0]["id"] in [line["id"] for line in remaining]
 
     first = shell("deadletters redrive --plan", str(plan), "--dry-run")
     words = "4 messages would be redriven, 1 had been redriven before, 1 purged meanwhile"
@@ -174,15 +174,15 @@ def test_a_lookup_finds_scattered_messages_and_no_others(shell: Shell) -> None:
         last._replace(producer_id=last.producer_id._replace(node="z")),
         last._replace(producer_id=last.producer_id._replace(k=last.producer_id.k + 1)),
     ]
-    wanted = [*names[::37], *names[300:320], names[150], *strangers]
+    requested = [*names[::37], *names[300:320], names[150], *strangers]
 
     async def look() -> dict[MessageId, Peek]:
         async with connect(shell.cluster.addresses) as client:
-            return await client.lookup("looked", "g", wanted)
+            return await client.lookup("looked", "g", requested)
 
-    found = trio.run(look)
-    assert set(found) == set(wanted) - set(strangers)
-    for name, peek in found.items():
+    peeks = trio.run(look)
+    assert set(peeks) == set(requested) - set(strangers)
+    for name, peek in peeks.items():
         assert peek.peeked.record.kind == Kind.DEAD
         assert peek.ids(name.partition.topic) == [name]
 

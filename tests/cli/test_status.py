@@ -36,9 +36,9 @@ def printed(width: int, *nodes: dict[str, Any], topic: str = "orders") -> str:
         "billing!dead": {"ready": 12, "held": 0, "dead": 0, "done": 1},
     }
     row = {"topic": topic, "partitions": 3, "messages": 8_888_888, "groups": groups, "kept_s": None}
-    found = {"cluster_id": "0123456789abcdef" * 2, "nodes": nodes, "topics": [row], "problems": []}
+    report = {"cluster_id": "0123456789abcdef" * 2, "nodes": nodes, "topics": [row], "problems": []}
     out = io.StringIO()
-    Console(file=out, width=width).print(_tables(found))
+    Console(file=out, width=width).print(_tables(report))
     return out.getvalue()
 
 
@@ -122,13 +122,15 @@ def test_a_topic_that_nobody_reads_is_named_where_a_disk_is_full() -> None:
 
 
 def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> None:
-    told = [
+    clients = [
         {"client": "billing", "address": "10.0.0.9", "ahead_s": -3600.0, "seen_s_ago": 1.0},
         {"client": "mail", "address": "10.0.0.8", "ahead_s": 2.5, "seen_s_ago": 1.0},
     ]
     (problem,) = [
         line
-        for line in _problems([node(1, clients_clock_wrong=2, clock_wrong=told), node(2, clock_wrong=[])], [])
+        for line in _problems(
+            [node(1, clients_clock_wrong=2, clock_wrong=clients), node(2, clock_wrong=[])], []
+        )
         if "time of day" in line
     ]
     assert problem.startswith("n1: 2 clients published with a time of day")

@@ -31,9 +31,9 @@ class Screen:
         monkeypatch.setattr(click, "echo", lambda text, **_: print(text, file=self.file))
 
     def lines(self) -> list[str]:
-        found = self.file.getvalue().splitlines()
-        assert max(map(len, found)) <= 80, found
-        return found
+        lines = self.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= 80, lines
+        return lines
 
     def has(self, *whole: str) -> None:
         """These stand there unbroken."""

@@ -79,13 +79,13 @@ def node(*, welcomes: bool) -> Iterator[str]:
 
 
 def test_every_command_that_talks_to_a_cluster_has_a_timeout() -> None:
-    found = {
+    names = {
         " ".join(path)
         for path, command in commands(main, ())
         if any(param.name == "nodes" and isinstance(param, click.Option) for param in command.params)
         and path not in (("dev",), ("init",))
     }
-    assert found - OTHERWISE == set(COMMANDS)
+    assert names - OTHERWISE == set(COMMANDS)
 
 
 @pytest.mark.parametrize("welcomes", [False, True], ids=["says nothing", "stands still after HELLO"])
@@ -103,11 +103,11 @@ def test_a_node_that_does_not_answer_is_given_up_when_the_time_is_over(welcomes:
 @pytest.mark.parametrize("listens", [True, False], ids=["a node that says nothing", "nobody"])
 def test_looking_for_a_node_takes_no_longer_than_the_timeout(listens: bool) -> None:
     async def took(address: str) -> float:
-        begun = trio.current_time()
+        began = trio.current_time()
         with pytest.raises(QuorumqError, match="no node answers"):
             async with cluster(Where((address,), 1.0)):
                 pass
-        return trio.current_time() - begun
+        return trio.current_time() - began
 
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

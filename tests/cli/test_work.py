@@ -72,8 +72,8 @@ def tasks(tmp_path: Path) -> None:
 
 def is_settled(shell: Shell, topic: str, dead: int) -> bool:
     """Whether nothing is left to do. What is acked may be reclaimed, and then is not counted any more."""
-    found = shell.states(topic)
-    return found.pop("dead", 0) == dead and not found.keys() - {"acked"}
+    counts = shell.states(topic)
+    return counts.pop("dead", 0) == dead and not counts.keys() - {"acked"}
 
 
 def left(shell: Shell, topic: str) -> int:
@@ -89,8 +89,8 @@ def both_begin(folder: Path) -> None:
 def stopped(worker: Running) -> dict[str, int]:
     """What a worker says that it has done, when it is told to stop."""
     assert worker.send(signal.SIGTERM) == 0
-    found: dict[str, int] = json.loads(worker.out.read_text())
-    return found
+    counts: dict[str, int] = json.loads(worker.out.read_text())
+    return counts
 
 
 @pytest.mark.e2e

@@ -145,12 +145,12 @@ def ask_first(client: Client, node: str) -> None:
 
 def failing(code: str, *, times: int, of: type) -> Callable[[str, object], ClientReply | None]:
     """An `answer` that fails so many requests of one type, then lets them through."""
-    left = times
+    remaining = times
 
     def answer(node: str, request: object) -> ClientReply | None:
-        nonlocal left
-        if isinstance(request, of) and left > 0:
-            left -= 1
+        nonlocal remaining
+        if isinstance(request, of) and remaining > 0:
+            remaining -= 1
             return Failed(code, f"as the test asked {node}", 2, 1)
         return None
 

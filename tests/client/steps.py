@@ -33,18 +33,18 @@ async def jobs(count: int = 0, *, nodes: int = 3, **topic: Any) -> AsyncIterator
 
 
 async def take(consumer: Consumer, count: int) -> list[Message]:
-    found = []
+    messages = []
     async for message in consumer:
-        found.append(message)
-        if len(found) == count:
+        messages.append(message)
+        if len(messages) == count:
             break
-    return found
+    return messages
 
 
 async def payloads(client: Client, topic: str = "jobs", group: str = "reader") -> list[bytes]:
     """Everything that is stored and was not fetched before, by a group."""
-    found = await client.fetch(topic, group, max_messages=10_000, max_wait=0.5)
-    return [message.payload for message in found]
+    messages = await client.fetch(topic, group, max_messages=10_000, max_wait=0.5)
+    return [message.payload for message in messages]
 
 
 @asynccontextmanager

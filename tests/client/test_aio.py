@@ -72,12 +72,12 @@ async def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
         assert message.is_live
         assert await message.ack() is Outcome.ACKED
         rest = []
-        async for some in consumer.batches(timeout=0.3):
-            rest += some
-            assert await consumer.ack(some) == [Outcome.ACKED] * len(some)
+        async for batch in consumer.batches(timeout=0.3):
+            rest += batch
+            assert await consumer.ack(batch) == [Outcome.ACKED] * len(batch)
         assert [one.payload for one in rest] == [b"two", b"three", *(b"%d" % n for n in range(600))]
-    listed = [found async for found in client.peek("jobs", "g", "all")]
-    assert {found.peeked.state for found in listed} == {"acked"}
+    listed = [peek async for peek in client.peek("jobs", "g", "all")]
+    assert {peek.peeked.state for peek in listed} == {"acked"}
 
 
 @looped
@@ -89,7 +89,7 @@ async def test_messages_are_rejected_given_up_extended_and_redriven(client: Clie
     (message,) = await client.fetch("jobs", "g", max_wait=5.0)
     assert message.attempt == 2
     await message.dead_letter(ValueError("no"))
-    letters = [found async for found in client.peek("jobs", "g", "dead")]
+    letters = [peek async for peek in client.peek("jobs", "g", "dead")]
     assert (await client.redrive("jobs", "g", letters)).messages == 1
     assert [one.payload for one in await client.fetch("jobs", "g", max_wait=5.0)] == [b"x"]
 
@@ -177,8 +177,8 @@ def test_a_cancelled_publish_ends_at_once_and_is_heard_of_no_more() -> None:
             cluster.answer = lambda node, request: None
             await client.publish("jobs", b"last")
             cluster.lag = 0.0
-            found = await client.fetch("jobs", "g", min_messages=5, max_wait=5.0)
-        assert {b"first", b"0", b"1", b"2", b"last"} <= {message.payload for message in found}
+            messages = await client.fetch("jobs", "g", min_messages=5, max_wait=5.0)
+        assert {b"first", b"0", b"1", b"2", b"last"} <= {message.payload for message in messages}
 
     asyncio.run(main())
 
@@ -313,13 +313,13 @@ async def test_a_pool_runs_coroutines_in_the_loop_and_functions_in_threads(clien
     await client.publish("others", b"plain")
     tasks = [Task("jobs", "g", handler, concurrency=2), Task("others", "g", plain)]
     working = asyncio.create_task(client.work_all(tasks, signals=False))
-    while len(seen) < 4 or [found async for found in client.peek("jobs", "g", "held")]:
+    while len(seen) < 4 or [peek async for peek in client.peek("jobs", "g", "held")]:
         await asyncio.sleep(0.01)
     await cancelled(working)
     assert sorted(seen) == [
         (b"bad", True, "me"), (b"good", True, "me"), (b"mine", True, "me"), (b"plain", False, "me")
     ]  # fmt: skip
-    states = [found.peeked.state async for found in client.peek("jobs", "g", "all")]
+    states = [peek.peeked.state async for peek in client.peek("jobs", "g", "all")]
     assert sorted(states) == ["acked", "acked", "dead"]
     assert CALLER.get() == "me"
 
@@ -356,7 +356,7 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
     working = asyncio.create_task(client.work("jobs", "g", handler, signals=False))
     await done.wait()
     await cancelled(working)
-    (letter,) = [found async for found in client.peek("jobs", "g", "dead")]
+    (letter,) = [peek async for peek in client.peek("jobs", "g", "dead")]
     assert letter.peeked.record.letter is not None
     assert letter.peeked.record.letter.error_class == "quorumq.core.values.errors.QuorumqError"
 
@@ -385,9 +385,9 @@ async def test_what_the_end_of_the_grace_interrupts_comes_again_once_its_corouti
     worked = await client.work("jobs", "g", handler, stop=stopping, grace=0.1, concurrency=3)
     assert (worked.done, worked.interrupted, worked.dead_lettered) == (1, 2, 0)
     assert sorted(ended) == [b"ends", b"fails", b"stops"]
-    left = await client.fetch("jobs", "g", max_messages=3)
-    assert {(message.attempt, message.interruptions) for message in left} == {(1, 1)}
-    assert len(left) == 2
+    interrupted = await client.fetch("jobs", "g", max_messages=3)
+    assert {(message.attempt, message.interruptions) for message in interrupted} == {(1, 1)}
+    assert len(interrupted) == 2
 
 
 @looped
@@ -402,8 +402,8 @@ async def test_an_event_stops_a_pool(client: Client) -> None:
         await client.publish("jobs", payload)
     worked = await client.work("jobs", "g", handler, stop=stopping)
     assert (worked.done, worked.signal) == (1, None)
-    (left,) = await client.fetch("jobs", "g")
-    assert left.attempt == 1
+    (again,) = await client.fetch("jobs", "g")
+    assert again.attempt == 1
 
 
 @looped

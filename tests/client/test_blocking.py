@@ -52,7 +52,7 @@ def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
         assert [message.payload for message in rest] == [b"two", b"three"]
         assert consumer.ack(rest) == [Outcome.ACKED] * 2
         assert consumer.next(timeout=0.05) is None
-    assert {found.peeked.state for found in client.peek("jobs", "g", "all")} == {"acked"}
+    assert {peek.peeked.state for peek in client.peek("jobs", "g", "all")} == {"acked"}
 
 
 def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
@@ -116,7 +116,7 @@ def test_many_threads_share_a_client_and_a_consumer(client: Client) -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(200)))
     assert sorted(seen, key=int) == [b"%d" % number for number in range(200)]
-    assert {found.peeked.state for found in client.peek("jobs", "g", "all")} == {"acked"}
+    assert {peek.peeked.state for peek in client.peek("jobs", "g", "all")} == {"acked"}
 
 
 def test_a_long_listing_comes_whole_and_may_be_left(client: Client) -> None:
@@ -126,7 +126,7 @@ def test_a_long_listing_comes_whole_and_may_be_left(client: Client) -> None:
     listing = client.peek("jobs", "g")
     assert next(listing).peeked.state == "ready"
     listing.close()
-    assert sum(found.peeked.span.size for found in client.peek("jobs", "g")) == 2100
+    assert sum(peek.peeked.span.size for peek in client.peek("jobs", "g")) == 2100
 
 
 def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
@@ -196,13 +196,15 @@ def test_what_is_there_is_taken_without_waiting(client: Client) -> None:
     client.producer("jobs").publish_many(b"%d" % number for number in range(10))
     with client.consumer("jobs", "g") as consumer:
         assert next(consumer).payload == b"0"
-        found: list[bytes] = []
+        payloads: list[bytes] = []
         end = time.monotonic() + PATIENCE_S
         while (
-            len(found) < 9 and time.monotonic() < end
+            len(payloads) < 9 and time.monotonic() < end
         ):  # who asks and does not wait is fetched for all the same
-            found += [message.payload for messages in consumer.batches(5, timeout=0) for message in messages]
-        assert found == [b"%d" % number for number in range(1, 10)]
+            payloads += [
+                message.payload for messages in consumer.batches(5, timeout=0) for message in messages
+            ]
+        assert payloads == [b"%d" % number for number in range(1, 10)]
         assert consumer.next(timeout=0) is None
 
 
@@ -251,12 +253,12 @@ def test_every_call_of_the_async_client_is_here() -> None:
             method = getattr(theirs, name)
             if callable(method):
                 expected = {one.name: one.default for one in inspect.signature(method).parameters.values()}
-                found = {
+                actual = {
                     one.name: one.default
                     for one in inspect.signature(getattr(ours, name)).parameters.values()
                 }
                 expected.pop("nursery", None)  # a thread of its own is in its place
-                assert expected.items() <= found.items(), name
+                assert expected.items() <= actual.items(), name
 
 
 @pytest.mark.e2e

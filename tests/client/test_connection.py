@@ -187,11 +187,11 @@ async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> 
 
 async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -> None:
     async with started() as (nursery, connection, node):
-        found: dict[int, m.ClientReply] = {}
+        replies: dict[int, m.ClientReply] = {}
         orphans: list[m.ClientReply] = []
 
         async def ask(index: int) -> None:
-            found[index] = await connection.ask(m.StatusRequest(), timeout=5.0)
+            replies[index] = await connection.ask(m.StatusRequest(), timeout=5.0)
 
         for index in range(3):
             nursery.start_soon(ask, index)
@@ -204,7 +204,7 @@ async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -
         for index in (3, 1, 0, 2):
             await node.answer(m.StatusReply({"n": index}), numbers[index])
         await trio.testing.wait_all_tasks_blocked()
-        assert found == {index: m.StatusReply({"n": index}) for index in range(3)}
+        assert replies == {index: m.StatusReply({"n": index}) for index in range(3)}
         assert orphans == [m.StatusReply({"n": 3})]
 
 

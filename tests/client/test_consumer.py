@@ -59,21 +59,21 @@ async def test_a_messages_life() -> None:
 
 async def test_every_message_once_by_many_workers() -> None:
     async with jobs(500, partitions=3) as (_, client):
-        found: list[bytes] = []
+        payloads: list[bytes] = []
         async with client.consumer("jobs", "g", prefetch=64) as consumer:
 
             async def work() -> None:
                 async for message in consumer:
                     await trio.sleep(0.01)
                     await message.ack()
-                    found.append(message.payload)
-                    if len(found) == 500:
+                    payloads.append(message.payload)
+                    if len(payloads) == 500:
                         nursery.cancel_scope.cancel()
 
             async with trio.open_nursery() as nursery:
                 for _ in range(5):
                     nursery.start_soon(work)
-        assert sorted(found, key=int) == [b"%d" % i for i in range(500)]
+        assert sorted(payloads, key=int) == [b"%d" % i for i in range(500)]
 
 
 async def test_in_batches() -> None:
@@ -145,21 +145,21 @@ async def test_leaving_gives_back_what_was_not_handed_over() -> None:
             assert left(cluster) == (100, 0)
         assert left(cluster) == (60, 40)
         assert len(cluster.of(LeaveRequest)) == 1
-        found = await client.fetch("jobs", "g", max_messages=1000)
-        assert len(found) == 40
-        assert {message.attempt for message in found} == {1}
+        messages = await client.fetch("jobs", "g", max_messages=1000)
+        assert len(messages) == 40
+        assert {message.attempt for message in messages} == {1}
 
 
 async def test_draining_gives_back_what_was_not_handed_over_and_keeps_what_was() -> None:
     async with jobs(100) as (cluster, client), client.consumer("jobs", "g", hold_time=10.0) as consumer:
-        found = await take(consumer, 60)
+        messages = await take(consumer, 60)
         await trio.testing.wait_all_tasks_blocked()
         await consumer.drain()
         assert left(cluster) == (60, 40)
         assert await take(consumer, 1) == []
         await trio.sleep(60.0)
-        assert all(message.is_live for message in found)
-        assert await consumer.ack(found) == [Outcome.ACKED] * 60
+        assert all(message.is_live for message in messages)
+        assert await consumer.ack(messages) == [Outcome.ACKED] * 60
 
 
 async def test_leaving_by_cancellation_gives_back_too() -> None:
@@ -196,21 +196,21 @@ async def test_a_fetch_that_is_answered_after_leaving_is_given_back() -> None:
 
 async def test_nothing_is_lost_when_iterating_is_cancelled() -> None:
     async with jobs(300) as (_, client):
-        found: list[bytes] = []
+        payloads: list[bytes] = []
         async with client.consumer("jobs", "g", prefetch=10, max_unsettled=300) as consumer:
             for round_ in range(400):
                 with trio.CancelScope() as scope:
                     if round_ % 2:
                         scope.cancel()
                     async for message in consumer:
-                        found.append(message.payload)
+                        payloads.append(message.payload)
                         break
-                if len(found) == 300:
+                if len(payloads) == 300:
                     break
             with trio.move_on_after(1.0):
                 async for message in consumer:
-                    found.append(message.payload)
-        assert sorted(found, key=int) == [b"%d" % i for i in range(300)]
+                    payloads.append(message.payload)
+        assert sorted(payloads, key=int) == [b"%d" % i for i in range(300)]
 
 
 # --------------------------------------------------------------------------------- extension
@@ -266,11 +266,11 @@ async def test_without_auto_extend_it_runs_out() -> None:
 
 async def test_settled_messages_are_let_go() -> None:
     async with jobs(6) as (_, client), client.consumer("jobs", "g") as consumer:
-        found = await take(consumer, 6)
+        messages = await take(consumer, 6)
         assert consumer.unsettled == 6
-        await consumer.ack(found[:3])
-        await found[3].reject(50.0)
-        await found[4].dead_letter(reason="no")
+        await consumer.ack(messages[:3])
+        await messages[3].reject(50.0)
+        await messages[4].dead_letter(reason="no")
         assert consumer.unsettled == 1
 
 
@@ -408,11 +408,11 @@ async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_eve
 ) -> None:
     async with jobs(100) as (_, client):
         async with client.consumer("jobs", "g", max_unsettled=10) as consumer:
-            found = await consumer.take(100)
-            assert len(found) == 10
+            messages = await consumer.take(100)
+            assert len(messages) == 10
             assert await consumer.take(100, timeout=11.0) == []
             assert "10 messages of group 'g' are not settled" in caplog.text
-            await consumer.ack(found[:4])
+            await consumer.ack(messages[:4])
             assert len(await consumer.take(100)) == 4
             caplog.clear()
             for _ in range(12):  # who asks for a moment each time waits as long
@@ -483,9 +483,9 @@ async def test_partitions_on_different_nodes_are_all_read() -> None:
             for i in range(600):
                 await producer.send(b"%d" % i, partition=i % 12)
         async with client.consumer("jobs", "g", hold_time=5.0, max_unsettled=600) as consumer:
-            found = await take(consumer, 600)
-        assert len({message.id for message in found}) == 600
-        assert {message.partition for message in found} == set(range(12))
+            messages = await take(consumer, 600)
+        assert len({message.id for message in messages}) == 600
+        assert {message.partition for message in messages} == set(range(12))
         got = await client.fetch("jobs", "h", max_messages=600, min_messages=600, max_wait=5.0)
         assert len({message.id for message in got}) == 600
         cluster.asked.clear()
@@ -519,11 +519,11 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
     async with jobs(nodes=5, partitions=12) as (cluster, client):
         consumer = client.consumer("jobs", "g")
         consumer.expects_topics = True
-        told: list[str] = []
+        refused: list[str] = []
 
         def answer(node: str, request: object) -> ClientReply | None:
-            if isinstance(request, Fetch) and request.partitions == first and len(told) < 3:
-                told.append(node)
+            if isinstance(request, Fetch) and request.partitions == first and len(refused) < 3:
+                refused.append(node)
                 return Failed("not-found", "no such topic")
             return None
 
@@ -538,7 +538,7 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
             first = next(iter(before))
             cluster.answer = answer
             await consumer.take(timeout=10.0)
-            assert len({*told}) == 3
+            assert len({*refused}) == 3
             after = await fetches()
         assert after.keys() == before.keys()
         assert max(after.values()) <= max(before.values())
@@ -570,16 +570,16 @@ async def test_several_topics() -> None:
             await client.create_topic(name)
             await publish(client, 5, name)
         async with client.consumer(["jobs", "mail"], "g") as consumer:
-            found = await take(consumer, 10)
-        assert sorted({message.topic for message in found}) == ["jobs", "mail"]
+            messages = await take(consumer, 10)
+        assert sorted({message.topic for message in messages}) == ["jobs", "mail"]
 
 
 async def test_a_consumer_of_one_node_asks_only_that() -> None:
     async with jobs(5) as (cluster, client):
         async with client.consumer("jobs", "g", node="c") as consumer:
-            found = await take(consumer, 5)
+            messages = await take(consumer, 5)
         assert {node for node, _ in cluster.of(Fetch)} == {"c"}
-        assert {message.fencing_token.node for message in found} == {"c"}
+        assert {message.fencing_token.node for message in messages} == {"c"}
         with pytest.raises(NotFound, match="no node 'z'"):
             async with client.consumer("jobs", "g", node="z"):
                 raise AssertionError
@@ -592,19 +592,19 @@ async def test_it_goes_on_at_another_node() -> None:
     async with fake_cluster(hold_time_max=5.0) as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         await publish(client, 50)
-        found: dict[object, None] = {}
+        ids: dict[object, None] = {}
         async with client.consumer("jobs", "g", hold_time=2.0, prefetch=5) as consumer:
             async for message in consumer:
                 await message.ack()
-                found[message.id] = None
-                if len(found) == 10:
+                ids[message.id] = None
+                if len(ids) == 10:
                     cluster.kill("a")
-                if len(found) == 30:
+                if len(ids) == 30:
                     cluster.hang_up("b")
                     cluster.hang_up("c")
-                if len(found) == 50:
+                if len(ids) == 50:
                     break
-        assert len(found) == 50
+        assert len(ids) == 50
 
 
 async def test_iterating_raises_when_nobody_answers_and_can_go_on_later() -> None:
@@ -643,9 +643,9 @@ async def test_a_damaged_record_is_left_out_and_the_others_are_handed_over() -> 
 
         cluster.read = damaged  # type: ignore[method-assign]
         async with client.consumer("jobs", "g", hold_time=3.0) as consumer:
-            found = await take(consumer, 4)
-            assert sorted(message.payload for message in found) == [b"0", b"1", b"2", b"4"]
-            await consumer.ack(found)
+            messages = await take(consumer, 4)
+            assert sorted(message.payload for message in messages) == [b"0", b"1", b"2", b"4"]
+            await consumer.ack(messages)
             cluster.read = read  # type: ignore[method-assign]
             (whole,) = await take(consumer, 1)
             assert (whole.payload, whole.attempt) == (b"3", 2)
@@ -673,11 +673,11 @@ async def test_fetch_waits_for_as_many_as_asked_for() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(later)
             began = trio.current_time()
-            found = await client.fetch("jobs", "g", min_messages=1, max_wait=60.0)
-            assert len(found) in (1, 2)
+            messages = await client.fetch("jobs", "g", min_messages=1, max_wait=60.0)
+            assert len(messages) in (1, 2)
             assert trio.current_time() - began == pytest.approx(7.0, abs=0.1)
             assert len(cluster.of(Fetch)) >= 3, "a node parks it for a tenth of the hold time"
-            rest = await client.fetch("jobs", "g", min_messages=6 - len(found), max_wait=30.0)
+            rest = await client.fetch("jobs", "g", min_messages=6 - len(messages), max_wait=30.0)
             # A quarter of the hold time after the first of them it is enough.
             assert 17.0 <= trio.current_time() - began <= 14.0 + 7.5
             assert 2 <= len(rest) <= 4
@@ -686,8 +686,8 @@ async def test_fetch_waits_for_as_many_as_asked_for() -> None:
 async def test_fetch_ends_after_its_wait() -> None:
     async with jobs(2) as (_, client):
         began = trio.current_time()
-        found = await client.fetch("jobs", "g", min_messages=3, max_wait=5.0)
-        assert len(found) == 2
+        messages = await client.fetch("jobs", "g", min_messages=3, max_wait=5.0)
+        assert len(messages) == 2
         assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
 
 
@@ -753,8 +753,8 @@ async def test_a_pattern_brings_what_matches_and_what_is_made_later() -> None:
             await client.create_topic(name)
             async with client.producer(name) as producer:
                 await producer.send(name.encode())
-        found = await client.fetch("orders.*", "once")
-        assert sorted(message.payload for message in found) == [b"orders.at", b"orders.de"]
+        messages = await client.fetch("orders.*", "once")
+        assert sorted(message.payload for message in messages) == [b"orders.at", b"orders.de"]
         async with client.consumer("orders.*", "g") as consumer:
             got = sorted([(await consumer.__anext__()).topic, (await consumer.__anext__()).topic])
             assert got == ["orders.at", "orders.de"]

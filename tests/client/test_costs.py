@@ -20,7 +20,7 @@ TRIO = ("/trio/_core/",)
 class Calls:
     """How many were counted, and how many of them in trio's core."""
 
-    found = 0
+    count = 0
     of_trio = 0
 
 
@@ -36,7 +36,7 @@ def counted() -> Iterator[Calls]:
         for entry in profiler.getstats():
             name = getattr(entry.code, "co_filename", "")
             if any(folder in name for folder in FOLDERS):
-                calls.found += entry.callcount
+                calls.count += entry.callcount
             elif any(folder in name for folder in TRIO):
                 calls.of_trio += entry.callcount
 
@@ -52,16 +52,16 @@ async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for
         async with client.consumer("jobs", "g", prefetch=MANY) as consumer:
             await trio.testing.wait_all_tasks_blocked()
             with counted() as consume:
-                found = []
-                while len(found) <= MANY:
-                    found += await consumer.take(MANY)
+                messages = []
+                while len(messages) <= MANY:
+                    messages += await consumer.take(MANY)
             with counted() as ack:
-                await client.ack(found)
+                await client.ack(messages)
             assert consumer.unsettled == 0
-        assert [message.id for message in found[1:]] == ids
-    assert publish.found <= 3_600
-    assert consume.found <= 1_000
-    assert ack.found <= 260
+        assert [message.id for message in messages[1:]] == ids
+    assert publish.count <= 3_600
+    assert consume.count <= 1_000
+    assert ack.count <= 260
 
 
 async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
@@ -81,7 +81,7 @@ async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
             with counted() as calls:
                 for _ in range(20):
                     await one()
-    assert calls.found <= 20 * 284
+    assert calls.count <= 20 * 284
     assert calls.of_trio <= 20 * 1243
 
 
@@ -91,6 +91,6 @@ def test_records_are_made_and_read_without_a_call_for_each() -> None:
         batch = pack_batch(
             PartitionId(b"t" * 16, 0), ProducerId("a", 1, 2, 3), 0, 0, encode_records(payloads)
         )
-        found = records_of(batch.header, 0, 1000, batch.body)
-    assert [message.payload for message in found] == payloads
-    assert calls.found < 100
+        messages = records_of(batch.header, 0, 1000, batch.body)
+    assert [message.payload for message in messages] == payloads
+    assert calls.count < 100

@@ -45,10 +45,10 @@ async def derive(client: Client, messages: list[Message], prefix: bytes = b"out 
 
 
 async def outputs(client: Client, group: str = "reader") -> list[bytes]:
-    found: list[bytes] = []
-    while some := await payloads(client, "out", group):  # some 128 of those of different sessions at a time
-        found += some
-    return sorted(found)
+    received: list[bytes] = []
+    while batch := await payloads(client, "out", group):  # some 128 of those of different sessions at a time
+        received += batch
+    return sorted(received)
 
 
 def sections(cluster: FakeCluster, seen: int = 0) -> list[tuple[Span, ...]]:
@@ -63,8 +63,8 @@ async def test_an_output_published_again_by_anyone_is_the_same_message() -> None
         await client.create_topic("out", partitions=3)
         messages = await inputs(client, 20, partitions=2)
         first = await derive(client, messages)
-        assert {found.producer_id.node for found in first} == {DERIVED}
-        assert [found.seq for found in first] == [item.id.seq for item in messages]
+        assert {id_.producer_id.node for id_ in first} == {DERIVED}
+        assert [id_.seq for id_ in first] == [item.id.seq for item in messages]
         async with connected(cluster, "b") as other:
             # As after a kill -9 between publish and ack: somebody else gets them, in other batches.
             await client.reject(messages)
@@ -115,7 +115,7 @@ async def test_more_partitions_later_do_not_move_a_retry() -> None:
         await client.create_topic("out", partitions=3)
         messages = await inputs(client, 12, partitions=6)
         first = await derive(client, messages)
-        assert {found.partition.number for found in first} == {0, 1, 2}
+        assert {id_.partition.number for id_ in first} == {0, 1, 2}
         await client.alter_topic("out", partitions=7)
         async with connected(cluster, "c") as later:
             assert (await later.topic("out")).born == 3
@@ -169,7 +169,7 @@ async def test_a_batch_closes_when_it_has_as_many_sections_as_it_may() -> None:
             for item in messages[1:]:
                 await producer.send(b"x", derived_from=item)
             cluster.hang_up("a")
-        assert max(len(found) for found in sections(cluster, seen)) == SECTIONS_MAX
+        assert max(len(spans) for spans in sections(cluster, seen)) == SECTIONS_MAX
         assert len(await outputs(client)) == len(messages)
 
 
@@ -293,8 +293,8 @@ def test_the_partition_of_an_output_does_not_depend_on_how_many_there_are_now(
         return Topic(b"o" * 16, "out", 1, 1, members, 5, STAMP_ZERO, born=born)
 
     source = SOURCE._replace(partition=PartitionId(b"i" * 16, number))
-    found = [derived_partition(source, key, topic(p), DefaultPartitioner()) for p in (born, born + more)]
-    assert found[0] == found[1] < born
+    chosen = [derived_partition(source, key, topic(p), DefaultPartitioner()) for p in (born, born + more)]
+    assert chosen[0] == chosen[1] < born
 
 
 @given(

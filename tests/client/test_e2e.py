@@ -50,7 +50,7 @@ async def publish_and_consume(nodes: LocalCluster) -> None:
         assert set(outcomes) == set(ids)
         assert sorted(map(int, payloads.values())) == list(range(COUNT))
         # At most one delivery of a message is told that it was the only one.
-        assert all(found.count(Outcome.ACKED) <= 1 for found in outcomes.values())
+        assert all(seen.count(Outcome.ACKED) <= 1 for seen in outcomes.values())
 
 
 @pytest.mark.e2e
@@ -97,4 +97,4 @@ async def raise_partitions(nodes: LocalCluster) -> None:
             nursery.cancel_scope.cancel()
     assert len(stored) == number, "each message has an id of its own"
     assert seen == stored
-    assert {found.partition.number for found in stored} == set(range(6))
+    assert {id_.partition.number for id_ in stored} == set(range(6))

@@ -13,18 +13,18 @@ from tests.client.steps import jobs
 async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
     async with jobs(partitions=3) as (cluster, client):
         ids = [await client.publish("jobs", b"%d" % n, partition=n % 3) for n in range(9)]
-        wanted = [ids[7], ids[2], ids[3], ids[2]]
-        found = await client.fetch("jobs", "g", ids=wanted, hold_time=5.0)
-        assert {message.id: message.payload for message in found} == {
+        requested = [ids[7], ids[2], ids[3], ids[2]]
+        messages = await client.fetch("jobs", "g", ids=requested, hold_time=5.0)
+        assert {message.id: message.payload for message in messages} == {
             ids[7]: b"7",
             ids[2]: b"2",
             ids[3]: b"3",
         }
         assert len(cluster.of(Fetch)) == 3, "each partition was asked once"
-        assert await client.fetch("jobs", "g", ids=wanted) == []
-        await client.ack(found)
+        assert await client.fetch("jobs", "g", ids=requested) == []
+        await client.ack(messages)
         rest = await client.fetch("jobs", "g", max_messages=9, min_messages=6, max_wait=1.0)
-        assert {message.id for message in rest} == set(ids) - set(wanted)
+        assert {message.id for message in rest} == set(ids) - set(requested)
         states = {name: peek.peeked.state for name, peek in (await client.lookup("jobs", "g", ids)).items()}
         assert set(states.values()) == {"acked", "held"}
         assert await client.fetch("jobs", "g", ids=[]) == []
@@ -33,8 +33,8 @@ async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
 async def test_many_ids_take_several_requests() -> None:
     async with jobs() as (_, client):
         ids = await client.producer("jobs").publish_many([b"%d" % n for n in range(2500)])
-        found = await client.fetch("jobs", "g", ids=ids[::-1])
-        assert {message.id for message in found} == set(ids)
+        messages = await client.fetch("jobs", "g", ids=ids[::-1])
+        assert {message.id for message in messages} == set(ids)
 
 
 async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
@@ -44,9 +44,9 @@ async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
         await trio.sleep(0.6)
         came: list[MessageId] = []
         sizes: list[int] = []
-        while found := await client.fetch("jobs", "g", ids=ids):
-            came += [message.id for message in found]
-            sizes.append(len(found))
+        while messages := await client.fetch("jobs", "g", ids=ids):
+            came += [message.id for message in messages]
+            sizes.append(len(messages))
         assert (sorted(came), sorted(sizes)) == (sorted(ids), [1, 2])
 
 

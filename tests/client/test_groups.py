@@ -51,10 +51,10 @@ async def listed(client: Client, which: str = "all", group: str = "g", topic: st
 
 
 async def counts(client: Client, group: str = "g") -> dict[str, int]:
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for item in await listed(client, group=group):
-        found[item.peeked.state] = found.get(item.peeked.state, 0) + item.peeked.span.size
-    return found
+        result[item.peeked.state] = result.get(item.peeked.state, 0) + item.peeked.span.size
+    return result
 
 
 async def dying(client: Client, count: int = 3) -> None:
@@ -304,13 +304,13 @@ async def test_what_expires_is_gone_where_the_topic_drops_it_and_the_backlog_cou
         await client.create_group("jobs", "g")
         await publish(client, 3)
         await trio.sleep(70.0)
-        found = await client.backlog("jobs", "g")
-        assert (found.ready, found.dead, found.dropped) == (0, 0, 3)
+        backlog = await client.backlog("jobs", "g")
+        assert (backlog.ready, backlog.dead, backlog.dropped) == (0, 0, 3)
         assert (await client.alter_topic("jobs", on_expiry="dead-letter")).on_expiry == "dead-letter"
         await publish(client, 2)
         await trio.sleep(70.0)
-        found = await client.backlog("jobs", "g")
-        assert (found.ready, found.dead, found.dropped) == (0, 2, 3)
+        backlog = await client.backlog("jobs", "g")
+        assert (backlog.ready, backlog.dead, backlog.dropped) == (0, 2, 3)
         with pytest.raises(UsageError, match="on_expiry is 'keep'"):
             await client.create_topic("mail", on_expiry="keep")  # type: ignore[arg-type]
 
@@ -328,11 +328,11 @@ async def test_a_backlog_counts_what_is_ready_held_delayed_and_dead_and_how_old_
         one, two, three = await client.fetch("jobs", "g", max_messages=3)
         await client.dead_letter([one], error=ValueError("no"))
         await two.reject(delay=30)
-        found = await client.backlog("jobs", "g")
-        assert found[:4] == (7, 1, 2, 1)
-        assert found.oldest == pytest.approx(3, abs=1)
-        assert [part.partition for part in found.partitions] == [0, 1]
-        assert sum(part.ready for part in found.partitions) == 7
+        backlog = await client.backlog("jobs", "g")
+        assert backlog[:4] == (7, 1, 2, 1)
+        assert backlog.oldest == pytest.approx(3, abs=1)
+        assert [part.partition for part in backlog.partitions] == [0, 1]
+        assert sum(part.ready for part in backlog.partitions) == 7
         cluster.kill("a")
         assert (await client.backlog("jobs", "g")).ready == 7, "the other replicas say so"
         await three.ack()
@@ -362,12 +362,12 @@ async def test_a_backlog_sums_what_all_nodes_delivered_and_settled_and_to_whom()
             return m.DescribeGroupReply(register.id, "g", parts, *reads.get(node, ()))
 
         cluster.answer = answer
-        found = await client.backlog("jobs", "g")
-        assert (found.ready, found.delivered, found.settled) == (6, 16, 14)
+        backlog = await client.backlog("jobs", "g")
+        assert (backlog.ready, backlog.delivered, backlog.settled) == (6, 16, 14)
         one, two = GroupConsumer("v", "1", "lib", "h", 7), GroupConsumer("v", "2", "lib", "h", 9)
-        assert found.consumers == (one, two)
-        assert [part.consumers for part in found.partitions] == [(one,), (one._replace(delivered=0), two)]
-        assert [part.settled for part in found.partitions] == [5, 9]
+        assert backlog.consumers == (one, two)
+        assert [part.consumers for part in backlog.partitions] == [(one,), (one._replace(delivered=0), two)]
+        assert [part.settled for part in backlog.partitions] == [5, 9]
         asked = {node for node, _ in cluster.of(m.DescribeGroup)}
         assert asked == {"a", "b", "c"}, "a node that has no replica has delivered all the same"
 

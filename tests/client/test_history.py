@@ -23,13 +23,13 @@ def written() -> tuple[io.StringIO, HistoryWriter]:
 
 def rows(file: io.StringIO, writer: HistoryWriter) -> list[Row]:
     writer.flush()
-    found = [json.loads(line) for line in file.getvalue().splitlines()]
-    assert [check_row(row) for row in found] == [""] * len(found)
-    return found
+    result = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [check_row(row) for row in result] == [""] * len(result)
+    return result
 
 
-def messages(found: list[Row]) -> int:
-    return sum(stop - start for row in found for _, start, stop in row["spans"])
+def messages(lines: list[Row]) -> int:
+    return sum(stop - start for row in lines for _, start, stop in row["spans"])
 
 
 async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
@@ -39,11 +39,11 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
             await client.create_topic("jobs")
             await publish(client, 20)
             async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
-                found = await take(consumer, 10)
-                await consumer.ack(found[:5])
-                await found[5].reject(1.0)
-                await found[6].dead_letter(reason="no")
-                await found[7].reject(interrupted=True)
+                taken = await take(consumer, 10)
+                await consumer.ack(taken[:5])
+                await taken[5].reject(1.0)
+                await taken[6].dead_letter(reason="no")
+                await taken[7].reject(interrupted=True)
                 await trio.sleep(3.0)  # what the application has is extended, what it has not goes back
             listed = [item async for item in client.peek("jobs", "g", "dead")]
             await client.redrive("jobs", "g", listed)
@@ -111,15 +111,15 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them_and_named_m
         assert await client.purge("jobs", "g", ids=[mid]) == 1
         assert await client.purge("jobs", "g") == 3
         now = await client.rewind("jobs", "g", "earliest")
-    found = [row for row in rows(file, writer) if row["kind"] in ("purge", "set_group")]
-    assert [(row["kind"], row["outcome"], row.get("rewind")) for row in found] == [
+    lines = [row for row in rows(file, writer) if row["kind"] in ("purge", "set_group")]
+    assert [(row["kind"], row["outcome"], row.get("rewind")) for row in lines] == [
         ("set_group", "invoke", False), ("set_group", "ok", False), ("purge", "invoke", None), ("purge", "named", None),
         ("purge", "invoke", None), ("purge", "ok", None), ("set_group", "invoke", True), ("set_group", "ok", True),
     ]  # fmt: skip
-    assert [len(row["spans"]) for row in found[2:4]] == [1, 1]
-    assert found[5]["messages"] == 3
-    assert (found[7]["generation"], found[7]["from_ms"]) == (now.generation, now.from_ms)
-    assert len({row["op"] for row in found}) == 4
+    assert [len(row["spans"]) for row in lines[2:4]] == [1, 1]
+    assert lines[5]["messages"] == 3
+    assert (lines[7]["generation"], lines[7]["from_ms"]) == (now.generation, now.from_ms)
+    assert len({row["op"] for row in lines}) == 4
 
 
 async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_leave_to_the_node() -> None:
@@ -131,12 +131,12 @@ async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_l
             await producer.send(b"x")
         with pytest.raises(Conflict):
             await client.create_topic("jobs", partitions=4)
-    found = [row for row in rows(file, writer) if row["kind"] == "set_topic"]
-    assert [(row["topic"], row["outcome"]) for row in found] == [
+    lines = [row for row in rows(file, writer) if row["kind"] == "set_topic"]
+    assert [(row["topic"], row["outcome"]) for row in lines] == [
         ("jobs", "invoke"), ("jobs", "ok"), ("jobs", "invoke"), ("jobs", "ok"), ("made", "invoke"), ("made", "ok"),
         ("jobs", "invoke"), ("jobs", "fail"),
     ]  # fmt: skip
-    invoked = found[::2]
+    invoked = lines[::2]
     defaults = {
         "retention_s": 0.0,
         "ttl_s": 0.0,
@@ -176,19 +176,19 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
         await client.purge("jobs", "g")
         assert sum(item.peeked.span.size for item in listed) == 2
     mine, theirs = rows(file, writer)[1:], rows(others, other)[1:]
-    told = [
+    calls = [
         (row["kind"], row["topic"], row["outcome"])
         for row in mine
         if row.get("outcome", "invoke") != "invoke"
     ]
-    assert told[:6] == [
+    assert calls[:6] == [
         ("set_topic", "jobs", "ok"), ("publish", "jobs", "ok"), ("delete_topic", "jobs", "ok"),
         ("set_topic", "jobs#1", "ok"), ("publish", "jobs#1", "ok"), ("set_group", "jobs#1", "ok"),
     ]  # fmt: skip
     assert {row["topic"] for row in mine if row["kind"] in ("list", "purge")} == {"jobs#1"}
-    told = [(row["kind"], row["topic"], row["outcome"]) for row in theirs if row["kind"] == "set_topic"]
-    told = [it for it in told if it[1] != "none"]
-    assert told == [
+    calls = [(row["kind"], row["topic"], row["outcome"]) for row in theirs if row["kind"] == "set_topic"]
+    calls = [it for it in calls if it[1] != "none"]
+    assert calls == [
         ("set_topic", "jobs", "invoke"), ("set_topic", "jobs", "fail"),
         ("set_topic", "jobs#1", "invoke"), ("set_topic", "jobs#1", "ok"),
     ]  # fmt: skip
@@ -226,15 +226,19 @@ async def test_what_is_derived_from_what_is_written_before_it_is_published() -> 
         await client.create_topic("jobs")
         await client.create_topic("out")
         await publish(client, 5)
-        found = await client.fetch("jobs", "g")
-        assert len(found) == 5
+        messages = await client.fetch("jobs", "g")
+        assert len(messages) == 5
         async with client.producer("out") as producer:
-            for message in (*found[:2], *found[3:], found[0]):  # the first one twice: it is one output
+            for message in (
+                *messages[:2],
+                *messages[3:],
+                messages[0],
+            ):  # the first one twice: it is one output
                 for index in (0, 1):
                     await producer.send(b"%d" % index + message.payload, derived_from=message, index=index)
     lines = [row for row in rows(file, writer) if row["kind"] in ("derive", "publish")]
     made = [row for row in lines if row["kind"] == "derive"]
-    first = found[0]
+    first = messages[0]
     producer_id = producer_id_text(first.id.producer_id)
     assert [row["into"]["index"] for row in made] == [0, 1]
     published = [row for row in lines if row["kind"] == "publish" and row["topic"] == "out"]

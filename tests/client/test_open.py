@@ -122,10 +122,10 @@ def test_leaving_a_blocking_client_flushes_and_leaving_it_by_an_exception_does_n
         pendings = [kept.send(b"x") for _ in range(100)]
     assert all(pending.inner._outcome() for pending in pendings)
     with pytest.raises(ZeroDivisionError), connect() as client:  # noqa: PT012
-        left = client.producer("jobs", linger=60.0)
-        assert left.publish(b"x")
-        client.portal.call(hold_up, left)
-        pending = left.send(b"x")
+        producer = client.producer("jobs", linger=60.0)
+        assert producer.publish(b"x")
+        client.portal.call(hold_up, producer)
+        pending = producer.send(b"x")
         raise ZeroDivisionError
     with pytest.raises(NotStored):
         pending.inner._outcome()
@@ -139,12 +139,12 @@ async def test_a_client_beyond_its_quota_waits_as_long_as_it_is_told_and_asks_th
     async with jobs() as (cluster, client):
         ask_first(client, "a")
         asked = len(cluster.asked)
-        left = [2]
+        refusals = [2]
 
         def answer(node: str, request: object) -> m.Failed | None:
-            if not left[0]:
+            if not refusals[0]:
                 return None
-            left[0] -= 1
+            refusals[0] -= 1
             return m.Failed("busy", "slower", delay=0.7)
 
         cluster.answer = answer
@@ -152,7 +152,7 @@ async def test_a_client_beyond_its_quota_waits_as_long_as_it_is_told_and_asks_th
         await client.metadata()
         assert trio.current_time() - began == pytest.approx(1.4, abs=0.05)
         assert {node for node, _ in cluster.asked[asked:]} == {"a"}
-        left[0] = 1_000
+        refusals[0] = 1_000
         began = trio.current_time()
         with pytest.raises(Busy, match="slower"):
             await client.metadata(timeout=1.0)

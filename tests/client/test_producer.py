@@ -119,8 +119,8 @@ async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> No
             pendings = [await producer.send(b"x" * 40, partition=i % 2) for i in range(20)]
             ids = [await pending.wait() for pending in pendings]
         for number in (0, 1):
-            assert [found.seq for found in ids if found.partition.number == number] == list(range(10))
-        assert len({found.producer_id for found in ids}) == 1
+            assert [id_.seq for id_ in ids if id_.partition.number == number] == list(range(10))
+        assert len({id_.producer_id for id_ in ids}) == 1
         assert len(cluster.of(OpenSession)) == 1
 
 
@@ -241,7 +241,7 @@ async def test_a_lost_answer_makes_no_second_message() -> None:
         repeated = [request.batch.raw for node, request in published if node == "b"][1:]
         others = {bytes(request.batch.raw) for node, request in published if node != "b"}
         assert {bytes(raw) for raw in repeated} <= others, "a retry sends the same bytes"
-        assert [found.seq for found in ids] == list(range(1, 50))
+        assert [id_.seq for id_ in ids] == list(range(1, 50))
         assert len(await payloads(client)) == 50
 
 
@@ -732,9 +732,9 @@ async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_does_no
             await producer.send(b"too late", delay=10.0, ttl=20.0)
         assert await payloads(client) == []
         await trio.sleep(25.0)
-        while not (found := await payloads(client)):
+        while not (received := await payloads(client)):
             await trio.sleep(0.5)
-        assert found == [b"late"]
+        assert received == [b"late"]
         assert 30.0 <= trio.current_time() - began < 33.0
 
 

@@ -77,9 +77,9 @@ with connect(sys.argv[1:]) as client:
         for style, program in programs.items():
             died = subprocess.run([sys.executable, "-c", program, *cluster.addresses], env=dict(os.environ))
             assert died.returncode == 9, style
-            found = client.fetch("jobs", "g", min_messages=10, max_wait=PATIENCE_S)
-            assert sorted(message.payload for message in found) == [b"%d" % number for number in range(10)]
-            client.ack(found)
+            messages = client.fetch("jobs", "g", min_messages=10, max_wait=PATIENCE_S)
+            assert sorted(message.payload for message in messages) == [b"%d" % number for number in range(10)]
+            client.ack(messages)
 
 
 # --------------------------------------------------------------------------------- publish
@@ -90,7 +90,7 @@ async def test_publish_returns_when_a_majority_has_it_and_lingers_for_nobody() -
         producer = client.producer("jobs", linger=5.0)
         began = trio.current_time()
         ids = [await producer.publish(b"x") for _ in range(3)]
-        assert [found.seq for found in ids] == [0, 1, 2]
+        assert [id_.seq for id_ in ids] == [0, 1, 2]
         assert trio.current_time() == began
         cluster.mute.update("abc")
         with trio.move_on_after(1.0) as scope:
@@ -293,20 +293,20 @@ async def test_many_are_published_in_batches_and_their_ids_are_in_order() -> Non
         producer = client.producer("jobs")
         ids = await producer.publish_many((b"%d" % number for number in range(1000)), headers={"n": 1})
         assert len(sizes(cluster)) < 40
-        found = await client.fetch("jobs", "g", max_messages=1000, max_wait=0.5)
-        assert {message.id: message.payload for message in found} == {
+        messages = await client.fetch("jobs", "g", max_messages=1000, max_wait=0.5)
+        assert {message.id: message.payload for message in messages} == {
             name: b"%d" % number for number, name in enumerate(ids)
         }
-        assert {message.headers["n"] for message in found} == {1}
+        assert {message.headers["n"] for message in messages} == {1}
         assert await producer.publish_many([]) == []
 
 
 async def test_each_of_many_may_have_options_of_its_own() -> None:
     async with jobs(partitions=4) as (_, client):
-        some = [b"a", NewMessage(b"b", partition=2, key=b"other"), NewMessage(b"c")]
-        await client.producer("jobs").publish_many(some, key=b"k", partition=1)
-        found = await client.fetch("jobs", "g", max_wait=0.5)
-        assert {message.payload: (message.partition, message.key) for message in found} == {
+        batch = [b"a", NewMessage(b"b", partition=2, key=b"other"), NewMessage(b"c")]
+        await client.producer("jobs").publish_many(batch, key=b"k", partition=1)
+        messages = await client.fetch("jobs", "g", max_wait=0.5)
+        assert {message.payload: (message.partition, message.key) for message in messages} == {
             b"a": (1, b"k"), b"b": (2, b"other"), b"c": (1, b"k"),
         }  # fmt: skip
 
@@ -401,8 +401,8 @@ def test_what_the_messages_raise_comes_out_when_those_before_are_stored(front: s
                 client.producer("jobs").publish_many(messages())
             return [message.payload for message in client.fetch("jobs", "g", max_messages=1000)]
 
-    found = trio.run(on_trio) if front == "trio" else in_threads()
-    assert found == [b"%d" % number for number in range(300)]
+    received = trio.run(on_trio) if front == "trio" else in_threads()
+    assert received == [b"%d" % number for number in range(300)]
 
 
 def test_the_same_without_async() -> None:

@@ -55,9 +55,9 @@ PRODUCER_ID = ProducerId("a", 1, 2, 3)
 async def fetched(cluster: FakeCluster, client: Client, count: int, **more: object) -> list[Message]:
     await client.create_topic("jobs")
     await publish(client, count)
-    found = await client.fetch("jobs", "g", max_messages=count, **more)  # type: ignore[arg-type]
-    assert len(found) == count
-    return found
+    messages = await client.fetch("jobs", "g", max_messages=count, **more)  # type: ignore[arg-type]
+    assert len(messages) == count
+    return messages
 
 
 @asynccontextmanager
@@ -71,14 +71,14 @@ async def held(count: int, **more: object) -> AsyncIterator[tuple[FakeCluster, C
 
 
 async def test_many_acks_are_one_request_and_each_hears_its_own_verdict() -> None:
-    async with held(100) as (cluster, _, found):
+    async with held(100) as (cluster, _, messages):
         outcomes: list[Outcome] = []
 
         async def ack(message: Message) -> None:
             outcomes.append(await message.ack())
 
         async with trio.open_nursery() as nursery:
-            for message in found:
+            for message in messages:
                 nursery.start_soon(ack, message)
         assert outcomes == [Outcome.ACKED] * 100
         (asked,) = cluster.of(AckRequest)
@@ -87,25 +87,25 @@ async def test_many_acks_are_one_request_and_each_hears_its_own_verdict() -> Non
 
 
 async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together() -> None:
-    async with held(50) as (cluster, _, found):
+    async with held(50) as (cluster, _, messages):
         began = trio.current_time()
-        for message in found[:10]:
+        for message in messages[:10]:
             await message.ack()
         assert trio.current_time() == began
         assert len(cluster.of(AckRequest)) == 10
         cluster.asked.clear()
         cluster.mute.update("abc")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(found[10].ack)
+            nursery.start_soon(messages[10].ack)
             await trio.testing.wait_all_tasks_blocked()
-            for message in found[11:]:
+            for message in messages[11:]:
                 nursery.start_soon(message.ack)
             await trio.testing.wait_all_tasks_blocked()
             assert len(cluster.of(AckRequest)) == 1
             await trio.sleep(0.006)
             assert len(cluster.of(AckRequest)) == 2, "after its linger it goes beside the first"
             cluster.wake("a")
-        assert {message.outcome for message in found} == {Outcome.ACKED}
+        assert {message.outcome for message in messages} == {Outcome.ACKED}
 
 
 async def test_what_is_to_be_repeated_is_raised_before_what_never_will_be() -> None:
@@ -144,10 +144,10 @@ def test_the_foremost_failure() -> None:
 
 
 async def test_one_refused_receipt_refuses_no_other() -> None:
-    async with held(5) as (_, client, found):
-        signed = bytearray(found[0].receipt.signed)
+    async with held(5) as (_, client, messages):
+        signed = bytearray(messages[0].receipt.signed)
         signed[5] ^= 1
-        forged = client.ticket(found[0].receipt._replace(signed=bytes(signed)))
+        forged = client.ticket(messages[0].receipt._replace(signed=bytes(signed)))
         results: dict[str, object] = {}
 
         async def ack(name: str, tickets: list[Settleable]) -> None:
@@ -157,9 +157,9 @@ async def test_one_refused_receipt_refuses_no_other() -> None:
                 results[name] = exc
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ack, "good", found[:3])
+            nursery.start_soon(ack, "good", messages[:3])
             nursery.start_soon(ack, "forged", [forged])
-            nursery.start_soon(ack, "other", found[3:])
+            nursery.start_soon(ack, "other", messages[3:])
         assert results["good"] == [Outcome.ACKED] * 3
         assert results["other"] == [Outcome.ACKED] * 2
         assert isinstance(results["forged"], BadReceipt)
@@ -169,10 +169,10 @@ async def test_one_refused_receipt_refuses_no_other() -> None:
 
 
 async def test_a_lost_answer_is_asked_for_again_and_promises_no_more() -> None:
-    async with held(5) as (cluster, client, found):
+    async with held(5) as (cluster, client, messages):
         lost = iter([True, True, False])
         cluster.lose = lambda node, request: isinstance(request, AckRequest) and next(lost)
-        assert await client.ack(found) == [Outcome.ACKED] * 5
+        assert await client.ack(messages) == [Outcome.ACKED] * 5
         assert [node for node, _ in cluster.of(AckRequest)] == ["a", "b", "c"] or len(
             cluster.of(AckRequest)
         ) == 3
@@ -188,8 +188,8 @@ async def test_an_ack_after_the_hold_says_so() -> None:
 
 
 async def test_only_what_is_unknown_is_asked_again() -> None:
-    async with held(10) as (cluster, client, found):
-        done = found[0].delivery.receipt.span
+    async with held(10) as (cluster, client, messages):
+        done = messages[0].delivery.receipt.span
 
         def answer(node: str, request: object) -> SettleReply | None:
             if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
@@ -204,51 +204,51 @@ async def test_only_what_is_unknown_is_asked_again() -> None:
             return SettleReply(tuple(said))
 
         cluster.answer = answer
-        assert await client.ack(found) == [Outcome.ACKED] * 10
+        assert await client.ack(messages) == [Outcome.ACKED] * 10
         _, second = cluster.of(AckRequest)
         asked = [span for item in second[1].items for span in item.spans]
-        assert sum(span.size for span in asked) == 10 - len({message.delivery for message in found})
+        assert sum(span.size for span in asked) == 10 - len({message.delivery for message in messages})
         assert done.start not in {span.start for span in asked}
 
 
 async def test_giving_up_says_whether_it_may_have_happened() -> None:
     async with fake_cluster() as cluster, connected(cluster, attempt_timeout=0.5) as client:
-        found = await fetched(cluster, client, 3)
+        messages = await fetched(cluster, client, 3)
         await cluster.cut_off()
         with pytest.raises(NotStored, match="ack of 1 message of jobs"):
-            await found[0].ack(timeout=2.0)
+            await messages[0].ack(timeout=2.0)
         cluster.refuse.clear()
         cluster.mute.update("abc")
         with pytest.raises(OutcomeUnknown, match="repeat it"):
-            await found[0].ack(timeout=2.0)
-        assert isinstance(found[0].failure, OutcomeUnknown)
+            await messages[0].ack(timeout=2.0)
+        assert isinstance(messages[0].failure, OutcomeUnknown)
         cluster.mute.clear()
-        assert await found[0].ack() is Outcome.ACKED
-        assert found[0].failure is None
+        assert await messages[0].ack() is Outcome.ACKED
+        assert messages[0].failure is None
 
 
 async def test_a_node_that_does_not_know_the_topic_is_not_the_last_word() -> None:
-    async with held(1) as (cluster, _, found):
+    async with held(1) as (cluster, _, messages):
         cluster.answer = failing("not-found", times=1, of=AckRequest)
-        assert await found[0].ack() is Outcome.ACKED
+        assert await messages[0].ack() is Outcome.ACKED
 
 
 # ------------------------------------------------------------------------------ cancellation
 
 
 async def test_a_cancelled_ack_may_happen_and_hangs_nobody() -> None:
-    async with held(3) as (cluster, _, found):
+    async with held(3) as (cluster, _, messages):
         with trio.CancelScope() as scope:
             scope.cancel()
-            await found[0].ack()
+            await messages[0].ack()
         assert cluster.of(AckRequest) == []
         with trio.move_on_after(0.5):
             cluster.mute.update("abc")
-            await found[1].ack()
+            await messages[1].ack()
         cluster.wake("a")
-        assert await found[2].ack() is Outcome.ACKED
-        assert await found[1].ack() is Outcome.ACKED
-        assert await found[0].ack() is Outcome.ACKED
+        assert await messages[2].ack() is Outcome.ACKED
+        assert await messages[1].ack() is Outcome.ACKED
+        assert await messages[0].ack() is Outcome.ACKED
 
 
 # ---------------------------------------------------------------------------- reject, letters
@@ -266,7 +266,7 @@ async def test_who_still_waits_when_the_client_is_closed_hears_of_it() -> None:
 
     async with fake_cluster() as cluster, trio.open_nursery() as nursery:
         async with connected(cluster) as client:
-            found = await fetched(cluster, client, 2)
+            messages = await fetched(cluster, client, 2)
             producer = await client.producer("jobs").__aenter__()
             await client.create_topic("silent")
             consumer = await client.consumer("silent", "g").__aenter__()
@@ -276,14 +276,14 @@ async def test_who_still_waits_when_the_client_is_closed_hears_of_it() -> None:
             cluster.mute.update("abc")
             pending = await producer.send(b"1")
             nursery.start_soon(wait, "publish", pending.wait)
-            nursery.start_soon(wait, "first ack", found[0].ack)
+            nursery.start_soon(wait, "first ack", messages[0].ack)
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(wait, "queued ack", found[1].ack)
+            nursery.start_soon(wait, "queued ack", messages[1].ack)
             await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(1.0):
             while len(heard) < 4:
                 await trio.sleep(0.01)
-    assert {name: type(found) for name, found in heard.items()} == {
+    assert {name: type(error) for name, error in heard.items()} == {
         "publish": OutcomeUnknown,
         "next": StopAsyncIteration,
         "first ack": OutcomeUnknown,
@@ -292,12 +292,12 @@ async def test_who_still_waits_when_the_client_is_closed_hears_of_it() -> None:
 
 
 async def test_reject_requeues_after_its_delay() -> None:
-    async with held(3) as (cluster, client, found):
-        await found[0].reject()
-        assert found[0].outcome is Outcome.REQUEUED
+    async with held(3) as (cluster, client, messages):
+        await messages[0].reject()
+        assert messages[0].outcome is Outcome.REQUEUED
         (again,) = await client.fetch("jobs", "g")
-        assert (again.payload, again.attempt) == (found[0].payload, 2)
-        await client.reject(found[1:], delay=5.0)
+        assert (again.payload, again.attempt) == (messages[0].payload, 2)
+        await client.reject(messages[1:], delay=5.0)
         assert len(cluster.of(RejectRequest)) == 2
         assert await client.fetch("jobs", "g") == []
         await trio.sleep(5.1)
@@ -312,15 +312,15 @@ async def test_reject_requeues_after_its_delay() -> None:
         ):
             await again.dead_letter(reason="too late")
         with pytest.raises(UsageError, match="delay"):
-            await found[0].reject(-1.0)
+            await messages[0].reject(-1.0)
 
 
 async def test_a_reject_that_names_no_delay_takes_the_topics_backoff() -> None:
     async with jobs(1, backoff=(2.0, 7.0), max_deliveries=50) as (_, client):
         for wait in (2.0, 7.0, 7.0):
-            (found,) = await client.fetch("jobs", "g")
+            (message,) = await client.fetch("jobs", "g")
             rejected = trio.current_time()
-            await found.reject()
+            await message.reject()
             while not (again := await client.fetch("jobs", "g")):
                 await trio.sleep(0.05)
             assert wait - 0.001 < trio.current_time() - rejected < wait + 0.5
@@ -328,13 +328,13 @@ async def test_a_reject_that_names_no_delay_takes_the_topics_backoff() -> None:
 
 
 async def test_a_rejects_lost_answer_is_asked_for_again() -> None:
-    async with held(2) as (cluster, _, found):
+    async with held(2) as (cluster, _, messages):
         lost = iter([True, False])
         cluster.lose = lambda node, request: isinstance(request, RejectRequest) and next(lost)
-        await found[0].reject(60.0)
+        await messages[0].reject(60.0)
         lost = iter([True, False])
-        await found[1].dead_letter(reason="no")
-        assert [message.outcome for message in found] == [Outcome.REQUEUED, Outcome.DEAD_LETTERED]
+        await messages[1].dead_letter(reason="no")
+        assert [message.outcome for message in messages] == [Outcome.REQUEUED, Outcome.DEAD_LETTERED]
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -428,16 +428,16 @@ async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> No
 
 
 async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
-    async with held(2, hold_time=4.0) as (cluster, client, found):
+    async with held(2, hold_time=4.0) as (cluster, client, messages):
         await trio.sleep(3.0)
-        await client.extend(found[:1], 10.0)
-        assert found[0].deadline == pytest.approx(trio.current_time() + 9.8)
+        await client.extend(messages[:1], 10.0)
+        assert messages[0].deadline == pytest.approx(trio.current_time() + 9.8)
         await trio.sleep(2.0)
-        assert [message.is_live for message in found] == [True, False]
+        assert [message.is_live for message in messages] == [True, False]
         with pytest.raises(HoldLost):
-            await client.extend(found)
-        assert found[0].failure is None
-        assert isinstance(found[1].failure, HoldLost)
+            await client.extend(messages)
+        assert messages[0].failure is None
+        assert isinstance(messages[1].failure, HoldLost)
         (_, first), *_ = cluster.of(ExtendRequest)
         assert first.sent_at == pytest.approx(3.0, abs=0.01)
 
@@ -455,8 +455,8 @@ async def test_what_an_extension_fails_with_is_not_what_an_ack_at_the_same_time_
 
 
 async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -> None:
-    async with held(2) as (cluster, client, found):
-        wrong = client.ticket(found[0].receipt)
+    async with held(2) as (cluster, client, messages):
+        wrong = client.ticket(messages[0].receipt)
         wrong.delivery.signed = wrong.delivery.signed[:-1] + bytes((wrong.delivery.signed[-1] ^ 1,))
         heard: list[BaseException] = []
 
@@ -475,11 +475,11 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
                 and len(request.items) == 1
                 else None
             )
-            nursery.start_soon(ack, found[1], 1.0)
+            nursery.start_soon(ack, messages[1], 1.0)
             nursery.start_soon(ack, wrong, 2.0)
             for _ in range(20):
                 await trio.sleep(0.1)
-                await found[1].extend()
+                await messages[1].extend()
         assert sorted(type(error).__name__ for error in heard) == ["OutcomeUnknown", "OutcomeUnknown"], heard
         assert not [error for error in heard if "closed" in str(error)], heard
 
@@ -489,7 +489,7 @@ async def test_an_extension_counts_from_before_it_was_sent() -> None:
     async with fake_cluster() as cluster:
         skew = 0.0
         async with connected(cluster, clock=lambda: trio.current_time() + skew) as client:
-            found = await fetched(cluster, client, 1, hold_time=4.0)
+            messages = await fetched(cluster, client, 1, hold_time=4.0)
 
             def answer(node: str, request: object) -> None:
                 nonlocal skew
@@ -498,21 +498,21 @@ async def test_an_extension_counts_from_before_it_was_sent() -> None:
 
             cluster.answer = answer
             before = client.clock()
-            await client.extend(found, 10.0)
+            await client.extend(messages, 10.0)
             assert client.clock() > before + 1.0
-            assert found[0].deadline == pytest.approx(before + 9.8)
+            assert messages[0].deadline == pytest.approx(before + 9.8)
 
 
 async def test_a_receipt_may_travel_as_text() -> None:
-    async with held(3) as (cluster, _, found):
-        text = receipt_to_text(found[1].receipt)
+    async with held(3) as (cluster, _, messages):
+        text = receipt_to_text(messages[1].receipt)
         assert text.isascii()
         assert " " not in text
         async with connected(cluster, "c") as other:
             receipt = receipt_from_text(text)
-            assert receipt == found[1].receipt
+            assert receipt == messages[1].receipt
             assert await other.ack([other.ticket(receipt)]) == [Outcome.ACKED]
-        assert await found[1].ack() is Outcome.ACKED
+        assert await messages[1].ack() is Outcome.ACKED
         with pytest.raises(BadReceipt, match="unchanged"):
             receipt_from_text(text[:20])
         with pytest.raises(BadReceipt):
@@ -520,11 +520,11 @@ async def test_a_receipt_may_travel_as_text() -> None:
 
 
 async def test_peek_shows_each_state_and_holds_nothing() -> None:
-    async with held(6) as (_, client, found):
-        await found[0].ack()
-        await found[1].reject(100.0)
-        await found[2].dead_letter(reason="no")
-        await found[3].reject()
+    async with held(6) as (_, client, messages):
+        await messages[0].ack()
+        await messages[1].reject(100.0)
+        await messages[2].dead_letter(reason="no")
+        await messages[3].reject()
 
         async def count(which: str, **more: object) -> int:
             items = [item async for item in client.peek("jobs", "g", which, **more)]  # type: ignore[arg-type]
@@ -561,11 +561,11 @@ def delivery(number: int = 0) -> Delivery:
     st.randoms(),
 )
 def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
-    wanted: list[tuple[int, int, int]], rng: random.Random
+    requests: list[tuple[int, int, int]], rng: random.Random
 ) -> None:
     """The fast way through spans, against a dictionary of single messages."""
     lots = [delivery(number) for number in range(3)]
-    tickets = [Named(lots[which], Span(PRODUCER_ID, seq, seq + size)) for which, seq, size in wanted]
+    tickets = [Named(lots[which], Span(PRODUCER_ID, seq, seq + size)) for which, seq, size in requests]
     items = items_of(tickets)
     names = ["acked", "acked_unproven", "acked_after_expiry", "hold-lost", "outcome-unknown"]
     said = {
@@ -589,16 +589,16 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     settling = Settling(items, hear, {})
     error = settling.take(SettleReply(tuple(verdicts)))
     index_of = {item.signed: index for index, item in enumerate(items)}
-    left = [ticket for item in settling.items for ticket in item.tickets]
+    unanswered = [ticket for item in settling.items for ticket in item.tickets]
     for ticket in tickets:
         index = index_of[ticket.delivery.signed]
         outcomes = [said[index, seq] for seq in range(ticket.seq, ticket.seq + ticket.size)]
         if "outcome-unknown" in outcomes:
-            assert ticket in left
+            assert ticket in unanswered
             assert ticket not in heard
         else:
             assert heard[ticket] == max(outcomes, key=names.index)
-    assert (error is None) == (not left)
+    assert (error is None) == (not unanswered)
 
 
 def test_no_verdict_is_a_reason_to_ask_again() -> None:
@@ -620,9 +620,9 @@ def test_requests_are_cut_at_the_limit_of_spans() -> None:
 
 
 async def test_a_failed_whole_request_is_tried_elsewhere() -> None:
-    async with held(2) as (cluster, client, found):
+    async with held(2) as (cluster, client, messages):
         cluster.answer = failing("outcome-unknown", times=2, of=AckRequest)
-        assert await client.ack(found) == [Outcome.ACKED] * 2
+        assert await client.ack(messages) == [Outcome.ACKED] * 2
         assert len({node for node, _ in cluster.of(AckRequest)}) == 3
         assert not any(isinstance(request, Failed) for _, request in cluster.asked)
 
@@ -636,29 +636,29 @@ async def test_the_requests_that_many_messages_take_share_the_time(
         async with client.producer("jobs") as producer:
             for number in range(4):
                 await producer.send(b"x", partition=number)
-        found = await client.fetch("jobs", "g", min_messages=4, max_wait=1.0)
+        messages = await client.fetch("jobs", "g", min_messages=4, max_wait=1.0)
         cluster.mute.update("abc")
         began = trio.current_time()
         with pytest.raises(OutcomeUnknown, match=r"within 2 s"):
-            await getattr(client, action)(found, timeout=2.0)
+            await getattr(client, action)(messages, timeout=2.0)
         assert trio.current_time() - began == pytest.approx(2.0, abs=0.3)
-        assert {type(message.failure) for message in found} == {OutcomeUnknown, NotStored}, (
+        assert {type(message.failure) for message in messages} == {OutcomeUnknown, NotStored}, (
             "the rest was not sent"
         )
 
 
 async def test_an_ack_waits_no_longer_than_it_was_told_though_others_in_its_request_do() -> None:
-    async with held(40) as (cluster, _, found):
+    async with held(40) as (cluster, _, messages):
         cluster.mute.update("abc")
         async with trio.open_nursery() as nursery:
-            for message in found[1:]:  # as many as may be under way, and more that wait for those
+            for message in messages[1:]:  # as many as may be under way, and more that wait for those
                 nursery.start_soon(unconfirmed, message, 15.0)
                 await trio.sleep(0.006)
             began = trio.current_time()
-            await unconfirmed(found[0], 1.0)
+            await unconfirmed(messages[0], 1.0)
             assert trio.current_time() - began == pytest.approx(1.0, abs=0.3)
             cluster.wake("abc")
-        assert {message.outcome for message in found} <= {Outcome.ACKED, None}
+        assert {message.outcome for message in messages} <= {Outcome.ACKED, None}
 
 
 async def unconfirmed(message: Message, timeout: float) -> None:

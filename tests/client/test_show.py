@@ -75,13 +75,13 @@ async def test_histories_tell_each_delivery_in_order(tmp_path: Path) -> None:
             await message.ack()
             await client.publish("jobs", b"another")
             life = await client.show("jobs", mid)
-    told = [_told(row).split(" ", 1)[1] for row in _lines((path,), life)]
-    assert told[0] == "client:x publish · outcome invoke"
-    assert [line.split(" · token")[0] for line in told if "deliver" in line] == [
+    lines = [_told(row).split(" ", 1)[1] for row in _lines((path,), life)]
+    assert lines[0] == "client:x publish · outcome invoke"
+    assert [line.split(" · token")[0] for line in lines if "deliver" in line] == [
         "client:x deliver of g · attempt 1 · n 0",
         "client:x deliver of g · attempt 2 · n 0",
     ]
-    assert told[-1].startswith("client:x ack of g · outcome acked")
+    assert lines[-1].startswith("client:x ack of g · outcome acked")
 
 
 async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused() -> None:

@@ -48,7 +48,7 @@ class Log:
     def __init__(self, warm: float = 0.0) -> None:
         self.since = trio.current_time()
         self.warm = warm
-        self.begun: list[tuple[float, str, bytes, int]] = []
+        self.started: list[tuple[float, str, bytes, int]] = []
         self.beside: dict[bytes, int] = {}
         self.least: dict[str, int] = {}
         self.done = 0
@@ -59,7 +59,7 @@ class Log:
         for message in messages:
             hand[message] = None
             at = trio.current_time() - self.since
-            self.begun.append((at, message.topic, message.payload, message.attempt))
+            self.started.append((at, message.topic, message.payload, message.attempt))
         for one in hand:
             if one.attempt > 1:
                 self.beside[one.payload] = max(self.beside.get(one.payload, 0), len(hand) - 1)
@@ -73,7 +73,7 @@ class Log:
             self.least[who] = min(self.least.get(who, 1000), len(hand))
 
     def suspects(self) -> list[float]:
-        return [at for at, _, _, attempt in self.begun if attempt > 1]
+        return [at for at, _, _, attempt in self.started if attempt > 1]
 
 
 async def work(
@@ -87,7 +87,7 @@ async def work(
 
     async def handler(message: Message) -> None:
         log.begin(who, [message])
-        await trio.sleep(seconds(len(log.begun)))
+        await trio.sleep(seconds(len(log.started)))
         log.end(who, [message])
 
     await client.work("jobs", "g", handler, signals=False, **options)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ async def taken(consumer: Consumer, log: Log) -> None:
 async def started(consumer: Consumer, log: Log) -> None:
     async def handle(message: Message) -> None:
         log.begin("", [message])
-        await trio.sleep(0.2 + len(log.begun) % 3 / 4)
+        await trio.sleep(0.2 + len(log.started) % 3 / 4)
         log.end("", [message])
         await message.ack()
 
@@ -231,7 +231,7 @@ async def test_what_comes_from_elsewhere_is_not_beside_a_suspect() -> None:
 
         async def handle(message: Message) -> None:
             log.begin("", [message])
-            await trio.sleep(0.3 + len(log.begun) % 3)
+            await trio.sleep(0.3 + len(log.started) % 3)
             log.end("", [message])
 
         async with trio.open_nursery() as nursery:
@@ -331,13 +331,13 @@ async def test_new_messages_do_not_wait_behind_what_a_crash_left(crashes: int) -
         await crashed(client, 200, crashes)
         sent: dict[bytes, float] = {}
         waits: list[float] = []
-        left: set[bytes] = set()
+        unseen: set[bytes] = set()
 
         async def handler(message: Message) -> None:
             if message.payload in sent:
                 waits.append(trio.current_time() - sent[message.payload])
             else:
-                left.add(message.payload)
+                unseen.add(message.payload)
             await trio.sleep(0.3)
 
         async with trio.open_nursery() as nursery:
@@ -350,7 +350,7 @@ async def test_new_messages_do_not_wait_behind_what_a_crash_left(crashes: int) -
                 await trio.sleep(0.05)
             await trio.sleep(2.0)
             nursery.cancel_scope.cancel()
-        assert (len(waits), len(left)) == (800, 200)
+        assert (len(waits), len(unseen)) == (800, 200)
         for begin in range(0, 800, 200):
-            some = sorted(waits[begin : begin + 200])
-            assert some[100] < 2.0, "the median, throughout"
+            window = sorted(waits[begin : begin + 200])
+            assert window[100] < 2.0, "the median, throughout"

@@ -126,8 +126,8 @@ async def test_messages_may_come_from_a_generator() -> None:
         await client.dead_letter((one for one in [d]), ValueError("no"))
         assert (c.outcome, d.outcome) == (Outcome.REQUEUED, Outcome.DEAD_LETTERED)
         async with client.consumer("jobs", "h") as consumer:
-            found = await take(consumer, 2)
-            assert await consumer.ack(one for one in found) == [Outcome.ACKED] * 2
+            messages = await take(consumer, 2)
+            assert await consumer.ack(one for one in messages) == [Outcome.ACKED] * 2
         assert more
 
 
@@ -164,10 +164,10 @@ async def test_batches_end_when_nothing_comes_for_so_long() -> None:
     async with jobs(3) as (_, client):
         async with client.consumer("jobs", "g") as consumer:
             with trio.fail_after(10.0):
-                found = [
+                batches = [
                     one for batch in [b async for b in consumer.batches(2, timeout=1.0)] for one in batch
                 ]
-        assert len(found) == 3
+        assert len(batches) == 3
 
 
 def test_outside_of_trio_it_names_the_client_to_use() -> None:
@@ -233,8 +233,8 @@ async def test_ids_are_taken_as_text_and_one_message_where_a_list_is() -> None:
         await client.ack(first)
         await client.dead_letter(second, reason="no")
         name = str(second.id)
-        (found,) = (await client.lookup("jobs", "g", name)).values()
-        assert found.peeked.state == "dead"
+        (peek,) = (await client.lookup("jobs", "g", name)).values()
+        assert peek.peeked.state == "dead"
         assert list(await client.lookup("jobs", "g", [second])) == [second.id]  # type: ignore[list-item]
         assert (await client.redrive("jobs", "g", [name])).messages == 1
         (again,) = await client.fetch("jobs", "g", ids=name, max_messages=1)
@@ -275,10 +275,10 @@ def test_a_host_that_has_replaced_sockets_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, patched: str
 ) -> None:
     """Field, near misses: LoopExit, or an import that died inside of trio."""
-    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{patched: lambda what: what == "socket"}))
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{patched: lambda label: label == "socket"}))
     with pytest.raises(UsageError, match=f"{name} has replaced sockets"):
         blocking.connect("127.0.0.1:1").__enter__()
-    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{patched: lambda what: False}))
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{patched: lambda label: False}))
     check_host()
 
 

@@ -296,8 +296,8 @@ async def test_when_the_grace_is_over_handlers_are_cancelled_and_their_messages_
         worked = await work_for(client, 1.0, handler, grace=4.0, concurrency=2)
         assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
         assert worked == Worked(interrupted=2, given_back=worked.given_back, signal=signal.SIGTERM)
-        found = await client.fetch("jobs", "g")
-        assert sorted((message.attempt, message.interruptions) for message in found) == [
+        messages = await client.fetch("jobs", "g")
+        assert sorted((message.attempt, message.interruptions) for message in messages) == [
             (1, 0),
             (1, 1),
             (1, 1),
@@ -346,9 +346,9 @@ async def test_a_cancelled_handler_may_raise_what_it_likes_and_another_that_fail
         with pytest.raises(SystemExit):
             await client.work("jobs", "g", handler, concurrency=3)
         assert await letters(client) == []
-        found = await client.fetch("jobs", "g", max_messages=3)
-        told = {bytes(message.payload): (message.attempt, message.interruptions) for message in found}
-        assert told == {b"0": (1, 1), b"1": (2, 0), b"2": (1, 1)}
+        messages = await client.fetch("jobs", "g", max_messages=3)
+        outcomes = {bytes(message.payload): (message.attempt, message.interruptions) for message in messages}
+        assert outcomes == {b"0": (1, 1), b"1": (2, 0), b"2": (1, 1)}
 
 
 async def test_a_second_signal_does_not_wait_for_the_grace() -> None:
@@ -378,8 +378,8 @@ async def test_cancelling_it_does_the_same_at_once() -> None:
         assert scope.cancelled_caught
         assert trio.current_time() - began == pytest.approx(3.0, abs=0.1)
         assert signal.getsignal(signal.SIGTERM) is before
-        found = await client.fetch("jobs", "g", max_messages=100)
-        assert sorted((message.attempt, message.interruptions) for message in found) == [(1, 0)] * 9 + [
+        messages = await client.fetch("jobs", "g", max_messages=100)
+        assert sorted((message.attempt, message.interruptions) for message in messages) == [(1, 0)] * 9 + [
             (1, 1)
         ]
 
@@ -435,14 +435,14 @@ async def test_an_event_ends_a_pool_that_waits_for_its_topic_or_for_its_grace() 
 async def test_without_signals_they_are_left_alone() -> None:
     async with jobs(1) as (_, client):
         before = signal.getsignal(signal.SIGTERM)
-        found = []
+        handlers = []
 
         async def handler(message: Message) -> None:
-            found.append(signal.getsignal(signal.SIGTERM))
+            handlers.append(signal.getsignal(signal.SIGTERM))
 
         with trio.move_on_after(1.0):
             await client.work("jobs", "g", handler, signals=False)
-        assert found == [before]
+        assert handlers == [before]
 
 
 # ----------------------------------------------------------------------------------- trouble
@@ -784,10 +784,10 @@ def test_plain_functions_run_in_threads_with_the_callers_context() -> None:
         if barrier.wait() == 0 and len(seen) == 6:
             stop()  # once: the second time cancels
 
-    worked, left = working(handler, 6, concurrency=3)
+    worked, attempts = working(handler, 6, concurrency=3)
     assert worked == Worked(done=6, signal=signal.SIGTERM)
     assert sorted(seen) == [("the caller", b"%d" % number) for number in range(6)]
-    assert left == []
+    assert attempts == []
 
 
 def test_an_event_of_threads_stops_a_pool_of_them() -> None:
@@ -797,9 +797,9 @@ def test_an_event_of_threads_stops_a_pool_of_them() -> None:
         stopping.set()
         time.sleep(0.2)
 
-    worked, left = working(handler, 3, stop=stopping)
+    worked, attempts = working(handler, 3, stop=stopping)
     assert worked == Worked(done=1)
-    assert left == [1, 1]
+    assert attempts == [1, 1]
 
 
 def test_a_plain_functions_exceptions_are_judged_too() -> None:
@@ -809,9 +809,9 @@ def test_a_plain_functions_exceptions_are_judged_too() -> None:
             message.ack()
         raise TimeoutError if message.payload == b"1" else ValueError
 
-    worked, left = working(handler, 2, retry=TimeoutError)
+    worked, attempts = working(handler, 2, retry=TimeoutError)
     assert (worked.done, worked.retried, worked.dead_lettered) == (1, 1, 1)
-    assert left == []
+    assert attempts == []
 
 
 def test_the_stack_of_a_dead_letter_begins_in_the_plain_function() -> None:
@@ -851,10 +851,10 @@ def test_a_thread_that_outlives_the_grace_is_left_to_its_hold() -> None:
         release.wait(PATIENCE_S)
         ended.set()
 
-    worked, left = working(handler, 1, grace=0.2)
+    worked, attempts = working(handler, 1, grace=0.2)
     assert not ended.is_set()
     release.set()
-    assert (worked.lost, left) == (1, []), "nobody else gets it while the thread may be at work"
+    assert (worked.lost, attempts) == (1, []), "nobody else gets it while the thread may be at work"
 
 
 def test_a_coroutine_that_nobody_awaits_is_no_success() -> None:

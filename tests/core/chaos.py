@@ -50,11 +50,11 @@ class Chaos(Cluster):
 
     def cut(self) -> None:
         """Some nodes cannot reach the others any more."""
-        some = self.draw.sample(self.names, self.draw.randint(1, len(self.names) // 2))
+        side = self.draw.sample(self.names, self.draw.randint(1, len(self.names) // 2))
         self.apart = {
             frozenset(pair)
             for pair in itertools.combinations(self.names, 2)
-            if (pair[0] in some) != (pair[1] in some)
+            if (pair[0] in side) != (pair[1] in side)
         }
         for one, other in itertools.permutations(self.names, 2):
             if frozenset((one, other)) in self.apart and one in self.nodes:

@@ -22,11 +22,11 @@ SECRET = b"not a secret: 32 bytes for tests"
 def through_the_journal(record: JournalRecord) -> JournalRecord:
     """What a start reads where ``record`` was written."""
     header, body = encode_record(record, 0)
-    found: Any = decode_record(cbor.load(header))
+    decoded: Any = decode_record(cbor.load(header))
     if isinstance(record, BatchStored):
-        found = found._replace(batch=found.batch._replace(body=bytes(body)))
-    assert found == record
-    return found
+        decoded = decoded._replace(batch=decoded.batch._replace(body=bytes(body)))
+    assert decoded == record
+    return decoded
 
 
 def through_the_wire(message: Any, **more: Any) -> Any:
@@ -84,6 +84,6 @@ class Coded(Cluster):
         reply = self.replies[key]
         if isinstance(reply, FetchReply):
             reply = sign_fetched(reply, secret=SECRET)
-        found = through_the_wire(reply, request=1, read=self.reader_of(name))
-        assert isinstance(found, Failed) == isinstance(reply, Failed)
-        return found
+        decoded = through_the_wire(reply, request=1, read=self.reader_of(name))
+        assert isinstance(decoded, Failed) == isinstance(reply, Failed)
+        return decoded

@@ -26,9 +26,9 @@ class Holding:
         self, span: Span, owner: Owner, now: float, hold_time: float
     ) -> tuple[list[Span], list[tuple[Span, Refused]]]:
         """What was granted, and what was refused."""
-        found = self.ask(span, fate.on_hold, HoldAsk(owner, OPEN_ZERO, now + hold_time, 5, 0.0), now)
-        granted = [part for part, (vote, *_) in found if vote is Granted]
-        return granted, [(part, vote(part, *rest)) for part, (vote, *rest) in found if vote is Refused]
+        answers = self.ask(span, fate.on_hold, HoldAsk(owner, OPEN_ZERO, now + hold_time, 5, 0.0), now)
+        granted = [part for part, (vote, *_) in answers if vote is Granted]
+        return granted, [(part, vote(part, *rest)) for part, (vote, *rest) in answers if vote is Refused]
 
     def release(self, span: Span, owner: Owner) -> list[Span]:
         """What is not held any more."""
@@ -40,8 +40,8 @@ class Holding:
         self, span: Span, owner: Owner, until: float, now: float = 0.0
     ) -> tuple[list[Span], list[Span]]:
         """What was extended, and what was refused."""
-        found = self.ask(span, fate.on_extend, ExtendAsk(owner, until), now)
-        return [part for part, yes in found if yes], [part for part, yes in found if not yes]
+        answers = self.ask(span, fate.on_extend, ExtendAsk(owner, until), now)
+        return [part for part, yes in answers if yes], [part for part, yes in answers if not yes]
 
     def expire(self, span: Span, now: float) -> list[Span]:
         """What had been held for as long as it was granted."""
@@ -51,11 +51,11 @@ class Holding:
 
     def exclusive(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
         """Where an ACK would hear that nothing higher was granted, and where that something was."""
-        found = [
+        answers = [
             (part, fate.exclusive(ballots or fate.NO_BALLOTS, self.view.facts(0.0), owner))
             for part, ballots in self.view.ballots.split(span)
         ]
-        return [part for part, proof in found if proof], [part for part, proof in found if proof is False]
+        return [part for part, proof in answers if proof], [part for part, proof in answers if proof is False]
 
     def ack(self, span: Span, owner: Owner) -> None:
         self.ask(span, fate.on_ack, AckAsk(owner, Record(0, 0, Kind.ACKED)))

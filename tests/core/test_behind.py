@@ -46,8 +46,8 @@ def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
 
 
 def replica_of(cluster: Cluster, name: str = "a") -> Replica:
-    (found,) = cluster.nodes[name].replicas.values()
-    return found
+    (replica,) = cluster.nodes[name].replicas.values()
+    return replica
 
 
 def seqs(reply: object) -> list[int]:
@@ -97,8 +97,8 @@ def test_who_comes_when_all_is_taken_does_not_look_at_all_that_it_reads(
     answered(cluster, "a", fetch())
     for _ in range(20):
         cluster.submit("a", fetch(wait=10.0))
-    found = longest(cluster, Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch)
-    assert found <= 20_000
+    steps = longest(cluster, Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch)
+    assert steps <= 20_000
 
 
 def test_partitions_that_a_pattern_has_not_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_partitions_that_a_pattern_has_not_cost_nothing(monkeypatch: pytest.Monk
 
 
 def longest(cluster: Cluster, request: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    found = steps_of(monkeypatch, lambda: (answered(cluster, "a", request), cluster.advance(0.001)))
-    return max(found)
+    steps = steps_of(monkeypatch, lambda: (answered(cluster, "a", request), cluster.advance(0.001)))
+    return max(steps)
 
 
 @pytest.mark.parametrize("batches", [pytest.param(1000, marks=pytest.mark.soak), 2000])
@@ -167,12 +167,12 @@ def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> Non
         cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
     began = cluster.time
     answered(cluster, "a", AlterTopic("jobs", partitions=301))
-    state, left = cluster.nodes["b"].state, []
+    state, unmade = cluster.nodes["b"].state, []
     while state.backfill:
         cluster.advance(limits.COSTLY_PAUSE_S)
-        cluster.ask("b", Publish(cluster.batch(topic, producer_id, len(left), [b"x"])))
-        left.append(sum(len(replica.views.unmade) for replica in cluster.nodes["b"].replicas.values()))
-    made = [before - after for before, after in pairwise(left)]
+        cluster.ask("b", Publish(cluster.batch(topic, producer_id, len(unmade), [b"x"])))
+        unmade.append(sum(len(replica.views.unmade) for replica in cluster.nodes["b"].replicas.values()))
+    made = [before - after for before, after in pairwise(unmade)]
     assert max(made) <= limits.LOOKS_PER_STEP, made
     assert cluster.time - began >= (300 * 30 / limits.LOOKS_PER_STEP - 2) * limits.COSTLY_PAUSE_S
 
@@ -254,8 +254,8 @@ def test_nobody_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all()
     replica, view = replica_of(cluster), replica_of(cluster).group("g")
     acked = (Owned(Span(producer_id, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
     for core in cluster.nodes.values():
-        for found in core.replicas.values():
-            found.on_ack("a", Ack(0, found.partition, found.topic.epoch, "g", 0, acked), cluster.now)
+        for copy in core.replicas.values():
+            copy.on_ack("a", Ack(0, copy.partition, copy.topic.epoch, "g", 0, acked), cluster.now)
     assert view.begins
     assert not view.available.messages
     assert tally(replica.batches, view, cluster.now)["available"] == 1
@@ -298,22 +298,22 @@ def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
         patch.setattr(limits, "LOOKS_PER_STEP", looks)
         cluster, topic, producer_id = backlog(8, hold_time_max=10.0)
         cluster.checks, seq = True, 8
-        for what, *how in work:
-            if what == "publish":
+        for action, *how in work:
+            if action == "publish":
                 cluster.submit("b", Publish(cluster.batch(topic, producer_id, seq, [b"x", b"y"])))
                 seq += 2
-            elif what == "take":
+            elif action == "take":
                 key = cluster.submit("a", fetch(how[0], most=how[1], hold_time=2.0))
                 got = receipts(reply) if isinstance(reply := cluster.replies.get(key), FetchReply) else ()
                 if got and how[2] == "ack":
                     cluster.submit("b", AckRequest(got))
                 elif got and how[2] == "reject":
                     cluster.submit("c", RejectRequest(got, 0.5, None))
-            elif what == "rewind":
+            elif action == "rewind":
                 cluster.submit("a", SetGroup("jobs", how[0], how[1], cluster.now.wall_ms - 4, rewind=True))
-            elif what in ("set", "delete"):
+            elif action in ("set", "delete"):
                 cluster.submit(
-                    "b", SetGroup("jobs", how[0]) if what == "set" else DeleteGroup("jobs", how[0])
+                    "b", SetGroup("jobs", how[0]) if action == "set" else DeleteGroup("jobs", how[0])
                 )
             else:
                 cluster.advance(how[0])

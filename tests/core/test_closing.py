@@ -34,10 +34,10 @@ def kept(cluster: Cluster) -> list[int]:
     """How many producer ids each node keeps anything of."""
     counts = []
     for node in cluster.nodes:
-        found = replica_of(cluster, node)
-        tables = [found.batches.present, found.batches.reclaimed, found.batches.wanted, found.batches.absent]
-        tables += [view.records for view in found.views.groups.values()]  # type: ignore[misc]
-        tables += [view.leases for view in found.views.groups.values()]  # type: ignore[misc]
+        copy = replica_of(cluster, node)
+        tables = [copy.batches.present, copy.batches.reclaimed, copy.batches.wanted, copy.batches.absent]
+        tables += [view.records for view in copy.views.groups.values()]  # type: ignore[misc]
+        tables += [view.leases for view in copy.views.groups.values()]  # type: ignore[misc]
         counts.append(len({producer_id for table in tables for producer_id in table.producer_ids()}))
     return counts
 
@@ -155,13 +155,13 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
 def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_again() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster)
-    left = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
+    stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
     drained(cluster)
     close(cluster, topic, producer_id)
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
     cluster.kill("a")
-    cluster.journals["a"].insert(0, left._replace(number=77))
+    cluster.journals["a"].insert(0, stored._replace(number=77))
     cluster.start("a")
     assert 77 in cluster.dropped["a"]
     cluster.advance(70)

@@ -524,8 +524,8 @@ def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
         envelope = Envelope(sender, incarnation, "a", core.state.incarnation, b.state.clock.value, message)  # type: ignore[arg-type]
         cluster.feed("a", Received(envelope))
     assert key not in cluster.replies
-    (this,) = cluster.nodes["a"].context.requests[key].rounds.values()
-    assert this.valid(core.state) == 0b101, "a and c: it is no majority of five"
+    (round_,) = cluster.nodes["a"].context.requests[key].rounds.values()
+    assert round_.valid(core.state) == 0b101, "a and c: it is no majority of five"
 
 
 # ----------------------------------------------------------------------------------- what it costs
@@ -557,15 +557,15 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
 
 def answers(effects: list[Effect]) -> list[tuple[int, PeerMessage]]:
     """What is said to others, and how many records stand before it in the same Persist or an earlier one."""
-    found: list[tuple[int, PeerMessage]] = []
+    sent: list[tuple[int, PeerMessage]] = []
     records = 0
     for effect in effects:
         if isinstance(effect, Persist):
             records += len(effect.records)
-            found += [(records, item.message) for item in effect.then if isinstance(item, Send)]
+            sent += [(records, item.message) for item in effect.then if isinstance(item, Send)]
         else:
             assert not isinstance(effect, Send), f"{effect} does not wait for the disk"
-    return found
+    return sent
 
 
 def test_registers_promises_and_proposals_are_durable_before_they_are_answered() -> None:

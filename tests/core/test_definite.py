@@ -588,20 +588,20 @@ def settled_at(cluster: Cluster, time: float) -> dict[NodeId, dict[str, Any]]:
 
 def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
     """Registers and proposals, messages, records and closed sessions of a node, and delays of what is not settled."""
-    found = known_of(cluster.nodes[node], ())
+    facts = known_of(cluster.nodes[node], ())
     left_out = ("directory", "starts", "trusted", "peers")
     kept: dict[str, Any] = {}
-    for what, value in found.items():
-        if what in left_out or what.startswith("position of") or what.endswith("attempts"):
+    for key, value in facts.items():
+        if key in left_out or key.startswith("position of") or key.endswith("attempts"):
             continue
-        if what == "decisions":  # a promise alone decides nothing
-            value = {instance: found for instance, found in value.items() if found.value is not None}
-        if what.endswith("delays"):
-            records = found.get(what.replace("delays", "records"), [])
+        if key == "decisions":  # a promise alone decides nothing
+            value = {instance: decision for instance, decision in value.items() if decision.value is not None}
+        if key.endswith("delays"):
+            records = facts.get(key.replace("delays", "records"), [])
             settled = [span for span, record in records if record.kind != Kind.OPEN]
             value = [(part, delay) for span, delay in value for part in subtract(span, settled)]
         if value:
-            kept[what] = value
+            kept[key] = value
     for partition, replica in cluster.nodes[node].replicas.items():
         batches = replica.batches
         kept[f"{partition}, bytes"] = [
@@ -614,7 +614,7 @@ def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
 
 def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
     """What a consumer of each group gets: messages, one by one, each with its n."""
-    found: dict[str, Any] = {}
+    by_group: dict[str, Any] = {}
     for group in ("g", "g!dead", "after"):
         got: list[tuple[Span, int]] = []
         while True:
@@ -626,8 +626,8 @@ def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
                 break
             for receipt, ((producer_id, start, stop),) in items:
                 got += [(Span(producer_id, seq, seq + 1), receipt.n) for seq in range(start, stop)]
-        found[group] = sorted(got)
-    return found
+        by_group[group] = sorted(got)
+    return by_group
 
 
 def cut_to(spans_: list[Span | None], state: dict[NodeId, dict[str, Any]]) -> Any:
@@ -635,12 +635,12 @@ def cut_to(spans_: list[Span | None], state: dict[NodeId, dict[str, Any]]) -> An
     if None in spans_:
         return state
     kept: dict[str, dict[str, Any]] = {}
-    for node, found in state.items():
-        for what, value in found.items():
-            if what.endswith(("records", "delays")) or node == "all":
+    for node, facts in state.items():
+        for key, value in facts.items():
+            if key.endswith(("records", "delays")) or node == "all":
                 parts = [item for item in value if any(overlap(item[0], span) for span in spans_ if span)]
                 if parts:
-                    kept.setdefault(node, {})[what] = parts
+                    kept.setdefault(node, {})[key] = parts
     return kept
 
 
@@ -653,7 +653,9 @@ def breaks_of(messages: dict[tuple[NodeId, ...], int]) -> Iterator[Break]:
                     yield Break(peers, after, noticed=True, lost=lost)
 
 
-def broken_answers(scene: Cluster, request: Any, some: slice) -> Iterator[tuple[Break, Cluster, ClientReply]]:
+def broken_answers(
+    scene: Cluster, request: Any, chosen: slice
+) -> Iterator[tuple[Break, Cluster, ClientReply]]:
     """Some of the breaks of a row, with what came of each."""
     messages: dict[tuple[NodeId, ...], int] = {}
     for peers in (("b", "c"), ("b",), ("c",)):
@@ -661,32 +663,32 @@ def broken_answers(scene: Cluster, request: Any, some: slice) -> Iterator[tuple[
         whole = cluster.drop = Breaking(cluster, Break(peers, -1, noticed=False, lost=False))
         answer(cluster, request)
         messages[peers] = whole.count
-    for where in [*breaks_of(messages)][some]:
+    for where in [*breaks_of(messages)][chosen]:
         cluster = copy.deepcopy(scene)
         cluster.drop = Breaking(cluster, where)
         yield where, cluster, answer(cluster, request)
 
 
-def effects_of(name: str, some: slice = slice(None)) -> Iterator[str]:
+def effects_of(name: str, chosen: slice = slice(None)) -> Iterator[str]:
     """Where a row has been answered by a definite no and it had an effect: one for each of these breaks."""
     scene, request = scene_of(name)
     time = scene.time + HEALED_S
     before = state_of(scene)
     ends: dict[str, Any] = {}  # what becomes of a state, for those that several breaks lead to
-    for where, cluster, reply in broken_answers(scene, request, some):
+    for where, cluster, reply in broken_answers(scene, request, chosen):
         no = refused(reply)
         state = state_of(cluster)
         if not no or state == before:
             continue
-        for found, from_here in ((before, scene), (state, cluster)):
-            if found not in ends:
-                ends[found] = settled_at(copy.deepcopy(from_here), time)
-        found, expected = cut_to(no, ends[state]), cut_to(no, ends[before])
+        for reached, from_here in ((before, scene), (state, cluster)):
+            if reached not in ends:
+                ends[reached] = settled_at(copy.deepcopy(from_here), time)
+        actual, expected = cut_to(no, ends[state]), cut_to(no, ends[before])
         for node in (*cluster.names, "all"):
-            for what in {**found.get(node, {}), **expected.get(node, {})}:
-                is_now, was = found.get(node, {}).get(what), expected.get(node, {}).get(what)
+            for key in {**actual.get(node, {}), **expected.get(node, {})}:
+                is_now, was = actual.get(node, {}).get(key), expected.get(node, {}).get(key)
                 if is_now != was:
-                    yield f"{name}, {where}: {reply}, but {node} has of {what} {is_now}, and {was} without it"
+                    yield f"{name}, {where}: {reply}, but {node} has of {key} {is_now}, and {was} without it"
 
 
 def state_of(cluster: Cluster) -> str:
@@ -718,12 +720,12 @@ def test_a_definite_no_has_no_effect_wherever_links_break(name: str) -> None:
 
 
 def refuse_for_one(
-    self: PublishCoordinator, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
+    self: PublishCoordinator, context: Context, round_: Round, stored: int, valid: int, *, timed_out: bool
 ) -> list[Effect]:
     """A PUBLISH that fails as soon as one replica refuses it."""
     for code, detail in self.problems.values():
         return self.fail(context, code, detail)
-    return decide(self, context, this, stored, valid, timed_out=timed_out)
+    return decide(self, context, round_, stored, valid, timed_out=timed_out)
 
 
 decide = PublishCoordinator.decide

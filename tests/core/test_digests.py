@@ -157,9 +157,9 @@ class Work:
             return content(batches, producer_id)
 
         def lists(trees: comparing.Trees, place: int) -> list[tuple[bytes, list[m.Digest]]]:
-            found = listing(trees, place)
-            self.listed += sum(len(each) for _, each in found)
-            return found
+            listed = listing(trees, place)
+            self.listed += sum(len(each) for _, each in listed)
+            return listed
 
         patch.setattr(Batches, "content", counted)
         patch.setattr(comparing.Trees, "digests_in", lists)
@@ -225,9 +225,9 @@ def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) ->
     cluster.drop = lambda sender, to, message: False
     quiet = limits.COMPARED_PER_STEP
     assert quiet < 4096
-    found = steps_of(monkeypatch, lambda: cluster.advance(8.0))
-    long = [calls for calls in found if calls > STEP_CALLS_MAX]
-    assert not long, sorted(found)[-5:]
+    steps = steps_of(monkeypatch, lambda: cluster.advance(8.0))
+    long = [calls for calls in steps if calls > STEP_CALLS_MAX]
+    assert not long, sorted(steps)[-5:]
     (replica,) = cluster.nodes["c"].replicas.values()
     assert replica.batches.present.messages == 4096
     assert len({root_of(each) for each in replicas(cluster)}) == 1
@@ -247,9 +247,9 @@ def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
         for span in replica.batches.present.items():
             replica.views.apply(view, span, on_merge, Record(0, 0, Kind.ACKED), cluster.now, changes)
         replica.views.finish(view, changes, cluster.now)
-    found = steps_of(monkeypatch, lambda: cluster.advance(8.0))
+    steps = steps_of(monkeypatch, lambda: cluster.advance(8.0))
     assert [replica.batches.reclaimed.messages for replica in replicas(cluster)] == [count] * 3
-    return max(found)
+    return max(steps)
 
 
 def test_reclaim_drops_one_batch_of_many_producer_ids_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,12 +265,12 @@ def closing(count: int) -> int:
         "b", m.SyncState(replica.partition, 1, (), (), False, (Span(producer_id, 0, 1),)), cluster.now
     )
     assert producer_id in replica.batches.reclaimed.runs
-    found = calls(
+    count_ = calls(
         lambda: replica.closing.close((Span(producer_id._replace(k=0), producer_id.k, producer_id.k + 1),))
     )
     assert producer_id in replica.batches.closed
     assert producer_id not in replica.batches.reclaimed.runs
-    return found
+    return count_
 
 
 def test_to_close_a_session_costs_the_same_beside_however_many_others() -> None:

@@ -41,14 +41,14 @@ LETTER = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
 
 def heard(effects: Iterable[Effect]) -> list[PeerMessage]:
     """What these effects say to others; nothing may be journaled."""
-    found: list[PeerMessage] = []
+    messages: list[PeerMessage] = []
     for effect in effects:
         if isinstance(effect, Persist):
             assert not effect.records
-            found += heard(effect.then)  # type: ignore[arg-type]
+            messages += heard(effect.then)  # type: ignore[arg-type]
         elif isinstance(effect, Send):
-            found.append(effect.message)
-    return found
+            messages.append(effect.message)
+    return messages
 
 
 def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[Envelope]]:
@@ -179,7 +179,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
 
 def sizes(cluster: Cluster, node: str) -> dict[str, int]:
     """How many messages are in which state, as one replica has them."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for item in cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
-        found[item.state] = found.get(item.state, 0) + item.span.size
-    return found
+        counts[item.state] = counts.get(item.state, 0) + item.span.size
+    return counts

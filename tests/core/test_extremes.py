@@ -111,7 +111,7 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
         made(m.PurgeRequest, "jobs", numbers, "g"),
     ]  # fmt: skip
     if items:
-        some = st.tuples(
+        some_items = st.tuples(
             st.builds(
                 lambda item, parts: item._replace(spans=parts),
                 st.sampled_from(items),
@@ -119,10 +119,10 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
             )
         )
         asked += [
-            made(m.AckRequest, some),
-            made(m.RejectRequest, some, st.sampled_from([0.0, DELAY_MAX_S]), st.none() | letters),
-            made(m.ExtendRequest, some, 60.0, st.sampled_from([0.0, 1e299])),
-            made(m.LeaveRequest, some),
+            made(m.AckRequest, some_items),
+            made(m.RejectRequest, some_items, st.sampled_from([0.0, DELAY_MAX_S]), st.none() | letters),
+            made(m.ExtendRequest, some_items, 60.0, st.sampled_from([0.0, 1e299])),
+            made(m.LeaveRequest, some_items),
         ]
     return st.one_of(asked)
 

@@ -160,9 +160,9 @@ def test_many_costly_requests_of_one_connection_are_many_steps(
     def work() -> None:
         wait_for(cluster, send(cluster, [request] * 60))
 
-    found = steps_of(monkeypatch, work, builtins=False)
-    assert sum(found) > 1.5 * STEP_CALLS_MAX, "else they would fit into one step"
-    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    steps = steps_of(monkeypatch, work, builtins=False)
+    assert sum(steps) > 1.5 * STEP_CALLS_MAX, "else they would fit into one step"
+    assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
 @pytest.mark.parametrize("step", ["ack", "extend", "leave"])
@@ -178,9 +178,9 @@ def test_many_requests_of_many_receipts_are_many_steps(step: str, monkeypatch: p
         wait_for(cluster, send(cluster, [request] * 20))
         cluster.advance(1.0)  # what is given back is so after the answer
 
-    found = steps_of(monkeypatch, work, builtins=False)
-    assert sum(found) > 3 * STEP_CALLS_MAX
-    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    steps = steps_of(monkeypatch, work, builtins=False)
+    assert sum(steps) > 3 * STEP_CALLS_MAX
+    assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
 def test_who_asks_for_one_thing_waits_for_one_thing_of_the_other() -> None:
@@ -270,10 +270,10 @@ def test_a_pause_follows_from_how_long_the_share_before_it_took_with_all_that_th
 def test_what_waits_for_its_turn_can_be_called_off() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 5)
-    left = [key for key in many if key not in cluster.replies]
-    cluster.feed("a", *(Gone(key) for key in left))
+    waiting = [key for key in many if key not in cluster.replies]
+    cluster.feed("a", *(Gone(key) for key in waiting))
     cluster.advance(0.1)
-    assert not any(key in cluster.replies for key in left)
+    assert not any(key in cluster.replies for key in waiting)
     core = cluster.nodes["a"]
     assert not core.context.costly.lines
     assert not core.context.requests

@@ -97,7 +97,7 @@ class FateMachine(RuleBasedStateMachine):
         facts = self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
         return facts._replace(max_deliveries=4)
 
-    def ask(self, which: int, span: Span, step: Any, what: Any) -> None:
+    def ask(self, which: int, span: Span, step: Any, input_: Any) -> None:
         """Have both be asked, and compare the answers and what goes into the journal."""
         view, twin = self.views[which], self.twins[which]
         changes = Changes()
@@ -112,13 +112,13 @@ class FateMachine(RuleBasedStateMachine):
                 continue
             facts = self.facts(which, number)
             key = None if facts.early else (0, number)
-            for chunk, answer in view.apply(part, step, what, facts, changes, key):
+            for chunk, answer in view.apply(part, step, input_, facts, changes, key):
                 for seq in range(chunk.start, chunk.stop):
                     assert seq not in answers
                     answers[seq] = answer
             for seq in range(part.start, part.stop) if step is not None else ():
                 before = twin.of(seq)
-                record, lease, ballots, answer = step(*before, facts, what)
+                record, lease, ballots, answer = step(*before, facts, input_)
                 twin.records[seq], twin.leases[seq], twin.ballots[seq] = record, lease, ballots
                 if answer is not None:
                     expected[seq] = answer

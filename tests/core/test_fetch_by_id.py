@@ -81,8 +81,8 @@ def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None
         "an older one that is not named does not come for it"
     )
     assert outcomes(cluster.ask("b", AckRequest(receipts(reply)))) == ["acked"]
-    found = [seqs(cluster.ask("c", by_id(first, third))) for _ in range(2)]
-    assert sorted(found) == [[0], [2]]
+    received = [seqs(cluster.ask("c", by_id(first, third))) for _ in range(2)]
+    assert sorted(received) == [[0], [2]]
 
 
 def test_a_node_without_a_replica_has_another_one_do_it() -> None:
@@ -104,11 +104,11 @@ def test_many_that_are_apart_come_in_several_answers() -> None:
     cluster = Cluster()
     _, producer_id = published(cluster, 600)
     odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 600, 2))
-    found: list[list[int]] = []
-    while some := seqs(cluster.ask("a", by_id(*odd))):
-        found.append(some)
-    assert [seq for some in found for seq in some] == [span.start for span in odd]
-    assert max(map(len, found)) <= 130, "one step votes on more runs than others wait for"
+    answers: list[list[int]] = []
+    while answer := seqs(cluster.ask("a", by_id(*odd))):
+        answers.append(answer)
+    assert [seq for answer in answers for seq in answer] == [span.start for span in odd]
+    assert max(map(len, answers)) <= 130, "one step votes on more runs than others wait for"
 
 
 @pytest.mark.parametrize(

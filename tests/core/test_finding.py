@@ -195,9 +195,9 @@ def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> No
     cluster.topic()
     cluster.feed("c", LinkDown("a"))
     silent = {"b", "e"}
-    told = cluster.drop
+    passes = cluster.drop
     cluster.drop = lambda sender, to, message: (
-        told(sender, to, message) or (sender in silent and isinstance(message, RegistersReply))
+        passes(sender, to, message) or (sender in silent and isinstance(message, RegistersReply))
     )
     key = cluster.submit("c", Metadata(("jobs",)))
     assert key not in cluster.replies, "c and d do not know it, but b and e may"

@@ -125,7 +125,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
     made = cluster.ask("b", SetGroup("jobs", "g"))
     assert isinstance(made, SetGroupReply), made
     healed(cluster)
-    assert all(list(found.values()) == [made.group] for found in registers(cluster))
+    assert all(list(groups.values()) == [made.group] for groups in registers(cluster))
     more(cluster, topic, producer_id, 3)
     backlog = [] if made.group.latest else [0, 1, 2]
     held = (
@@ -213,7 +213,7 @@ def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -
     assert outcomes(cluster.ask("b", AckRequest(given))) == ["acked"]
     healed(cluster)
     assert spans(cluster.ask("a", fetch())) == []
-    assert all(list(found.values()) == [made.group] for found in registers(cluster))
+    assert all(list(groups.values()) == [made.group] for groups in registers(cluster))
 
 
 def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
@@ -233,7 +233,7 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     cut(cluster, "a")
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
     healed(cluster)
-    assert all(group.deleted for found in registers(cluster) for group in found.values())
+    assert all(group.deleted for groups in registers(cluster) for group in groups.values())
 
 
 def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> None:
@@ -248,7 +248,7 @@ def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> 
     reply = cluster.ask("c", latest())
     assert isinstance(reply, Failed)
     assert reply.code == "not-found"
-    assert all(group.deleted for found in registers(cluster) for group in found.values())
+    assert all(group.deleted for groups in registers(cluster) for group in groups.values())
 
 
 def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> None:
@@ -325,7 +325,7 @@ def test_what_was_reclaimed_is_behind_a_group_from_now_on() -> None:
     cluster.ask("a", AckRequest(given))
     cluster.advance(20.0)
     there = [
-        sum(found.batches.present.messages for found in core.replicas.values())
+        sum(copy.batches.present.messages for copy in core.replicas.values())
         for core in cluster.nodes.values()
     ]
     healed(cluster)
@@ -348,14 +348,14 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
     reply = cluster.replies[key]
     assert isinstance(reply, Failed)
     assert reply.code == "outcome-unknown"
-    assert {group.latest for found in registers(cluster) for group in found.values()} == {Latest.SKIPPING}
+    assert {group.latest for groups in registers(cluster) for group in groups.values()} == {Latest.SKIPPING}
     more(cluster, topic, producer_id, 3)
     cluster.drop = nothing
     if finishes == "a fetch":
         assert spans(cluster.ask("c", fetch())) == []
     else:
         assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
-    assert {group.latest for found in registers(cluster) for group in found.values()} == {Latest.BEGUN}
+    assert {group.latest for groups in registers(cluster) for group in groups.values()} == {Latest.BEGUN}
     more(cluster, topic, producer_id, 4, 2)
     assert drained(cluster) == [4, 5]
 
@@ -591,7 +591,7 @@ def judged(cluster: Deciding) -> None:
     cluster.hear()
     made = cluster.ask("a", SetGroup("jobs", "g"))
     assert isinstance(made, SetGroupReply)
-    assert all(list(found.values()) == [made.group] for found in registers(cluster)), "of one mind"
+    assert all(list(groups.values()) == [made.group] for groups in registers(cluster)), "of one mind"
     assert made.group.generation == 0, "nobody has asked for a change"
     for _ in range(40):
         got = receipts(cluster.ask(cluster.draw.choice(cluster.names), fetch(hold_time=0.4)))

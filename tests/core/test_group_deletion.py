@@ -72,8 +72,8 @@ def deaf(*nodes: str) -> Callable[[str, str, object], bool]:
 def recorded(core: NodeCore) -> list[tuple[int, Kind]]:
     """The generations and kinds of the records that the one replica of a node has of the group."""
     (replica,) = core.replicas.values()
-    found = [record for _, record in replica.views.groups["g"].records.items()]
-    return [*dict.fromkeys((record.generation, record.kind) for record in found)]
+    records = [record for _, record in replica.views.groups["g"].records.items()]
+    return [*dict.fromkeys((record.generation, record.kind) for record in records)]
 
 
 def cut_off(node: str) -> Callable[[str, str, object], bool]:
@@ -517,10 +517,10 @@ def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 0]
     cluster.ask("b", SetGroup("jobs", "mian"))
-    wanted = [replica.batches for core in cluster.nodes.values() for replica in core.replicas.values()]
-    assert [found.wanted.messages for found in wanted] == [10, 10, 10]
+    tables = [replica.batches for core in cluster.nodes.values() for replica in core.replicas.values()]
+    assert [each.wanted.messages for each in tables] == [10, 10, 10]
     deleted(cluster, group="mian")
-    assert [found.wanted.messages for found in wanted] == [0, 0, 0]
+    assert [each.wanted.messages for each in tables] == [0, 0, 0]
 
 
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:

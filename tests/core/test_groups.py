@@ -505,9 +505,11 @@ def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() ->
     assert cluster.ask("b", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(0)
 
 
-@pytest.mark.parametrize(("pages", "code", "left"), [(0, "too-few-replicas", 6), (1, "outcome-unknown", 3)])
+@pytest.mark.parametrize(
+    ("pages", "code", "remaining"), [(0, "too-few-replicas", 6), (1, "outcome-unknown", 3)]
+)
 def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
-    pages: int, code: str, left: int, monkeypatch: pytest.MonkeyPatch
+    pages: int, code: str, remaining: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pages, or before the first one is written: that nothing was done is not to be said of the former."""
     monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
@@ -530,9 +532,11 @@ def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
     reply = cluster.replies[key]
     assert isinstance(reply, Failed)
     assert reply.code == code
-    assert (f"purged {6 - left} messages" in reply.detail) == (pages > 0)
+    assert (f"purged {6 - remaining} messages" in reply.detail) == (pages > 0)
     cluster.drop = lambda sender, to, message: False
-    assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(left), "done again, it does the rest"
+    assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(remaining), (
+        "done again, it does the rest"
+    )
     assert spans(cluster.ask("b", fetch())) == []
 
 
@@ -786,8 +790,8 @@ def test_who_lacks_a_message_does_not_say_that_a_rewind_opened_it_again(start: s
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g", start, rewind=True)), SetGroupReply)
     cluster.advance(5.0)
     cluster.drop = lambda sender, to, message: (to, type(message)) in (("b", Store), ("a", Survey))
-    left = 3 if start == "latest" else 0  # dead letters, which the new generation leaves out
+    remaining = 3 if start == "latest" else 0  # dead letters, which the new generation leaves out
     listed = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
-    assert sum(item.span.size for item in listed.items) == left
-    assert cluster.ask("c", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(left)
-    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(3 - left)
+    assert sum(item.span.size for item in listed.items) == remaining
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(remaining)
+    assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(3 - remaining)

@@ -90,19 +90,21 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
     cluster = Cluster(**QUIET)
     cluster.checks = False
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
-    found: dict[str, list[int]] = {}
+    by_request: dict[str, list[int]] = {}
     for seq in range(3):  # the first one registers the group, and functions compile what they need
         batch = cluster.batch(topic, producer_id, seq, [b"x"])
-        found["publish"] = steps_of(
+        by_request["publish"] = steps_of(
             monkeypatch, lambda batch=batch: cluster.ask("a", Publish(batch)), builtins=False
         )
         got: list[tuple[ReceiptPart, ...]] = []
-        found["fetch"] = steps_of(monkeypatch, lambda got=got: got.append(taken(cluster, 1)), builtins=False)
-        found["ack"] = steps_of(
+        by_request["fetch"] = steps_of(
+            monkeypatch, lambda got=got: got.append(taken(cluster, 1)), builtins=False
+        )
+        by_request["ack"] = steps_of(
             monkeypatch, lambda got=got: cluster.ask("b", AckRequest(got[0])), builtins=False
         )
-    assert {name: len(steps) for name, steps in found.items()} == STEPS
-    assert {name: sum(steps) for name, steps in found.items() if sum(steps) > SLACK * CALLS[name]} == {}
+    assert {name: len(steps) for name, steps in by_request.items()} == STEPS
+    assert {name: sum(steps) for name, steps in by_request.items() if sum(steps) > SLACK * CALLS[name]} == {}
 
 
 MESSAGE_CALLS = 901
@@ -131,11 +133,11 @@ def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatc
     cluster.advance(0.1)
     cluster.drop = lambda sender, to, message: said.append(message) is not None
     count = 40
-    found = steps_of(
+    steps = steps_of(
         monkeypatch, lambda: [*map(one, range(1, 1 + count)), cluster.advance(0.1)], builtins=False
     )
-    assert sum(found) <= SLACK * MESSAGE_CALLS * count
-    assert len(found) <= MESSAGE_STEPS * count
+    assert sum(steps) <= SLACK * MESSAGE_CALLS * count
+    assert len(steps) <= MESSAGE_STEPS * count
     assert len(said) <= MESSAGE_SAID * count
 
 
@@ -148,11 +150,11 @@ def beside(topics: int) -> int:
         cluster.topic(f"other{number}")
         cluster.submit("a", fetch(wait=1.0)._replace(topics=(f"other{number}",)))
     waiting = cluster.submit("a", fetch(wait=1.0))
-    found = calls(
+    count = calls(
         lambda: cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), builtins=False
     )
     assert receipts(cluster.replies[waiting])
-    return found
+    return count
 
 
 def test_who_waits_for_something_else_is_not_asked() -> None:
@@ -185,8 +187,8 @@ def test_no_step_takes_long_whatever_is_settled(
             answered(cluster, "c", settling(step, got)[0])
         cluster.advance(2.0)
 
-    found = steps_of(monkeypatch, work)
-    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    steps = steps_of(monkeypatch, work)
+    assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
 def new_topics() -> tuple[Cluster, object]:
@@ -236,9 +238,9 @@ def test_no_step_takes_long_whatever_is_asked_for(
     made: Callable[[], tuple[Cluster, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, request = made()
-    found = steps_of(monkeypatch, lambda: answered(cluster, "c", request))
+    steps = steps_of(monkeypatch, lambda: answered(cluster, "c", request))
     cluster.advance(0.5)
-    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
     if made is sections_for_groups:
         for group in ("group-0", "group-11"):
             assert len(taken(cluster, 1024, group=group)) == 1024, "all are offered in the end"
@@ -310,8 +312,8 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
     cluster.topic()
     for number in range(20):
         cluster.ask("a", SetGroup("jobs", f"group-{number}"))
-    found = steps_of(monkeypatch, lambda: answered(cluster, "c", AlterTopic("jobs", partitions=1024)))
-    assert max(found) <= SLACK * 1.6 * STEP_CALLS_MAX, sorted(found)[-5:]
+    steps = steps_of(monkeypatch, lambda: answered(cluster, "c", AlterTopic("jobs", partitions=1024)))
+    assert max(steps) <= SLACK * 1.6 * STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
 def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
@@ -334,8 +336,8 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
     core = cluster.nodes["a"]
     for peer in "bc":
         core.state.at(cluster.now.mono, ("sync", peer))
-    found = steps_of(monkeypatch, lambda: cluster.advance(0.5))
-    assert max(found) <= STEP_CALLS_MAX, sorted(found)[-5:]
+    steps = steps_of(monkeypatch, lambda: cluster.advance(0.5))
+    assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
     assert offered == {("a", "b"): 512, ("a", "c"): 512}, "in chunks, to the last"
     core.state.at(cluster.now.mono, ("sync", "b"))
     cluster.advance(0.001)
@@ -354,13 +356,13 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     (replica,) = cluster.nodes["a"].replicas.values()
     acked = tuple(Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
     replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
-    view, left = replica.group("g"), []
+    view, held = replica.group("g"), []
     cluster.time += 10.0
     while cluster.nodes["a"].state.timers and view.held_count:
         cluster.drivers["a"].feed()
-        left.append(view.held_count)
-    assert len(left) > 1, "not all in one step"
-    assert left[-1] == 0
+        held.append(view.held_count)
+    assert len(held) > 1, "not all in one step"
+    assert held[-1] == 0
     assert view.available.messages == 2000
 
 

@@ -185,13 +185,13 @@ class HoldMachine(RuleBasedStateMachine):
     def tables_agree(self) -> None:
         self.forget()
         self.table.view.check()
-        found = {
+        actual = {
             seq: (held.owner, held.deadline)
             for part, held in self.table.holds()
             if held.deadline > self.now
             for seq in range(part.start, part.stop)
         }
-        assert found == self.held
+        assert actual == self.held
 
 
 TestHoldMachine = HoldMachine.TestCase

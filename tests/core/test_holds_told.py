@@ -38,16 +38,16 @@ HOLD_S = 30.0
 
 
 def replica(cluster: Cluster, node: str) -> Replica:
-    (found,) = cluster.nodes[node].replicas.values()
-    return found
+    (only,) = cluster.nodes[node].replicas.values()
+    return only
 
 
 def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
     """What the node would tell: group, messages, and whether they are blocked, that is held by NOBODY."""
-    this = replica(cluster, node)
-    granted = this.node.grants(cluster.now).get(this.partition, [])
-    found = this.recall.holds_to_tell(cluster.now, granted)
-    return [(hold.group, hold.span, hold.owner == NOBODY) for hold in found]
+    copy = replica(cluster, node)
+    granted = copy.node.grants(cluster.now).get(copy.partition, [])
+    holds = copy.recall.holds_to_tell(cluster.now, granted)
+    return [(hold.group, hold.span, hold.owner == NOBODY) for hold in holds]
 
 
 def restart(cluster: Cluster, node: str) -> None:
@@ -272,7 +272,7 @@ def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
     assert got
     cluster.drop = nothing
     restart(cluster, "b")
-    this, view = replica(cluster, "b"), replica(cluster, "b").group("g")
+    copy, view = replica(cluster, "b"), replica(cluster, "b").group("g")
     ((_, lease),) = view.leases.items()
     assert lease.held is not None
     assert lease.held.owner == NOBODY
@@ -285,10 +285,10 @@ def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
         cluster.submit("b", AckRequest(got))
         cluster.advance(1.0)
     else:
-        this.on_release(Released(this.partition, "g", mine, (whole,)), cluster.now)
+        copy.on_release(Released(copy.partition, "g", mine, (whole,)), cluster.now)
     assert told(cluster, "b") == [("g", whole, True)], "until the other one lets go"
     assert view.held_count == 1
-    this.on_release(Released(this.partition, "g", theirs, (whole,)), cluster.now)
+    copy.on_release(Released(copy.partition, "g", theirs, (whole,)), cluster.now)
     assert view.held_count == 0
     assert told(cluster, "b") == ([("g", whole, True)] if acks else [])
 

@@ -53,8 +53,8 @@ def counts(cluster: Cluster) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-def on_all(told: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
-    return dict.fromkeys("abc", told)
+def on_all(attempts: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
+    return dict.fromkeys("abc", attempts)
 
 
 def letters(cluster: Cluster) -> list[Letter]:
@@ -68,12 +68,12 @@ def test_it_comes_again_at_once_with_the_attempt_that_it_had(via: str) -> None:
     cluster = Cluster()
     published(cluster, 3)
     cluster.ask("a", AlterTopic("jobs", backoff=(60.0,)))
-    first, told = got(cluster)
-    assert told == [(1, 0)]
+    first, attempts = got(cluster)
+    assert attempts == [(1, 0)]
     assert interrupt(cluster, first, via) == ["ok"]
     assert counts(cluster) == on_all([(0, 1)])
-    _, told = got(cluster, "c")
-    assert told == [(1, 1)]
+    _, attempts = got(cluster, "c")
+    assert attempts == [(1, 1)]
 
 
 @pytest.mark.parametrize("max_deliveries", [1, 3])
@@ -81,16 +81,16 @@ def test_from_the_eleventh_on_it_counts_and_the_letter_tells_of_both(max_deliver
     cluster = Cluster()
     published(cluster, 1, max_deliveries=max_deliveries)
     for count in range(INTERRUPTIONS_MAX):
-        items, told = got(cluster, "abc"[count % 3])
-        assert told == [(1, count)]
+        items, attempts = got(cluster, "abc"[count % 3])
+        assert attempts == [(1, count)]
         assert interrupt(cluster, items) == ["ok"]
     for count in range(max_deliveries):
-        items, told = got(cluster)
-        assert told == [(1 + count, INTERRUPTIONS_MAX)]
+        items, attempts = got(cluster)
+        assert attempts == [(1 + count, INTERRUPTIONS_MAX)]
         assert interrupt(cluster, items) == ["ok"]
     cluster.advance(1.0)
-    told = [(letter.reason, letter.attempts, letter.interruptions) for letter in letters(cluster)]
-    assert told == [("max-deliveries", max_deliveries, INTERRUPTIONS_MAX)]
+    attempts = [(letter.reason, letter.attempts, letter.interruptions) for letter in letters(cluster)]
+    assert attempts == [("max-deliveries", max_deliveries, INTERRUPTIONS_MAX)]
 
 
 def test_a_retry_of_it_is_ok_anywhere_and_counts_once() -> None:
@@ -119,8 +119,8 @@ def test_a_coordinator_that_missed_it_learns_of_it_from_the_voters() -> None:
     for view in [replica.views.groups["g"] for replica in views]:
         ((span, lease),) = view.leases.items()
         view.leases.set(span, lease._replace(attempts=None))
-    items, told = got(cluster, "c")
-    assert told == [(1, 1)]
+    items, attempts = got(cluster, "c")
+    assert attempts == [(1, 1)]
     assert interrupt(cluster, items) == ["ok"]
     assert counts(cluster) == on_all([(0, 2)])
 
@@ -157,11 +157,11 @@ def test_a_rewind_and_a_redrive_begin_anew() -> None:
     published(cluster, 1)
     assert interrupt(cluster, got(cluster)[0]) == ["ok"]
     cluster.ask("a", SetGroup("jobs", "g", "earliest", rewind=True))
-    items, told = got(cluster)
-    assert told == [(1, 0)]
+    items, attempts = got(cluster)
+    assert attempts == [(1, 0)]
     assert interrupt(cluster, items) == ["ok"]
-    items, told = got(cluster)
-    assert told == [(1, 1)]
+    items, attempts = got(cluster)
+    assert attempts == [(1, 1)]
     cluster.ask("a", RejectRequest(items, 0.0, Letter(STAMP_ZERO, "rejected")))
     reply = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     assert isinstance(reply, BrowseReply)

@@ -21,9 +21,9 @@ def test_it_is_the_percentile_of_a_sorted_list_but_for_a_step(times: list[float]
         latency.note(seconds)
         latency.check()
     exact = sorted(times)[-1 - len(times) // 100]
-    found = latency.p99()
-    assert found is not None
-    assert exact * 0.999 <= found <= exact * 1.2
+    p99 = latency.p99()
+    assert p99 is not None
+    assert exact * 0.999 <= p99 <= exact * 1.2
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
@@ -35,9 +35,9 @@ def test_what_is_long_ago_is_forgotten(seed: int, thousands: int) -> None:
     for _ in range(10 * HALVE_EVERY):
         latency.note(rng.uniform(0.001, 0.002))
         latency.check()
-    found = latency.p99()
-    assert found is not None
-    assert found < 0.003
+    p99 = latency.p99()
+    assert p99 is not None
+    assert p99 < 0.003
 
 
 def test_few_answers_say_nothing_and_strange_ones_do_no_harm() -> None:
@@ -55,8 +55,8 @@ def test_of_all_times_since_the_start_none_is_forgotten() -> None:
     latency = Latency()
     for seconds in [0.0, 0.001, 0.003, 1e9] * HALVE_EVERY:
         latency.note(seconds)
-    found = dict(latency.up_to())
-    assert [found[bound] for bound in ("0.0001", "0.0016", "0.0032", "+Inf")] == [
+    counts = dict(latency.up_to())
+    assert [counts[bound] for bound in ("0.0001", "0.0016", "0.0032", "+Inf")] == [
         HALVE_EVERY * count for count in (1, 2, 3, 4)
     ]
     assert latency.seconds > 1e9

@@ -37,12 +37,12 @@ def record_of(name: Name) -> bytes:
     return encode_record(Message(b"%d/%d " % (producer_id.k, seq) * (1 + seq % 3)))
 
 
-def batch_of(topic: Topic, found: set[Name], wall_ms: int) -> Batch:
-    ordered = sorted(found)
+def batch_of(topic: Topic, names: set[Name], wall_ms: int) -> Batch:
+    ordered = sorted(names)
     return pack_sections(PartitionId(topic.id, 0), runs_of(ordered), wall_ms, [record_of(x) for x in ordered])
 
 
-def check_stored(cluster: Cluster, topic: Topic, wanted: set[Name]) -> None:
+def check_stored(cluster: Cluster, topic: Topic, expected: set[Name]) -> None:
     for node in cluster.nodes.values():
         replica = node.replicas[PartitionId(topic.id, 0)]
         stored: set[Name] = set()
@@ -51,7 +51,7 @@ def check_stored(cluster: Cluster, topic: Topic, wanted: set[Name]) -> None:
             for seq in range(span.start, span.stop):
                 stored.add((span.producer_id, seq))
                 assert header.crc_of(seq + slot.shift) == crc32c(record_of((span.producer_id, seq)))
-        assert stored == wanted
+        assert stored == expected
 
 
 @property_of(st.lists(publishes, min_size=1, max_size=8), count=8, of=60)
@@ -60,35 +60,35 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
 ) -> None:
     cluster = Cluster(3, sync_interval=1.0, sync_grace=0.5, hold_time_max=2.0, request_timeout=0.5)
     topic = cluster.topic()
-    wanted: set[Name] = set()
-    for found, via, losing, victim in plan:
+    expected: set[Name] = set()
+    for names, via, losing, victim in plan:
         cluster.drop = lambda sender, to, message, losing=losing: (  # type: ignore[misc]
             isinstance(message, Store) and (sender, to) in losing
         )
-        key = cluster.submit(via, Publish(batch_of(topic, found, cluster.now.wall_ms)))
+        key = cluster.submit(via, Publish(batch_of(topic, names, cluster.now.wall_ms)))
         cluster.advance(0.6)
         reply = cluster.replies[key]
         assert isinstance(reply, PublishReply) or (
             isinstance(reply, Failed) and reply.code == "outcome-unknown"
         )
         if isinstance(reply, PublishReply) or (via, via) not in losing:
-            wanted |= found
+            expected |= names
         else:
             cluster.drop = lambda sender, to, message: False
-            again = cluster.submit(via, Publish(batch_of(topic, found, cluster.now.wall_ms)))
+            again = cluster.submit(via, Publish(batch_of(topic, names, cluster.now.wall_ms)))
             cluster.advance(0.6)
             assert isinstance(cluster.replies[again], PublishReply), "a retry of what is unknown goes through"
-            wanted |= found
+            expected |= names
         if victim:
             cluster.kill(victim)
             cluster.start(victim)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(8.0)
-    check_stored(cluster, topic, wanted)
+    check_stored(cluster, topic, expected)
     delivered: list[Name] = []
     for node in "abcabc":
         key = cluster.submit(node, fetch(most=1000, hold_time=2.0))
         cluster.advance(0.05)
         for item in receipts(cluster.replies[key]):
             delivered += [(item.receipt.span.producer_id, seq) for seq in range(*item.receipt.span[1:])]
-    assert sorted(delivered) == sorted(wanted), "and is delivered once, under its own name"
+    assert sorted(delivered) == sorted(expected), "and is delivered once, under its own name"

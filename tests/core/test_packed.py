@@ -74,15 +74,15 @@ def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[St
             del table[number], plain[number]
         table.check()
         in_order = {number: plain[number] for number in sorted(plain)}
-        assert {number: facts(found) for number, found in table.items()} == {
-            number: facts(found) for number, found in in_order.items()
+        assert {number: facts(stored) for number, stored in table.items()} == {
+            number: facts(stored) for number, stored in in_order.items()
         }
         assert [*table] == [*table.keys()] == [*in_order]
-        assert [facts(found) for found in table.values()] == [facts(found) for found in in_order.values()]
+        assert [facts(stored) for stored in table.values()] == [facts(stored) for stored in in_order.values()]
         assert (number in table, len(table), bool(table)) == (number in plain, len(plain), bool(plain))
-        found = table.get(number)
-        assert (found is None) is (number not in plain)
-        assert found is None or facts(found) == facts(plain[number])
+        stored = table.get(number)
+        assert (stored is None) is (number not in plain)
+        assert stored is None or facts(stored) == facts(plain[number])
         twin = table.clone()
         twin.check()
         assert twin.state() == table.state() == tuple((n, True) for n in in_order)

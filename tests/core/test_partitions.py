@@ -56,9 +56,9 @@ class Five(Cluster):
         (self.z,) = zero & one
         self.v, self.w = sorted(one - zero)
 
-    def cut(self, some: Iterable[str]) -> None:
-        """Nobody of ``some`` can reach anybody else; all others can reach each other."""
-        away = set(some)
+    def cut(self, names: Iterable[str]) -> None:
+        """Nobody of ``names`` can reach anybody else; all others can reach each other."""
+        away = set(names)
         self.drop = lambda sender, to, message: (sender in away) != (to in away)
         for one in self.names:
             for other in self.names:

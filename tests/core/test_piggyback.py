@@ -79,8 +79,8 @@ class Piggyback:
         return [item.receipt.span for item in receipts(self.cluster.replies[key])]
 
     def replica(self, node: NodeId) -> Replica:
-        (found,) = self.cluster.nodes[node].replicas.values()
-        return found
+        (replica,) = self.cluster.nodes[node].replicas.values()
+        return replica
 
     def held(self) -> list[int]:
         return [self.replica(node).group("g").held_count for node in self.cluster.nodes]
@@ -199,9 +199,9 @@ NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
 }
 
 
-@pytest.mark.parametrize("what", NOT_FOR)
-def test_a_hold_rides_for_nobody_else(what: str) -> None:
-    more, batch, change = NOT_FOR[what]
+@pytest.mark.parametrize("case", NOT_FOR)
+def test_a_hold_rides_for_nobody_else(case: str) -> None:
+    more, batch, change = NOT_FOR[case]
     piggyback = Piggyback()
     piggyback.waits(**more)
     change(piggyback)
@@ -310,11 +310,13 @@ def test_it_is_waited_for_as_long_as_a_disk_may_take(
     piggyback.loses = lambda sender, to, message: True
     piggyback.publish()
     (it,) = [it for it in context.requests.values() if isinstance(it, FetchCoordinator)]
-    (this,) = it.rounds.values()
-    assert isinstance(this, HoldRound)
+    (round_,) = it.rounds.values()
+    assert isinstance(round_, HoldRound)
     by_answers = it.patience(context, piggyback.replica("a"))
     assert (by_answers[0] < 0.1) is (usual is not None)
-    assert (this.usual, this.until - this.started) == pytest.approx((usual, usual) if usual else by_answers)
+    assert (round_.usual, round_.until - round_.started) == pytest.approx(
+        (usual, usual) if usual else by_answers
+    )
 
 
 def test_a_batch_of_several_sections_does_not_ride() -> None:
@@ -535,9 +537,9 @@ def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPa
     cluster.advance(0.1)
     cluster.drop = lambda sender, to, message: said.append(message) is not None
     count = 20
-    found = steps_of(monkeypatch, lambda: [*map(one, range(1, 1 + count))], builtins=False)
-    assert sum(found) <= CALLS * count
-    assert len(found) <= STEPS * count
+    steps = steps_of(monkeypatch, lambda: [*map(one, range(1, 1 + count))], builtins=False)
+    assert sum(steps) <= CALLS * count
+    assert len(steps) <= STEPS * count
     assert len(said) <= SAID * count
 
 
@@ -549,9 +551,9 @@ def test_who_is_ahead_of_our_own_disk_waits_for_it() -> None:
     piggyback.publish()
     core = piggyback.cluster.nodes["a"]
     (it,) = [one for one in core.context.requests.values() if isinstance(one, FetchCoordinator)]
-    (this,) = it.rounds.values()
-    assert isinstance(this, HoldRound)
-    this.heard.clear()
-    this.votes = Votes()
-    it._settle(core.context, this, piggyback.cluster.now, timed_out=False)
-    assert this.pending.covers(Span(piggyback.producer_id, 0, 1))
+    (round_,) = it.rounds.values()
+    assert isinstance(round_, HoldRound)
+    round_.heard.clear()
+    round_.votes = Votes()
+    it._settle(core.context, round_, piggyback.cluster.now, timed_out=False)
+    assert round_.pending.covers(Span(piggyback.producer_id, 0, 1))

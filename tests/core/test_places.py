@@ -34,10 +34,10 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "remove", "clon
 def test_places_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> None:
     places: SpanMap[Slot] = TinyPlaces()
     plain: SpanMap[Slot] = SpanMap()
-    left: list[tuple[SpanMap[Slot], SpanMap[Slot]]] = []
+    earlier: list[tuple[SpanMap[Slot], SpanMap[Slot]]] = []
     for number, (step, span) in enumerate(steps):
         if step == "clone":
-            left.append((places, plain))
+            earlier.append((places, plain))
             places, plain = places.clone(), plain.clone()
         elif step == "remove":
             assert places.remove(span) == plain.remove(span)
@@ -45,7 +45,7 @@ def test_places_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> No
             slot = Slot(number // 2, -span.start)
             places.set(span, slot)
             plain.set(span, slot)
-        for one, other in [*left, (places, plain)]:
+        for one, other in [*earlier, (places, plain)]:
             one.check()
             assert one.state() == other.state()
     for span in (asked, asked._replace(start=0), Span(asked.producer_id, asked.start, asked.start + 1)):

@@ -217,8 +217,8 @@ def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
     for topic in topics[:5]:
         producer_id = cluster.ask("a", OpenSession()).producer_id
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
-        found = receipts(cluster.ask("b", fetch()._replace(topics=(topic.name,))))
-        assert outcomes(cluster.ask("b", AckRequest(found))) == ["acked"]
+        items = receipts(cluster.ask("b", fetch()._replace(topics=(topic.name,))))
+        assert outcomes(cluster.ask("b", AckRequest(items))) == ["acked"]
     cluster.advance(10)
     assert max(len(ask.topics) for ask in asks) == 2
     assert topics[5].id not in {topic for ask in asks for topic in ask.topics}
@@ -295,8 +295,8 @@ def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_
     core = NodeCore(config, cluster.journals["a"], nonce=1, directory=1, now=cluster.now, rng=cluster.rng)
     chunks = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, Forget)]
     assert chunks == [(70, 71, 72), (73, 74, 75), (76,)]
-    (found,) = core.replicas.values()
-    assert list(found.batches.stored) == [stored.number]
+    (copy,) = core.replicas.values()
+    assert list(copy.batches.stored) == [stored.number]
 
 
 def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
@@ -498,8 +498,8 @@ def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
         assert kinds == {Kind.ACKED, Kind.PURGED}, "it is open nowhere"
 
 
-@pytest.mark.parametrize("told", ["Merge", "Hold", "anti-entropy"])
-def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(told: str) -> None:
+@pytest.mark.parametrize("missed", ["Merge", "Hold", "anti-entropy"])
+def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> None:
     """a and b have reclaimed; c, which was away, has the payload, which is no majority.
 
     They hear of the redrive in its second round, by a HOLD for what c has, or by anti-entropy.
@@ -514,12 +514,12 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(told: str) -> Non
     assert batches(cluster) == [0, 0, 1]
     cluster.drop = lambda sender, to, message: (
         not isinstance(message, Merge | MergeReply)
-        or (isinstance(message, Merge) and not message.redrive and told != "Merge")
+        or (isinstance(message, Merge) and not message.redrive and missed != "Merge")
     )
     key = cluster.submit("c", RedriveRequest("jobs", 0, "g", entries))
     cluster.advance(10)
     assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
-    if told == "Hold":
+    if missed == "Hold":
         cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer | SyncState | Merge)
         cluster.submit("c", fetch(hold_time=1.0))
         cluster.advance(2)

@@ -158,9 +158,9 @@ def test_messages_acked_in_a_row_are_told_as_one() -> None:
     (replica,) = cluster.nodes["b"].replicas.values()
     granted = replica.node.grants(cluster.now)[replica.partition]
     assert len(granted) == 100
-    told = replica.recall.holds_to_tell(cluster.now, granted)
-    assert len(told) <= 2, "as many as there are powers of two among the times that are left"
-    assert sum(held.span.size for held in told) == 100
+    holds = replica.recall.holds_to_tell(cluster.now, granted)
+    assert len(holds) <= 2, "as many as there are powers of two among the times that are left"
+    assert sum(held.span.size for held in holds) == 100
     cluster.advance(10.0)
     assert not replica.node.grants(cluster.now)
 
@@ -460,16 +460,16 @@ reports = st.lists(
 
 
 @given(reports)
-def test_the_union_is_kept_in_whatever_order_it_comes(found: list[tuple[int, int, int, int]]) -> None:
+def test_the_union_is_kept_in_whatever_order_it_comes(holds: list[tuple[int, int, int, int]]) -> None:
     tables = []
-    for some in (found, found[::-1]):
+    for order in (holds, holds[::-1]):
         table = Holding(10)
-        for start, size, ballot, until in some:
+        for start, size, ballot, until in order:
             table.report(Span(PRODUCER_ID, start, start + size), Held(owner(ballot), float(until), 0))
         table.view.check()
         tables.append(table)
     for seq in range(12):
-        theirs = [(b, until) for start, size, b, until in found if start <= seq < start + size]
+        theirs = [(b, until) for start, size, b, until in holds if start <= seq < start + size]
         for table in tables:
             lease = table.view.leases.get(PRODUCER_ID, seq) or FREE
             held = lease.held

@@ -165,9 +165,9 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
             cluster.start("b")
             cluster.advance(70.0)
         if seq >= deep:
-            (found,) = receipts(cluster.ask("b", fetch(most=1)))
-            cluster.ask("b", AckRequest((found,)))
-            got.append(found.receipt.span.start)
+            (item,) = receipts(cluster.ask("b", fetch(most=1)))
+            cluster.ask("b", AckRequest((item,)))
+            got.append(item.receipt.span.start)
     assert got == list(range(20))
 
 
@@ -444,16 +444,16 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
             case 5:
                 cluster.advance(rng.uniform(0, 2))
     cluster.advance(10)
-    left = set()
+    unacked = set()
     for _ in range(200):
         key = cluster.submit(rng.choice("abc"), fetch(most=1000, hold_time=60.0))
         cluster.advance(0.06)
         for item in receipts(cluster.replies[key]):
             span = item.receipt.span
-            left |= {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
-        if left | acked == sent:
+            unacked |= {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
+        if unacked | acked == sent:
             break
-    assert left == sent - acked
+    assert unacked == sent - acked
 
 
 def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:

@@ -68,11 +68,11 @@ def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None
         return copy.deepcopy((core.snapshot(now), core.state.timers, core.state.clock.value, tables, rounds))
 
     before = known()
-    begun = 0
+    started = 0
     for key, request in enumerate(requests):
-        begun += isinstance(core.router._look(1000 + key, request, now, looked=False), Coordinator)
+        started += isinstance(core.router._look(1000 + key, request, now, looked=False), Coordinator)
         assert known() == before, request
-    assert begun > 10, "most of them have something to do"
+    assert started > 10, "most of them have something to do"
     assert {type(request) for request in requests} >= set(m.ClientRequest.__args__) - {m.Hello}
 
 

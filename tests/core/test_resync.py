@@ -284,7 +284,7 @@ def test_other_sizes_of_clusters(count: int) -> None:
         cluster.kill("e")
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.trusted
-    assert {found.name for found in cluster.nodes["b"].topics.values()} == {"jobs"}
+    assert {each.name for each in cluster.nodes["b"].topics.values()} == {"jobs"}
 
 
 def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that() -> None:

@@ -34,30 +34,30 @@ def test_rows_are_a_dict_in_order(
         else:
             assert table.pop(key) == plain.pop(key, None)
         table.check()
-    wanted = [plain[key] for key in sorted(plain)]
-    assert list(table) == wanted
+    expected = [plain[key] for key in sorted(plain)]
+    assert list(table) == expected
     assert len(table) == len(plain)
     assert bool(table) is bool(plain)
-    assert table.first() == (wanted[0] if wanted else None)
+    assert table.first() == (expected[0] if expected else None)
     assert (table.get(begin), begin in table) == (plain.get(begin), begin in plain)
-    assert list(table.onward(begin)) == [row for row in wanted if row[:2] >= begin]
-    between = [row for row in wanted if begin <= row[:2] < end]
+    assert list(table.onward(begin)) == [row for row in expected if row[:2] >= begin]
+    between = [row for row in expected if begin <= row[:2] < end]
     assert list(table.onward(begin, end)) == between
     twin = table.clone()
-    assert twin.state() == table.state() == tuple(wanted)
+    assert twin.state() == table.state() == tuple(expected)
     twin.put((9, 9, 0.0))
     twin.put((-2, 0, 0.5))
     twin.check()
-    assert table.state() == tuple(wanted), "a copy changes on its own"
+    assert table.state() == tuple(expected), "a copy changes on its own"
 
 
 @given(st.lists(st.sets(st.integers(0, 20), max_size=6), max_size=6))
 def test_rows_that_are_put_together_are_those_that_are_put_one_by_one(chunks: list[set[int]]) -> None:
     together, alone = Rows("qI", 1), Rows("qI", 1)
     for number, chunk in enumerate(chunks):
-        found = [(key, number) for key in sorted(chunk)]
-        together.extend(found)  # type: ignore[arg-type]
-        for row in found:
+        rows = [(key, number) for key in sorted(chunk)]
+        together.extend(rows)  # type: ignore[arg-type]
+        for row in rows:
             alone.put(row)
         together.check()
         assert together.state() == alone.state()

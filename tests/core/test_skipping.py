@@ -45,14 +45,14 @@ def test_what_somebody_knows_is_skipped_but_for_what_all_have_settled(
         replicas = [replicas[0]] * len(replicas)
     topic = Topic(b"t", "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO)
     skipping = Skipping(Coordinator(1), topic, Group(b"t", "g", 1, latest=Latest.SKIPPING))
-    found, upto, last = skipping._unsettled([answer(having, end) for having, end in replicas])
+    spans, upto, last = skipping._unsettled([answer(having, end) for having, end in replicas])
     ends = [end for _, end in replicas if end is not None]
     page = IDS[: min(ends)] if ends else IDS
     due = [
         it for it in page
         if any(it in having for having, _ in replicas) and not all(having.get(it) for having, _ in replicas)
     ]  # fmt: skip
-    assert merge_spans(found) == spans_of(due)
+    assert merge_spans(spans) == spans_of(due)
     assert (upto is None) == (not ends)
     if upto is not None:
         assert last == upto == Span(IDS[min(ends)][0], 0, IDS[min(ends)][1])

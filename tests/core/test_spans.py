@@ -312,8 +312,8 @@ def test_values_merge_by_equality_not_by_identity() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_large_producer_id_becomes_small_and_large_again(left: int, at_once: bool) -> None:
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_large_producer_id_becomes_small_and_large_again(kept: int, at_once: bool) -> None:
     """Both ways down: one wide removal, and run by run; with a clone that must not notice."""
     map_ = TinyMap()
     singles = [Span(A, seq, seq + 1) for seq in range(0, 40, 2)]
@@ -322,10 +322,10 @@ def test_a_large_producer_id_becomes_small_and_large_again(left: int, at_once: b
             map_.set(span, "x")
             map_.check()
         twin = map_.clone()
-        for span in [Span(A, 2 * left, 40)] if at_once else singles[left:]:
+        for span in [Span(A, 2 * kept, 40)] if at_once else singles[kept:]:
             map_.remove(span)
             map_.check()
-        assert map_.items() == [(span, "x") for span in singles[:left]]
+        assert map_.items() == [(span, "x") for span in singles[:kept]]
         assert twin.items() == [(span, "x") for span in singles]
         twin.check()
 

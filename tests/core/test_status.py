@@ -94,8 +94,8 @@ def test_a_status_of_many_partitions_and_groups_comes_in_chunks(monkeypatch: pyt
         assert cost < 6 * CALLS_OF_A_ROW
         facts, chunks, more = reply.joined_to(facts), chunks + 1, reply.more
     assert chunks > 3
-    found = [(row["partition"], "".join(row["groups"])) for row in facts["partitions"]]
-    assert found == [(number, "abcdefgh") for number in range(3)]
+    seen = [(row["partition"], "".join(row["groups"])) for row in facts["partitions"]]
+    assert seen == [(number, "abcdefgh") for number in range(3)]
 
 
 def test_a_tally_follows_all_that_happens_to_a_map() -> None:

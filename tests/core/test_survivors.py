@@ -104,8 +104,8 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
         batch = cluster.batch(topic, producer_id, 0, [b"x"] * 3, partition=number)
         assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     cluster.advance(10.0)
-    left = [number for number in range(8) if "a" in topic.replicas[number]]
-    assert 0 < len(left) < 8
+    kept = [number for number in range(8) if "a" in topic.replicas[number]]
+    assert 0 < len(kept) < 8
     wiped(cluster, "bcde")
     assert trust(cluster) == "a"
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
@@ -113,8 +113,10 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
     cluster.advance(20.0)
     for number, members in enumerate(topic.replicas):
         for name in members:
-            replicas = {found.number: replica for found, replica in cluster.nodes[name].replicas.items()}
-            assert replicas[number].batches.present.messages == (3 if number in left else 0)
+            replicas = {
+                partition.number: replica for partition, replica in cluster.nodes[name].replicas.items()
+            }
+            assert replicas[number].batches.present.messages == (3 if number in kept else 0)
     for number in range(8):
         more = Publish(cluster.batch(topic, producer_id, 3, [b"y"], partition=number))
         assert isinstance(cluster.ask("b", more), PublishReply)
@@ -220,11 +222,11 @@ def test_nodes_without_a_topic_wait_for_registers_all_the_same() -> None:
 def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic = cluster.topic(rf=3)
-    lost, left = "".join(topic.replicas[0][:2]), topic.replicas[0][2]
+    lost, survivor = "".join(topic.replicas[0][:2]), topic.replicas[0][2]
     survivors = "".join(name for name in "abcde" if name not in lost)
     wiped(cluster, lost)
     assert trust(cluster) == survivors
-    assert isinstance(declare(cluster, left, survivors), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, survivor, survivors), DeclareSurvivorsReply)
     assert trust(cluster) == "abcde"
 
 

@@ -53,9 +53,9 @@ def test_a_fetch_brings_first_timers_or_one_suspect() -> None:
     reply = cluster.ask("b", fetch())
     assert (seqs(reply), suspects(reply)) == ([3, 4], [False])
     publish(cluster, topic, producer_id, 5, 3)  # younger ones
-    for wanted in ([0], [1], [2]):
+    for expected in ([0], [1], [2]):
         reply = cluster.ask("b", fetch())
-        assert (seqs(reply), suspects(reply)) == (wanted, [True])
+        assert (seqs(reply), suspects(reply)) == (expected, [True])
     assert seqs(cluster.ask("b", fetch())) == [5, 6, 7]
 
 
@@ -118,8 +118,8 @@ def test_the_more_often_a_message_expired_the_less_company_it_has(most: int, end
         held = fate.Held(fate.NOBODY, 0.0, 0, 0, known)
         lease = fate.count_attempt(lease, held, expired=end == "e")
     attempts = lease.attempts or NO_ATTEMPTS
-    left = not is_exhausted(attempts, most)
-    assert (lot_of(attempts, most) if left else None) == ENDINGS[most, endings]
+    is_left = not is_exhausted(attempts, most)
+    assert (lot_of(attempts, most) if is_left else None) == ENDINGS[most, endings]
 
 
 def test_messages_of_a_crash_come_together_then_in_smaller_lots_then_alone_then_no_more() -> None:

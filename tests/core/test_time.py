@@ -123,10 +123,10 @@ def test_anti_entropy_carries_the_age() -> None:
     cluster.advance(7)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20)
-    ((state, left),) = shown(cluster, "a")
+    ((state, remaining),) = shown(cluster, "a")
     ((there, left_there),) = shown(cluster, "c")
     assert (state, there) == ("delayed", "delayed")
-    assert (left, left_there) == pytest.approx((33.0, 33.0), abs=0.002), "ages travel in milliseconds"
+    assert (remaining, left_there) == pytest.approx((33.0, 33.0), abs=0.002), "ages travel in milliseconds"
 
 
 @pytest.mark.parametrize("off_ms", [0, 1_000, -1_000, -YEAR_MS])
@@ -140,9 +140,9 @@ def test_delays_survive_kill_9_of_everything_and_never_grow(off_ms: int) -> None
     for name in "abc":
         cluster.wall_off_ms[name] = off_ms
         cluster.start(name)
-    left = 20 - max(0, 10 + off_ms / 1000)
-    assert [shown(cluster, node) for node in "abc"] == [[("delayed", left)]] * 3
-    cluster.advance(left - 0.1)
+    remaining = 20 - max(0, 10 + off_ms / 1000)
+    assert [shown(cluster, node) for node in "abc"] == [[("delayed", remaining)]] * 3
+    cluster.advance(remaining - 0.1)
     assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
     cluster.advance(0.2)
     assert got(cluster, "b") == 1
@@ -203,9 +203,9 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
         restart(cluster, "a", YEAR_MS)
         cluster.drop = lambda sender, to, message: {sender, to} == {"b", "c"}
         cluster.advance(12)
-        left = 30 - (cluster.time - born)
+        remaining = 30 - (cluster.time - born)
         assert [state for state, _ in shown(cluster, "a")] == ["ready"]
-        assert left < shown(cluster, "c")[0][1] < 30, "c counts from when it came"
+        assert remaining < shown(cluster, "c")[0][1] < 30, "c counts from when it came"
         assert [got(cluster, node) for node in "ac"] == [0, 0]
         cluster.drop = lambda sender, to, message: False
         cluster.advance(10)
@@ -314,29 +314,29 @@ def test_whatever_one_clock_does_the_others_decide(
     cluster = Cluster(hold_time_max=1.0)
     publish_first(cluster, delay_ms=delay, ttl_ms=ttl)
     born = cluster.time
-    for what, node, seconds, off_ms in steps:
-        if what == "jump":
+    for action, node, seconds, off_ms in steps:
+        if action == "jump":
             cluster.wall_off_ms[liar] = cluster.wall_off_ms.get(liar, 0) + off_ms
-        elif what == "restart":
+        elif action == "restart":
             restart(cluster, node)
             cluster.advance(1.1)
-        elif what == "fetch":
+        elif action == "fetch":
             reply = receipts(cluster.ask(node, fetch(hold_time=1.0)))
             if reply:
                 assert cluster.time - born >= delay / 1000, "delivered before it was due"
                 assert not ttl or cluster.time - born < ttl / 1000, "delivered after it had expired"
                 cluster.ask(node, RejectRequest(reply, 0.0))
         cluster.advance(seconds)
-    left = max(0.0, born + delay / 1000 - cluster.time)
-    expired = bool(ttl) and (born + ttl / 1000 <= cluster.time + left + 1.1)
-    cluster.advance(left + 1.1)
+    remaining = max(0.0, born + delay / 1000 - cluster.time)
+    expired = bool(ttl) and (born + ttl / 1000 <= cluster.time + remaining + 1.1)
+    cluster.advance(remaining + 1.1)
     honest = [node for node in "abc" if node != liar]
-    found = [got(cluster, node) for node in honest]
+    peeked = [got(cluster, node) for node in honest]
     dead = [letters(cluster, node) for node in honest]
     if expired:
-        assert (found, dead) == ([0, 0], [["expired"]] * 2)
+        assert (peeked, dead) == ([0, 0], [["expired"]] * 2)
     else:
-        assert (sum(found), dead) == (1, [[], []])
+        assert (sum(peeked), dead) == (1, [[], []])
 
 
 # ----------------------------------------------------------------------------------- TTL

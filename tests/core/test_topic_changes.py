@@ -478,11 +478,11 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
     """With nodes cut off and started again at will: one register everywhere, and what was deleted stays so."""
     cluster = Cluster(hold_time_max=1.0)
     ended: dict[bytes, None] = {}
-    for node, what, number in steps:
+    for node, action, number in steps:
         core = cluster.nodes[node]
         known = core.topic_named("jobs")
         request: object = None
-        match what:
+        match action:
             case "create":
                 request = CreateTopic("jobs", partitions=number, max_deliveries=number)
             case "alter":

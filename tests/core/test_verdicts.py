@@ -107,18 +107,18 @@ OWNER = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
 def said(answers: tuple[str, ...], order: tuple[int, ...]) -> list[str | None]:
     """What an ACK is answered after each of the answers: *yes*, *no* (more was granted) or *unsure*."""
     members = tuple("abcde"[: len(answers)])
-    this = Round(1, members)
-    ballot = Ballot(this, Ask(PartitionId(b"", 0), "g", 0))
+    round_ = Round(1, members)
+    ballot = Ballot(round_, Ask(PartitionId(b"", 0), "g", 0))
     coordinator = AckCoordinator(1, AckRequest(()))
     yes = no = 0
-    found = []
+    outcomes = []
     for at in order:
-        bit = this.hear(members[at], OWNER.incarnation)
+        bit = round_.hear(members[at], OWNER.incarnation)
         ballot.answered |= bit
         yes |= bit if answers[at] == "yes" else 0
         no |= bit if answers[at] == "no" else 0
-        found.append(coordinator.judge(ballot, SPAN, yes, no, ballot.answered, last=this.everyone))
-    return found
+        outcomes.append(coordinator.judge(ballot, SPAN, yes, no, ballot.answered, last=round_.everyone))
+    return outcomes
 
 
 @pytest.mark.parametrize("replicas", [3, 5])
@@ -131,7 +131,7 @@ def test_in_whatever_order_the_replicas_answer_the_verdict_is_the_same(replicas:
         if answers.count("no") >= majority:
             end = "acked_after_expiry"
         for order in permutations(range(replicas)):
-            found = said(answers, order)
-            assert found[-1] == end, answers
-            assert {*found} <= {None, end}, f"{answers} in order {order}: {found}"
-            assert not any(found[: majority - 1]), "and nothing before it is durable"
+            outcomes = said(answers, order)
+            assert outcomes[-1] == end, answers
+            assert {*outcomes} <= {None, end}, f"{answers} in order {order}: {outcomes}"
+            assert not any(outcomes[: majority - 1]), "and nothing before it is durable"

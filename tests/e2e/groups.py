@@ -50,16 +50,16 @@ async def drained(client: Client, topic: str, group: str, node: str | None = Non
 
     An answer without messages is not the end: a replica may be late, or a hold not over.
     """
-    found: list[Message] = []
+    received: list[Message] = []
     with trio.fail_after(PATIENCE_S):
         while True:
             messages = await client.fetch(
                 topic, group, max_messages=5000, max_wait=0.5, hold_time=HOLD_S, node=node
             )
             await client.ack(messages)
-            found += messages
+            received += messages
             if not messages and not await open_of(client, topic, group):
-                return found
+                return received
 
 
 async def open_of(client: Client, topic: str, group: str) -> int:
@@ -75,10 +75,10 @@ async def taken(
     client: Client, topic: str, group: str, count: int, hold_time: float, node: str | None = None
 ) -> list[Message]:
     """``count`` messages, by as many FETCHes as it takes until so many have come."""
-    found: list[Message] = []
+    received: list[Message] = []
     with trio.fail_after(PATIENCE_S):
-        while len(found) < count:
-            found += await client.fetch(
-                topic, group, max_messages=count - len(found), max_wait=0.5, hold_time=hold_time, node=node
+        while len(received) < count:
+            received += await client.fetch(
+                topic, group, max_messages=count - len(received), max_wait=0.5, hold_time=hold_time, node=node
             )
-    return found
+    return received

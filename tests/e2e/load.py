@@ -156,11 +156,11 @@ class Load:
 
     async def _settle(self, client: Client, messages: list[Message]) -> None:
         good = [message for message in messages if int(message.payload) % DEAD_EVERY]
-        left = good
-        while left:
+        unsettled = good
+        while unsettled:
             with suppress(Unanswered):
-                await client.ack(left)
-            left = [message for message in left if message.outcome is None]
+                await client.ack(unsettled)
+            unsettled = [message for message in unsettled if message.outcome is None]
         now = suspending_clock()
         self.acked += [now] * len(good)
         self.settled.update((message.id, None) for message in good)
@@ -231,7 +231,7 @@ class Load:
 
 def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
     """The dead letters that one node lists, sorted; one that is listed twice is in it twice."""
-    found: list[MessageKey] = []
+    keys: list[MessageKey] = []
     with Raw(address) as raw:
         for partition in range(partitions):
             cursor: tuple[int, int] | None = (0, 0)
@@ -242,19 +242,19 @@ def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
                     assert item.record.letter is not None
                     assert item.record.letter.error_class == "ValueError"
                     producer_id, start, stop = item.span
-                    found += [
+                    keys += [
                         (topic, partition, producer_id_text(producer_id), seq) for seq in range(start, stop)
                     ]
                 cursor = page.cursor
-    return sorted(found)
+    return sorted(keys)
 
 
 def eventually(look: Callable[[], T], expected: T) -> T:
     """What ``look`` gives, as soon as it is what is expected, or when patience is over."""
     end = time.monotonic() + PATIENCE_S
-    while (found := look()) != expected and time.monotonic() < end:
+    while (value := look()) != expected and time.monotonic() < end:
         time.sleep(0.1)
-    return found
+    return value
 
 
 async def until_voting(cluster: LocalCluster, name: str) -> None:

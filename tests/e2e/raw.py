@@ -140,25 +140,25 @@ class Raw:
 
         A FETCH brings nothing, or is refused, where replicas are late or in quarantine, or a hold is not over yet.
         """
-        found: list[SignedNamed] = []
+        taken: list[SignedNamed] = []
         came, end = 0, time.monotonic() + PATIENCE_S
         while came < count:
             reply = self.fetch(topic, group, count - came, hold_time, max_wait=min(0.1 * hold_time, 1.0))
             if isinstance(reply, m.FetchReply):
-                found += receipts(reply)
+                taken += receipts(reply)
                 came += size_of(reply)
             assert came >= count or time.monotonic() < end, f"{came} of {count} have come: {reply}"
-        return found
+        return taken
 
     def drain(self, topic: str, group: str, count: int) -> None:
         """Take and ack ``count`` messages, and see that no other is there."""
-        left = count
-        while left:
+        remaining = count
+        while remaining:
             reply = self.fetch(topic, group, max_wait=0.2)
             if isinstance(reply, m.FetchReply) and size_of(reply):
                 assert set(outcomes(self.ack(*receipts(reply)))) == {"acked"}
-                left -= size_of(reply)
-            assert left >= 0, f"{count - left} messages, and not {count}"
+                remaining -= size_of(reply)
+            assert remaining >= 0, f"{count - remaining} messages, and not {count}"
 
     def ack(self, *items: SignedNamed) -> Any:
         return self.ask(m.AckRequest(signed_items(items)))

@@ -61,10 +61,10 @@ class Place(NamedTuple):
 
         A replica that missed the REJECT keeps its hold until that runs out, whatever became of the message.
         """
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for item in await self.listed(group=group):
-            found["ready" if item.peeked.state == "held" else item.peeked.state] += item.peeked.span.size
-        return found
+            counts["ready" if item.peeked.state == "held" else item.peeked.state] += item.peeked.span.size
+        return counts
 
     async def die(self, count: int, reason: str = "no") -> None:
         """Have so many messages die, in several deliveries."""
@@ -78,8 +78,8 @@ class Place(NamedTuple):
         done = await trio.run_process(
             [*QUORUMQ, *arguments, "--node", self.address, "--json"], capture_stdout=True
         )
-        found: dict[str, int] = json.loads(done.stdout)
-        return found
+        counts: dict[str, int] = json.loads(done.stdout)
+        return counts
 
     async def others_see_nothing(self) -> None:
         assert await self.fetch("h") == []
@@ -299,8 +299,10 @@ def test_a_late_ack_beats_the_letter_and_its_redrive_and_the_history_says_so(
     with HistoryWriter(path, run="r", who="client:x") as history:
         trio.run(main, history)
     rows = [row for row in read_history([path]) if row.get("group") == "g"]
-    told = [(row["kind"], row["outcome"]) for row in rows if row.get("outcome") not in (None, "invoke", "ok")]
-    assert told == [
+    outcomes = [
+        (row["kind"], row["outcome"]) for row in rows if row.get("outcome") not in (None, "invoke", "ok")
+    ]
+    assert outcomes == [
         ("ack", "acked_after_expiry"),
         ("redrive", "already-settled"),
         ("ack", "acked_after_expiry"),

@@ -57,9 +57,9 @@ def test_workers_that_are_killed_anywhere_leave_each_output_exactly_once(shared:
                 await client.alter_topic("out", partitions=5)  # meanwhile somebody makes room
             return [message.payload for message in await drained(client, "out", "reader")]
 
-    found = trio.run(main)
-    wanted = [output for number in range(INPUTS) for output in outputs_of(b"input %d" % number)]
-    assert sorted(found) == sorted(wanted)
+    outputs = trio.run(main)
+    expected = [output for number in range(INPUTS) for output in outputs_of(b"input %d" % number)]
+    assert sorted(outputs) == sorted(expected)
     assert all(points[point] for point in POINTS), (
         f"killed at {points}: each point once, or nothing was tried"
     )

@@ -123,20 +123,20 @@ def becomes_done(client: Client, topic: str, group: str) -> None:
 
 def taken(client: Client, topic: str, group: str, count: int) -> list[Message]:
     """``count`` messages, by as many FETCHes as it takes until so many have come."""
-    found: list[Message] = []
-    while len(found) < count:
-        more = client.fetch(topic, group, max_messages=count - len(found), max_wait=PATIENCE_S)
-        assert more, f"{len(found)} of {count} messages have come"
-        found += more
-    return found
+    messages: list[Message] = []
+    while len(messages) < count:
+        more = client.fetch(topic, group, max_messages=count - len(messages), max_wait=PATIENCE_S)
+        assert more, f"{len(messages)} of {count} messages have come"
+        messages += more
+    return messages
 
 
 def read(client: Client, topic: str, count: int) -> list[str]:
     """What is in a topic for a group of the test, sorted: ``count`` messages, and no other within a moment."""
-    found = taken(client, topic, "test", count)
-    found += client.fetch(topic, "test", max_wait=0.2)
-    client.ack(found)
-    return sorted(message.payload.decode() for message in found)
+    messages = taken(client, topic, "test", count)
+    messages += client.fetch(topic, "test", max_wait=0.2)
+    client.ack(messages)
+    return sorted(message.payload.decode() for message in messages)
 
 
 @pytest.mark.parametrize("run", [*STYLES, "asyncio"], indirect=True)
@@ -157,7 +157,7 @@ def test_fan_out(run: Run, client: Client) -> None:
     client.producer("orders").publish_many(b"%d" % number for number in range(COUNT))
     lines = run("fan_out", lambda lines: len(lines) == 2 * COUNT).lines
     assert sorted(lines) == sorted(
-        f"{what} {number}" for what in ("billed", "packed") for number in range(COUNT)
+        f"{verb} {number}" for verb in ("billed", "packed") for number in range(COUNT)
     )
     becomes_done(client, "orders", "billing")
     becomes_done(client, "orders", "packing")
@@ -242,9 +242,9 @@ def test_redrive_slowly(run: Run, client: Client) -> None:
     began = time.monotonic()
     assert run("redrive_slowly").lines == ["redriven: 4"]
     assert time.monotonic() - began > 0.4
-    (left,) = client.peek("mails", "senders", "dead", complete=True)
-    assert left.peeked.record.letter is not None
-    assert left.peeked.record.letter.error_class == "ValueError"
+    (peek,) = client.peek("mails", "senders", "dead", complete=True)
+    assert peek.peeked.record.letter is not None
+    assert peek.peeked.record.letter.error_class == "ValueError"
     again = taken(client, "mails", "senders", 4)
     assert sorted(message.payload for message in again) == [b"0", b"1", b"2", b"3"]
     client.ack(again)
@@ -258,8 +258,8 @@ def fetched(client: Client, topic: str, group: str) -> Message:
 
 def balance() -> int:
     with closing(sqlite3.connect("bank.db")) as db:
-        (found,) = db.execute("SELECT balance FROM account").fetchone()
-    return int(found)
+        (amount,) = db.execute("SELECT balance FROM account").fetchone()
+    return int(amount)
 
 
 # ------------------------------------------------------------------------------ a web service
@@ -302,15 +302,15 @@ async def serve(app: Any, lines: list[str]) -> None:
     """What a server of either kind does with ``app``."""
     sent: list[dict[str, Any]] = []
     sleep = asyncio.sleep if sniffio.current_async_library() == "asyncio" else trio.sleep
-    told = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
 
     async def send(event: dict[str, Any]) -> None:
         sent.append(event)
 
     async def receive() -> dict[str, Any]:
-        if len(told) == 1:
+        if len(messages) == 1:
             await requests()
-        return told.pop(0)
+        return messages.pop(0)
 
     async def requests() -> None:
         for number in range(COUNT):

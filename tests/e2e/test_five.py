@@ -67,9 +67,9 @@ def test_an_idle_long_poll_lasts_as_long_as_asked_and_costs_nothing(five: LocalC
 
             async def wait(node: str) -> None:
                 began = trio.current_time()
-                found = await client.fetch("idle", "g", max_wait=seconds, hold_time=HOLD_S, node=node)
+                messages = await client.fetch("idle", "g", max_wait=seconds, hold_time=HOLD_S, node=node)
                 took[node] = trio.current_time() - began
-                assert found == []
+                assert messages == []
 
             before = cpu_seconds(five)
             async with trio.open_nursery() as nursery:
@@ -92,11 +92,11 @@ def test_a_publish_to_any_partition_ends_a_long_poll_at_any_node(five: LocalClus
             await client.fetch("woken", "g", hold_time=HOLD_S)
             for number in range(10):
                 node, partition = five.nodes[number % 5], number % 6
-                found: list[Message] = []
+                messages: list[Message] = []
                 began = trio.current_time()
 
-                async def wait(node: str = node, found: list[Message] = found) -> None:
-                    found += await client.fetch(
+                async def wait(node: str = node, messages: list[Message] = messages) -> None:
+                    messages += await client.fetch(
                         "woken", "g", max_wait=LONG_POLL_S, hold_time=HOLD_S, node=node
                     )
 
@@ -104,9 +104,9 @@ def test_a_publish_to_any_partition_ends_a_long_poll_at_any_node(five: LocalClus
                     nursery.start_soon(wait)
                     await trio.sleep(0.2)
                     await producer.publish(b"%d" % number, partition=partition)
-                assert payloads(found) == [number]
+                assert payloads(messages) == [number]
                 assert trio.current_time() - began < LONG_POLL_S, (node, partition)
-                await client.ack(found)
+                await client.ack(messages)
 
     trio.run(main)
 
@@ -160,15 +160,15 @@ def test_one_partition_s_life_through_any_node(five: LocalCluster, node: str) ->
                 for bodies in item.bodies.values()
             ]
             assert sorted(map(int, shown)) == list(range(before, before + 20))
-            found = await taken(client, "one", group, 20, HOLD_S, node)
-            await client.reject(found[:5])
-            await client.dead_letter(found[5:10], error=ValueError("no"))
-            assert await client.ack(found[10:]) == [Outcome.ACKED] * 10
+            messages = await taken(client, "one", group, 20, HOLD_S, node)
+            await client.reject(messages[:5])
+            await client.dead_letter(messages[5:10], error=ValueError("no"))
+            assert await client.ack(messages[10:]) == [Outcome.ACKED] * 10
             dead = [item async for item in client.peek("one", group, "dead", bodies=True, node=node)]
             letters = [bodies.payload for item in dead for bodies in item.bodies.values()]
-            assert sorted(map(int, letters)) == payloads(found[5:10])
+            assert sorted(map(int, letters)) == payloads(messages[5:10])
             assert (await client.redrive("one", group, dead)).messages == 5
-            assert payloads(await drained(client, "one", group, node)) == payloads(found[:10])
+            assert payloads(await drained(client, "one", group, node)) == payloads(messages[:10])
             assert await client.fetch("one", group + "!dead", hold_time=HOLD_S, node=node) == []
 
     trio.run(main)

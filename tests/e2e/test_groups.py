@@ -37,9 +37,9 @@ def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluste
                 await trio.sleep(0.05)
                 await publish(client, "begin", range(50, 80))
                 for group, first in (("late", 50), ("early", 0), ("timed", 50), ("fetched", 50), ("new", 0)):
-                    found = await drained(other, "begin", group, out)
-                    assert payloads(found) == list(range(first, 80)), group
-                    assert all(message.outcome is Outcome.ACKED for message in found)
+                    messages = await drained(other, "begin", group, out)
+                    assert payloads(messages) == list(range(first, 80)), group
+                    assert all(message.outcome is Outcome.ACKED for message in messages)
                     assert await client.fetch("begin", group, hold_time=HOLD_S) == []
 
     trio.run(main)
@@ -162,26 +162,26 @@ class Load:
         for row in self.rows("deliver", group):
             for key in keys_of(row):
                 entries.setdefault(key, []).append(row)
-        found = []
+        pairs = []
         for key, rows in entries.items():
             rows.sort(key=lambda row: row["token"])
             for before, after in pairwise(rows):
                 until = min(before["until"], ended.get((key, before["owner"]), before["until"]))
                 if after["at"] < until:
-                    found.append((key, before, after))
-        return found
+                    pairs.append((key, before, after))
+        return pairs
 
     def acked_twice(self, group: str) -> list[tuple[MessageKey, int]]:
         """Messages with two acks of one generation that both heard that they were alone."""
         seen: dict[tuple[MessageKey, int], None] = {}
-        found = []
+        repeated = []
         for row in self.rows("ack", group):
             if row["outcome"] == "acked":
                 for key in keys_of(row):
                     if (key, row["generation"]) in seen:
-                        found.append((key, row["generation"]))
+                        repeated.append((key, row["generation"]))
                     seen[(key, row["generation"])] = None
-        return found
+        return repeated
 
 
 def test_a_rewind_to_a_time_under_load_delivers_what_it_covers_again(

@@ -62,9 +62,9 @@ def turmoil(folder: Path, seconds: float) -> Counter[str]:
     seed = int.from_bytes(os.urandom(4), "big")
     with LocalCluster(5, hold_time_max=3.0, history=True) as five:
         try:
-            this = Turmoil(five, folder, seconds, seed)
-            trio.run(this.run)
-            return this.check()
+            run = Turmoil(five, folder, seconds, seed)
+            trio.run(run.run)
+            return run.check()
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
@@ -76,8 +76,8 @@ def test_every_promise_is_kept_while_everything_happens_for_60_seconds(tmp_path:
     assert counts["kills"] >= 6
     assert counts["pauses"]
     assert counts["published"] > 1000
-    for what in (
+    for event in (
         "acked", "redelivered", "rejected", "max-deliveries", "expired", "redriven",
         "read and acked as dead letters",
     ):  # fmt: skip
-        assert counts[what], f"{what}: {counts}"
+        assert counts[event], f"{event}: {counts}"

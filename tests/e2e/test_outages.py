@@ -97,9 +97,9 @@ def test_delays_survive_kill_9_of_all_nodes(own: LocalCluster) -> None:
 
     async def left(node: str) -> float:
         async with connect(own.address(node)) as client:
-            found = [item.peeked async for item in client.peek("later", "g", "all", node=own.address(node))]
-            assert [item.state for item in found] in (["delayed"], ["ready"])
-            return found[0].remaining
+            peeked = [item.peeked async for item in client.peek("later", "g", "all", node=own.address(node))]
+            assert [item.state for item in peeked] in (["delayed"], ["ready"])
+            return peeked[0].remaining
 
     async def deliver() -> float:
         async with connect(own.addresses) as client:

@@ -45,7 +45,7 @@ class Pool:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.pool_worker", *words], stdout=subprocess.PIPE, text=True
         )
-        self.begun: list[Begun] = []
+        self.jobs: list[Begun] = []
         self.ready_at = float("inf")
 
     async def listen(self) -> None:
@@ -56,11 +56,11 @@ class Pool:
                 self.ready_at = time.monotonic()
             else:
                 payload, attempt, at = line.split()
-                self.begun.append(Begun(payload, int(attempt), float(at)))
+                self.jobs.append(Begun(payload, int(attempt), float(at)))
 
     async def until_begun(self, count: int) -> None:
         with trio.fail_after(PATIENCE_S):
-            while len(self.begun) < count and self.process.poll() is None:
+            while len(self.jobs) < count and self.process.poll() is None:
                 await trio.sleep(0.01)
 
     def kill(self) -> None:
@@ -90,14 +90,14 @@ class Place(NamedTuple):
         """Wait until nothing is left to do but dead letters."""
         with trio.fail_after(PATIENCE_S):
             while True:
-                found = await self.client.backlog(self.topic, "g")
-                if found.ready + found.held + found.delayed + found.dying == 0:
-                    return found
+                backlog = await self.client.backlog(self.topic, "g")
+                if backlog.ready + backlog.held + backlog.delayed + backlog.dying == 0:
+                    return backlog
                 await trio.sleep(0.1)
 
     @property
     def begun(self) -> list[Begun]:
-        return [job for pool in self.pools for job in pool.begun]
+        return [job for pool in self.pools for job in pool.jobs]
 
 
 @asynccontextmanager
@@ -143,7 +143,7 @@ def test_a_pool_that_is_killed_is_done_about_when_it_would_have_been(
             took, ideal = await killed(here, times, 1.0), 4.0 + HOLD_S
             print(f"killed {times} times: done after {took:.1f} s, ideal {ideal:g}")
             assert (await here.settled()).dead == 0
-            assert {job.payload for job in here.pools[-1].begun} >= {str(number) for number in range(SIZE)}
+            assert {job.payload for job in here.pools[-1].jobs} >= {str(number) for number in range(SIZE)}
             assert took <= bar * ideal
 
     trio.run(main)
@@ -153,11 +153,11 @@ def test_what_was_rejected_before_and_is_killed_once_is_as_fast(shared: LocalClu
     async def main() -> None:
         async with place(shared, "rejected") as here:
             await here.publish(str(number) for number in range(200))
-            left = 200
-            while left:
-                came = await here.client.fetch(here.topic, "g", max_messages=left, max_wait=1.0)
+            remaining = 200
+            while remaining:
+                came = await here.client.fetch(here.topic, "g", max_messages=remaining, max_wait=1.0)
                 await here.client.reject(came, delay=HOLD_S)
-                left -= len(came)
+                remaining -= len(came)
             await trio.sleep(HOLD_S)
             took, ideal = await killed(here, 1, 0.3), 200 / SIZE * 0.3 + HOLD_S
             print(f"200 rejected once, killed once: done after {took:.1f} s, ideal {ideal:.1f}")
@@ -181,11 +181,11 @@ def test_one_poison_among_sixty_dies_alone_after_a_few_crashes(shared: LocalClus
                     crashes += pool.process.returncode == 9
 
             here.nursery.start_soon(supervise)
-            found = await here.settled()
-            print(f"poison among 60: {crashes} crashes, {found.dead} dead")
-            assert found.dead == 1
+            backlog = await here.settled()
+            print(f"poison among 60: {crashes} crashes, {backlog.dead} dead")
+            assert backlog.dead == 1
             assert crashes <= 6
-            assert {job.payload for job in here.begun} == {"poison", *map(str, range(61))} - {"20"}
+            assert {job.payload for job in here.jobs} == {"poison", *map(str, range(61))} - {"20"}
             here.nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -225,15 +225,18 @@ def test_two_healthy_pools_go_on_with_what_is_new_while_a_crash_is_made_good(sha
             for number in range(800):
                 await trio.sleep(max(0.0, began + number / 20 - time.monotonic()))
                 here.nursery.start_soon(here.client.publish, here.topic, f"{time.monotonic()}".encode())
-            found = await here.settled()
+            backlog = await here.settled()
             waits: dict[int, list[float]] = {}
-            for job in pools[0].begun + pools[1].begun:
+            for job in pools[0].jobs + pools[1].jobs:
                 if not job.payload.startswith("old"):
                     at = float(job.payload)
                     waits.setdefault(int(at - began) // 10, []).append(job.at - at)
-            medians = {10 * window: round(statistics.median(some), 2) for window, some in waits.items()}
-            print(f"median wait by seconds after the kill: {medians}; {found.dead} dead")
-            assert found.dead == 0
+            medians = {
+                10 * window: round(statistics.median(window_waits), 2)
+                for window, window_waits in waits.items()
+            }
+            print(f"median wait by seconds after the kill: {medians}; {backlog.dead} dead")
+            assert backlog.dead == 0
             assert max(medians.values()) < 2.0
 
     trio.run(main)
@@ -250,7 +253,7 @@ def test_five_deploys_leave_a_healthy_job_at_its_first_attempt(shared: LocalClus
                     pool.process.send_signal(signal.SIGTERM)
                     await trio.sleep(0.5)
                 assert await trio.to_thread.run_sync(pool.process.wait) == 0
-            assert [job.attempt for job in here.begun] == [1] * 5
+            assert [job.attempt for job in here.jobs] == [1] * 5
             (message,) = await here.client.fetch(here.topic, "g", max_wait=5.0)
             assert (message.attempt, message.interruptions) == (1, 5)
             await message.ack()

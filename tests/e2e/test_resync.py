@@ -27,8 +27,8 @@ LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 
 
 def dead(status: dict[str, Any]) -> int:
     """How many dead letters a node has."""
-    found = [part["groups"].get("g", {}) for part in status["partitions"] if part["topic"] == "letters"]
-    return sum(group.get("settled", 0) for group in found)
+    groups = [part["groups"].get("g", {}) for part in status["partitions"] if part["topic"] == "letters"]
+    return sum(group.get("settled", 0) for group in groups)
 
 
 def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:

@@ -72,7 +72,7 @@ class Terminal:
             "PYTHONUNBUFFERED": "1",
             "QUORUMQ_NODES": ",".join(f"127.0.0.1:{self.base + index}" for index in range(3)),
         }
-        self.begun: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.dev = ""  # what the cluster printed
         self.pids: dict[str, str] = {}  # those of the page, and what they are here
 
@@ -96,7 +96,7 @@ class Terminal:
         if step.command == "quorumq dev" and self.dev:
             assert is_like(self.dev, self.here(step.before)), self.dev
             return
-        out = self.directory / f"out-{len(self.begun)}"
+        out = self.directory / f"out-{len(self.processes)}"
         command = self.here(step.command)
         if command == "quorumq dev":
             command += f" --port {self.base}"
@@ -106,7 +106,7 @@ class Terminal:
                 cwd=self.directory, env=self.environ, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 start_new_session=True,
             )  # fmt: skip
-        self.begun.append(process)
+        self.processes.append(process)
         if command.startswith("quorumq dev"):
             self._until(out, lambda text: text.count(" pid ") == 3 and "Ctrl-C" in text, process)
             real = re.findall(r"pid (\d+)", out.read_text())
@@ -132,7 +132,7 @@ class Terminal:
             time.sleep(0.05)
 
     def close(self) -> None:
-        for process in reversed(self.begun):
+        for process in reversed(self.processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait(PATIENCE_S)

@@ -145,11 +145,11 @@ class Turmoil:
         end = suspending_clock() + self.seconds
         turns = 0
         while suspending_clock() < end:
-            what = (
+            fault = (
                 ("kill", "pause", "both")[turns] if turns < 3 else self.rng.choice(("kill", "pause", "both"))
             )
             turns += 1
-            if what == "pause":
+            if fault == "pause":
                 name = self.rng.choice(self.cluster.nodes)
                 self.cluster.pause(name)
                 self.counts["pauses"] += 1
@@ -158,7 +158,7 @@ class Turmoil:
                 finally:
                     self.cluster.resume(name)
             else:
-                names = self.rng.sample(self.cluster.nodes, 2 if what == "both" else 1)
+                names = self.rng.sample(self.cluster.nodes, 2 if fault == "both" else 1)
                 for name in names:
                     self.cluster.kill(name)
                 self.counts["kills"] += len(names)
@@ -256,17 +256,17 @@ class Turmoil:
 
         while suspending_clock() < end:
             for group in (EARLY, BACK):
-                found = []
+                peeks = []
                 with suppress(QuorumqError):
                     async for item in operators[0].peek(
                         TOPIC, group, "dead", node=self.rng.choice(self.cluster.nodes)
                     ):
-                        found.append(item)
+                        peeks.append(item)
                         self._note_letter(group, item.partition, item.peeked)
-                some = [item for item in found if self.rng.random() < 0.5]
+                chosen = [item for item in peeks if self.rng.random() < 0.5]
                 async with trio.open_nursery() as nursery:
                     for operator in operators:
-                        nursery.start_soon(redrive, operator, group, some)
+                        nursery.start_soon(redrive, operator, group, chosen)
             await trio.sleep(self.rng.uniform(0.3, 1.0))
 
     def _note_letter(self, group: str, partition: int, item: Peeked) -> None:
@@ -283,7 +283,7 @@ class Turmoil:
         with trio.move_on_after(DRAIN_S):
             while True:
                 states = {group: await self._states(client, group) for group in GROUPS}
-                if all(state in SETTLED for found in states.values() for state in found):
+                if all(state in SETTLED for counts in states.values() for state in counts):
                     self._phase("drained")
                     break
                 await trio.sleep(0.3)
@@ -296,11 +296,11 @@ class Turmoil:
 
     async def _states(self, client: Client, group: str) -> Counter[str]:
         """What a majority makes of every message."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         with suppress(Unanswered):
             async for item in client.peek(TOPIC, group, "all", complete=True):
-                found[item.peeked.state] += item.peeked.span.size
-            return found
+                counts[item.peeked.state] += item.peeked.span.size
+            return counts
         return Counter(ready=1)
 
     def _phase(self, phase: str, **more: object) -> None:
@@ -320,10 +320,10 @@ class Turmoil:
                         {(item.span, item.record.generation, item.record.n) for item in page}
                         for page in pages
                     ]
-                    if all(found == ours[0] for found in ours) or time.monotonic() > end:
+                    if all(listing == ours[0] for listing in ours) or time.monotonic() > end:
                         break
                     await trio.sleep(0.3)
-                assert all(found == ours[0] for found in ours), (
+                assert all(listing == ours[0] for listing in ours), (
                     f"{members} list different dead letters: {ours}"
                 )
                 for node, page in zip(members, pages, strict=True):
@@ -337,15 +337,15 @@ class Turmoil:
         self.lists.append({"kind": "list", "who": who, "at": suspending_clock(), **where, **life})
 
     def _dead_at(self, node: str, group: str, partition: int) -> list[Peeked]:
-        found: list[Peeked] = []
+        items: list[Peeked] = []
         cursor: tuple[int, int] | None = (0, 0)
         with Raw(self.cluster.address(node)) as raw:
             while cursor is not None:
                 page = raw.ask(BrowseRequest(TOPIC, partition, group, "dead", cursor, 1000))
                 assert isinstance(page, BrowseReply), page
-                found += page.items
+                items += page.items
                 cursor = page.cursor
-        return found
+        return items
 
     # --------------------------------------------------------------------------- its judgement
 
@@ -361,8 +361,8 @@ class Turmoil:
         """Assert that every promise was kept; what happened, counted."""
         rows = self.rows()
         counts = self.counts + counted(rows)
-        counts.update({reason: len(found) for reason, found in self.reasons.items()})
-        report = ", ".join(f"{what} {number}" for what, number in sorted(counts.items()))
+        counts.update({reason: len(times) for reason, times in self.reasons.items()})
+        report = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
         violations = judged(rows, RF)
         assert not violations, "\n".join([report, *map(str, violations[:20])])
         print(f"turmoil of {self.seconds:g} s: {report}")

@@ -35,7 +35,7 @@ def show(report: Report) -> None:
 
 
 def command(fuzzer: Fuzzer) -> click.Command:
-    @click.command(fuzzer.name, help=fuzzer.what, context_settings={"show_default": True})
+    @click.command(fuzzer.name, help=fuzzer.summary, context_settings={"show_default": True})
     @click.option("--seed", type=click.IntRange(0), default=1, help="Of all cases.")
     @click.option("--first", type=click.IntRange(0), default=0, help="The number of the first case.")
     @click.option(

@@ -73,9 +73,9 @@ def worn(name: str, directory: int) -> MemoryDisk:
             cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, body, first // 2 % 2)))
         reply: Any = cluster.ask("b", m.Fetch(("jobs",), "g", 9, 1 << 20, 1, 1, 0.0, 5.0, 0.0))
         items = tuple(
-            m.ReceiptPart(found.receipt, (found.receipt.span,))
+            m.ReceiptPart(delivery.receipt, (delivery.receipt.span,))
             for part in reply.slices
-            for found in part.deliveries
+            for delivery in part.deliveries
         )
         dead = Letter(Stamp(0, ""), "rejected", "ValueError", "no such account")
         cluster.ask("b", m.RejectRequest(items[:2], 0.0, dead))
@@ -96,7 +96,7 @@ Files = dict[str, bytes]
 @functools.cache
 def template(name: str = NAME, directory: int = DIRECTORY) -> Files:
     disk = worn(name, directory)
-    return {found: disk.read(found, 0, disk.size(found)) for found in disk.list()}
+    return {file: disk.read(file, 0, disk.size(file)) for file in disk.list()}
 
 
 def disk_of(files: Files) -> MemoryDisk:
@@ -164,8 +164,8 @@ def delete(rng: random.Random, files: Files, name: str) -> None:
 def foreign_segment(rng: random.Random, files: Files, name: str) -> None:
     """A file of another directory, in place of one or beside it."""
     other = template(*rng.choice(OTHERS))
-    found = rng.choice(sorted(other))
-    files[rng.choice((name, found, segment_name(5)))] = other[found]
+    segment = rng.choice(sorted(other))
+    files[rng.choice((name, segment, segment_name(5)))] = other[segment]
 
 
 def foreign_file(rng: random.Random, files: Files, name: str) -> None:
@@ -182,14 +182,14 @@ FOREIGN: Final = (
 def reseal(rng: random.Random, files: Files, name: str) -> None:
     """Another record in place of one, with the right checksum: no disk does that, but software may."""
     data, number = files[name], segment_number(name)
-    found, at = [], 0
+    offsets, at = [], 0
     while data[at : at + len(MAGIC)] == MAGIC and len(data) >= at + PREFIX_BYTES:
         _, _, header, body, _ = PREFIX.unpack_from(data, at)
-        found.append(at)
+        offsets.append(at)
         at += PREFIX_BYTES + header + body
-    if not found or number is None:
+    if not offsets or number is None:
         return
-    at = rng.choice(found)
+    at = rng.choice(offsets)
     _, _, length, body, crc = PREFIX.unpack_from(data, at)
     try:
         fields = shapes.thaw(cbor2.loads(data[at + PREFIX_BYTES : at + PREFIX_BYTES + length]))

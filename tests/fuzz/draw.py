@@ -104,9 +104,9 @@ class Draw:
         stop = self.rng.randint(first + 1, header.size)
         deliveries = []
         for _ in range(self.rng.randint(0, stop - first)):
-            found = self.of(m.Delivery)
-            signed = signature(found.receipt, secret=SECRET)
-            deliveries.append(found._replace(signed=signed, attempt=max(1, found.attempt)))
+            delivery = self.of(m.Delivery)
+            signed = signature(delivery.receipt, secret=SECRET)
+            deliveries.append(delivery._replace(signed=signed, attempt=max(1, delivery.attempt)))
         return m.Slice(self.text("topic"), header.partition, number, first, stop, header, tuple(deliveries))
 
     def number(self, low: int, end: int) -> int:
@@ -132,9 +132,9 @@ class Draw:
         return {f"k{at}": self.plain(depth + 1) for at in range(self.rng.randrange(3))}
 
     def known_or(self, key: Any, hint: Any, owner: str, field: str) -> Any:
-        some = self.known.get(key)
-        if some and self.rng.random() < 0.75:
-            return self.rng.choice(some)
+        known = self.known.get(key)
+        if known and self.rng.random() < 0.75:
+            return self.rng.choice(known)
         return self._field(hint, owner, field)
 
     def field(self, hint: Any, owner: str, field: str) -> Any:

@@ -39,7 +39,7 @@ class Parts(NamedTuple):
 
 def items_of(header: bytes) -> tuple[tuple[int, int], ...]:
     """Where each integer, string and other simple item of well-formed CBOR begins and ends."""
-    found, at = [], 0
+    items, at = [], 0
     while at < len(header):
         major, low = header[at] >> 5, header[at] & 31
         more = 1 << (low - 24) if low >= 24 else 0
@@ -47,9 +47,9 @@ def items_of(header: bytes) -> tuple[tuple[int, int], ...]:
         if major in (2, 3):
             end += int.from_bytes(header[at + 1 : at + 1 + more], "big") if more else low
         if major not in (4, 5):
-            found.append((at, end))
+            items.append((at, end))
         at = end
-    return tuple(found)
+    return tuple(items)
 
 
 @functools.lru_cache(maxsize=2)
@@ -69,7 +69,7 @@ def corpus(seed: int) -> Mapping[str, tuple[Parts, ...]]:
             header = bytes(pieces[0])[PREFIX_BYTES:]
             parts = Parts(header, b"".join(map(bytes, pieces[1:])), items_of(header))
             made["stranger" if number < 10 else "client" if client else "peer"].append(parts)
-    return {role: tuple(found) for role, found in made.items()}
+    return {role: tuple(frames) for role, frames in made.items()}
 
 
 def framed(parts: Parts) -> bytes:

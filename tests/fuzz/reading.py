@@ -76,14 +76,14 @@ def take(frame: Frame, role: str) -> str:
 def read(data: bytes, role: str, chunk: int) -> str:
     """Feed ``data`` in chunks, as it comes from a socket; what came of the last frame, or that the node hung up."""
     reader = FrameReader(HANDSHAKE_BYTES_MAX) if role == "stranger" else FrameReader()
-    found = "nothing"
+    outcome = "nothing"
     try:
         for at in range(0, len(data), chunk):
             reader.feed(data[at : at + chunk])
             for frame in reader:
-                found = take(frame, role)
+                outcome = take(frame, role)
             assert reader.pending_bytes <= len(data)
         reader.close()
     except PeerError:
         return "hung up"
-    return found
+    return outcome

@@ -92,9 +92,9 @@ class Life:
 
 def case(seed: int, n: int) -> list[str]:
     life = Life(rng_of(seed, n))
-    found = []
+    outcomes = []
     for _ in range(ASKED):
-        found.append(life.ask())
+        outcomes.append(life.ask())
         if life.rng.random() < 0.2:
             life.cluster.advance(2.5)
     for name in life.cluster.names:
@@ -103,7 +103,7 @@ def case(seed: int, n: int) -> list[str]:
         life.cluster.start(name)
         life.cluster.journals[name] += tuple(life.cluster.nodes[name].snapshot(life.cluster.now))
     assert not isinstance(life.cluster.ask("a", m.OpenSession()), m.Failed)
-    return found
+    return outcomes
 
 
 REQUESTS: Final = Fuzzer(

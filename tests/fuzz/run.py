@@ -26,7 +26,7 @@ class Fuzzer(NamedTuple):
     """
 
     name: str
-    what: str
+    summary: str
     case: Callable[[int, int], Iterable[str]]
     unit: str
 

@@ -154,13 +154,13 @@ def encode(value: Any) -> bytes:
     return bytes(cbor2.dumps(value))
 
 
-def places(value: Any, found: list[tuple[list[Any], int]]) -> list[tuple[list[Any], int]]:
+def places(value: Any, seen: list[tuple[list[Any], int]]) -> list[tuple[list[Any], int]]:
     """Where each item of nested lists lies."""
     if isinstance(value, list):
         for at, item in enumerate(value):
-            found.append((value, at))
-            places(item, found)
-    return found
+            seen.append((value, at))
+            places(item, seen)
+    return seen
 
 
 def thaw(value: Any) -> Any:
@@ -254,13 +254,13 @@ def case(seed: int, n: int) -> tuple[str]:
         return (read(reader, encoded, body),)
     tracemalloc.start()
     try:
-        found = read(reader, encoded, body, only=True)
+        outcome = read(reader, encoded, body, only=True)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     size = len(encoded) + len(body)
     assert peak <= MEMORY_MAX + GROWTH_MAX * size, f"{size} bytes took {peak} bytes of memory"
-    return (found,)
+    return (outcome,)
 
 
 SHAPES: Final = Fuzzer(

@@ -19,8 +19,8 @@ COUNTS = {
 
 @pytest.mark.parametrize("size", [1, 55, 500])
 def test_a_batch_of_any_size_takes_the_same_steps_messages_and_commits(size: int) -> None:
-    found = {row["operation"]: row["counts"] for row in measure({size: 2}, 100)}
-    assert found == COUNTS
+    counts = {row["operation"]: row["counts"] for row in measure({size: 2}, 100)}
+    assert counts == COUNTS
 
 
 def test_calls_do_not_grow_with_the_messages_of_a_batch() -> None:

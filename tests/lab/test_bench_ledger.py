@@ -69,8 +69,8 @@ def test_a_payload_says_who_published_it_as_what(size: int) -> None:
     payloads = Payloads(7, size)
     made = payloads.make(2, 99, 123_456)
     assert len(made) == size
-    found = payloads.check(made)
-    assert (found.producer, found.number, found.published_ns) == (2, 99, 123_456)
+    stamped = payloads.check(made)
+    assert (stamped.producer, stamped.number, stamped.published_ns) == (2, 99, 123_456)
 
 
 @given(st.integers(0, 99), st.integers(1, 255))
@@ -92,7 +92,7 @@ def test_a_payload_of_another_run_or_size_is_refused() -> None:
 
 
 def test_percentiles_are_nearest_rank_in_milliseconds() -> None:
-    found = percentiles([number / 1000 for number in range(1000, 0, -1)])
-    assert found == {"count": 1000, "p50": 500.0, "p99": 990.0, "p999": 999.0, "max": 1000.0}
+    figures = percentiles([number / 1000 for number in range(1000, 0, -1)])
+    assert figures == {"count": 1000, "p50": 500.0, "p99": 990.0, "p999": 999.0, "max": 1000.0}
     assert percentiles([0.0015]) == {"count": 1, "p50": 1.5, "p99": 1.5, "p999": 1.5, "max": 1.5}
     assert percentiles([]) == {}

@@ -41,7 +41,7 @@ def command(*arguments: str, **settings: object) -> subprocess.Popen[bytes]:
 
 
 def children_of(pid: int) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -49,8 +49,8 @@ def children_of(pid: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[1]) == pid:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def alive(pid: int) -> bool:
@@ -68,17 +68,17 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     with command("demo", "--json", "--input", str(lines), "--keep", str(keep), cwd=tmp_path) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err.decode()
-    told = json.loads(out.decode().splitlines()[-1])
-    assert (told["published"], told["acked"], told["dead_lettered"]) == (300, 296, 4)
-    assert (told["lost"], told["delivered_after_ack"], told["passed"]) == (0, 0, True)
-    assert sum(told["errors"].values()) == 4
-    assert {"SyntaxError", "IndentationError"} <= set(told["errors"])
-    assert told["malformed_errors"] == {}
-    assert told["late_acks"] >= 1
-    assert told["redelivered"] >= 1
-    assert told["holds_on_killed_node"] >= 1
-    assert 0.3 <= told["killed"]["acked_share"] <= 0.7
-    assert told["stopped"]["seconds"] > 5
+    report = json.loads(out.decode().splitlines()[-1])
+    assert (report["published"], report["acked"], report["dead_lettered"]) == (300, 296, 4)
+    assert (report["lost"], report["delivered_after_ack"], report["passed"]) == (0, 0, True)
+    assert sum(report["errors"].values()) == 4
+    assert {"SyntaxError", "IndentationError"} <= set(report["errors"])
+    assert report["malformed_errors"] == {}
+    assert report["late_acks"] >= 1
+    assert report["redelivered"] >= 1
+    assert report["holds_on_killed_node"] >= 1
+    assert 0.3 <= report["killed"]["acked_share"] <= 0.7
+    assert report["stopped"]["seconds"] > 5
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
     settled = {
         (row["partition"], producer_id, seq)
@@ -101,7 +101,7 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     assert b"quorumq dev --dir" in err
     # The other judge: a worker that is stopped before it writes down a delivery writes it too late for that one.
     rows.sort(key=lambda row: row["at"])
-    assert {found.promise for found in check_history(rows)} <= {Exclusive.promise}
+    assert {violation.promise for violation in check_history(rows)} <= {Exclusive.promise}
 
 
 @pytest.mark.e2e

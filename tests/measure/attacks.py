@@ -304,20 +304,20 @@ def served(
     raw: Raw, topic: Any, producer_id: Any, seq: int, seconds: float, process: int
 ) -> list[tuple[float, float]]:
     """Seconds that each message took from its publish until its ack, and those of the node's processor."""
-    found: list[tuple[float, float]] = []
+    times: list[tuple[float, float]] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         began, used = time.monotonic(), processor_s(process)
-        raw.publish(topic, producer_id, seq + len(found), [b"hello"])
+        raw.publish(topic, producer_id, seq + len(times), [b"hello"])
         got = receipts(raw.ask(FETCH._replace(topics=(topic.name,), group="served", max_wait=1.0)))
         assert got, "nobody else reads as this group"
         raw.ask(m.AckRequest(tuple(got)))
-        found.append((time.monotonic() - began, processor_s(process) - used))
-    return found
+        times.append((time.monotonic() - began, processor_s(process) - used))
+    return times
 
 
 def main() -> None:
-    wanted = sys.argv[1:]
+    words = sys.argv[1:]
     context = multiprocessing.get_context("spawn")
     with LocalCluster(3, settings={"log_level": "error"}) as cluster:
         address = cluster.addresses[0]
@@ -329,7 +329,7 @@ def main() -> None:
             process = cluster.pid("n1")
             seq = len(served(raw, topic, producer_id, 0, 2.0, process))
             for name in ATTACKS:
-                if wanted and not any(word in name for word in wanted):
+                if words and not any(word in name for word in words):
                     continue
                 alone: list[tuple[float, float]] = []
                 beside: list[tuple[float, float]] = []

@@ -29,15 +29,15 @@ PARTITIONS: Final = 8
 def requests(raw: Raw, topic: Topic, partitions: list[int]) -> list[bytes]:
     """Windows of encoded publishes, spread over the partitions whose replica is the node that ``raw`` is at."""
     producer_id = raw.session()
-    found = []
+    windows = []
     for at in range(0, MESSAGES, WINDOW):
         window = b""
         for number in range(at, at + WINDOW):
             place = partitions[number % len(partitions)]
             request = publish(topic, producer_id, number // len(partitions), [b"hello"], place)
             window += b"".join(encode_message(request, request=1_000_000 + number))
-        found.append(window)
-    return found
+        windows.append(window)
+    return windows
 
 
 def pour(raw: Raw, windows: list[bytes]) -> None:
@@ -88,15 +88,15 @@ def rate(nodes: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+    by_nodes: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
     for turn in range(TURNS):
-        for nodes, rates in found.items():
+        for nodes, rates in by_nodes.items():
             rates.append(rate(nodes))
             print(
                 f"turn {turn + 1}: {nodes} on the machine: {rates[-1][0]:,.0f}/s, {rates[-1][1]:.2f} cores",
                 flush=True,
             )
-    one, two = (statistics.median(each for each, _ in rates) for rates in found.values())
+    one, two = (statistics.median(each for each, _ in rates) for rates in by_nodes.values())
     print(f"two nodes take {two / one:.2f} times what one takes: {two:,.0f}/s and {one:,.0f}/s")
 
 

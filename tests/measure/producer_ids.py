@@ -46,36 +46,36 @@ class Spent:
             if self._inside:
                 return method(*args, **more)
             self._inside = True
-            begun = time.process_time()
+            began = time.process_time()
             try:
                 return method(*args, **more)
             finally:
                 self._inside = False
-                self._add(time.process_time() - begun)
+                self._add(time.process_time() - began)
 
         setattr(owner, name, counted)
 
     def _hear(self, sender: str, to: str, message: object) -> bool:
         if isinstance(message, COMPARED):
             self.sent[type(message).__name__] += 1
-            begun = time.process_time()
+            began = time.process_time()
             reader = FrameReader()
             reader.feed(b"".join(encode_message(message)))
             frame = reader.next_frame()
             assert frame is not None
             decode_message(frame)
-            self._add(time.process_time() - begun)
+            self._add(time.process_time() - began)
         return False
 
     def _add(self, seconds: float) -> None:
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
 
-    def tell(self, what: str, nodes: int, virtual_s: float) -> None:
+    def tell(self, label: str, nodes: int, virtual_s: float) -> None:
         """Print what one node took in 2 s, and begin anew."""
         each = 1000 * self.seconds / nodes * 2 / virtual_s
         print(
-            f"{what}: {each:.1f} ms of each node in 2 s, longest {1000 * self.longest:.1f} ms; {dict(self.sent)}",
+            f"{label}: {each:.1f} ms of each node in 2 s, longest {1000 * self.longest:.1f} ms; {dict(self.sent)}",
             flush=True,
         )
         self.seconds = self.longest = 0.0

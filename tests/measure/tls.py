@@ -82,20 +82,20 @@ def measured(bench: type[Bench], cluster: LocalCluster) -> float:
         "as_json": True,
         "consumers": 1 if bench is Stream else 0,
     }
-    found = measure(placed(bench), options, cluster)
-    rate: float = found["stream"]["messages_per_s"] if bench is Stream else found["whole_ms"]["p50"]
+    figures = measure(placed(bench), options, cluster)
+    rate: float = figures["stream"]["messages_per_s"] if bench is Stream else figures["whole_ms"]["p50"]
     return rate
 
 
 def main() -> None:
     for bench, unit in ((Stream, "messages/s"), (Latency, "ms, p50")):
-        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for turn in range(TURNS):
             for kind in KINDS[turn % len(KINDS) :] + KINDS[: turn % len(KINDS)]:
                 with tempfile.TemporaryDirectory() as folder, cluster_of(kind, Path(folder)) as cluster:
-                    found[kind].append(measured(bench, cluster))
-        plain = statistics.median(found["plain"])
-        for kind, values in found.items():
+                    rates[kind].append(measured(bench, cluster))
+        plain = statistics.median(rates["plain"])
+        for kind, values in rates.items():
             middle = statistics.median(values)
             print(
                 f"{bench.__name__.lower()} {kind}: {middle:,.2f} {unit}, {middle / plain:.2f} of plain {values}"

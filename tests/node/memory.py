@@ -35,12 +35,12 @@ class World(sim.shell.memory.World):
 async def world(names: str = "abc", **settings: Any) -> AsyncIterator[World]:
     """A running cluster; its nodes are gone when the block ends."""
     async with trio.open_nursery() as nursery:
-        found = World(nursery, names, **settings)
+        new_world = World(nursery, names, **settings)
         for name in names:
-            found.start(name)
+            new_world.start(name)
             await trio.sleep(0)
-        await found.ready()
-        yield found
+        await new_world.ready()
+        yield new_world
         nursery.cancel_scope.cancel()
 
 

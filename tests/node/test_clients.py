@@ -88,7 +88,7 @@ async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
         refused = await shop.ack(*receipts(got))
         assert refused.code == "unauthorized", "a receipt is no right"
         assert outcomes(await worker.ack(*receipts(got))) == ["acked"]
-        assert [found.name for found in (await worker.ask(m.Metadata())).topics] == ["jobs"]
+        assert [known.name for known in (await worker.ask(m.Metadata())).topics] == ["jobs"]
 
 
 def as_sent(request: Any, node: Node) -> Any:
@@ -293,7 +293,7 @@ def test_a_change_that_fails_leaves_the_file_and_who_may_read_it_stays(tmp_path:
     folder.mkdir()
     with pytest.raises(OSError, match="directory"):
         write_clients(folder, ENTRIES)
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["clients.toml", "folder"], "nothing is left"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["clients.toml", "folder"], "nothing is left"
 
 
 def test_a_file_that_everybody_may_write_is_refused(tmp_path: Path) -> None:

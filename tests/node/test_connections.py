@@ -89,12 +89,12 @@ async def test_a_prefix_alone_and_a_frame_that_trickles_have_their_time() -> Non
 
 async def test_of_too_many_begun_frames_the_oldest_is_given_up() -> None:
     async with world("a", inflight_bytes_max=16 * MIB) as cluster:
-        begun = [await cluster.client("a") for _ in range(3)]
-        for client in begun:
+        clients = [await cluster.client("a") for _ in range(3)]
+        for client in clients:
             await client.push(MAGIC + struct.pack(">II", 4, 7_000_000) + bytes(6_000_000))
-        assert await begun[0].closed(1.0)
-        assert not await begun[1].closed(0.1)
-        assert not await begun[2].closed(0.1)
+        assert await clients[0].closed(1.0)
+        assert not await clients[1].closed(0.1)
+        assert not await clients[2].closed(0.1)
         (line,) = cluster.logs["a"].of("connection_broken")
         assert "inflight_bytes_max" in line["reason"]
         last = await cluster.client("a")

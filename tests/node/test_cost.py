@@ -31,20 +31,20 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
 ) -> None:
     counts: Counter[str] = Counter()
 
-    def count(owner: Any, name: str, what: str) -> None:
-        found = getattr(owner, name)
-        inner: Callable[..., Any] = found.fget if isinstance(found, property) else found
+    def count(owner: Any, name: str, label: str) -> None:
+        original = getattr(owner, name)
+        inner: Callable[..., Any] = original.fget if isinstance(original, property) else original
 
         def counted(*args: Any, **more: Any) -> Any:
-            counts[what] += 1
+            counts[label] += 1
             return inner(*args, **more)
 
-        monkeypatch.setattr(owner, name, property(counted) if isinstance(found, property) else counted)
+        monkeypatch.setattr(owner, name, property(counted) if isinstance(original, property) else counted)
 
     async with served() as (cluster, client, topic, producer_id):
         for commits in cluster.commits.values():
             commits.at_once = True
-        found: dict[str, Counter[str]] = {}
+        original: dict[str, Counter[str]] = {}
         for seq in range(3):
             if seq == 2:  # all is known by now
                 await trio.sleep(1.05)
@@ -64,9 +64,9 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
                 else:
                     assert outcomes(await client.ask(m.AckRequest(receipts(given)))) == ["acked"]
                 await trio.sleep(0.01)
-                found[name] = counts.copy()
-                found[name]["sent"] -= 1  # the client's own
-    assert found == COUNTS
+                original[name] = counts.copy()
+                original[name]["sent"] -= 1  # the client's own
+    assert original == COUNTS
 
 
 SLACK = 1.1
@@ -80,8 +80,8 @@ def part_of(file: str) -> str:
     """Which part of a node a function belongs to."""
     if file.startswith("<quorumq"):
         return "wire"  # written when it is first needed
-    found = file.rpartition("/quorumq/")[2].split("/")
-    return found[0] if len(found) > 1 else found[0].removesuffix(".py")
+    parts = file.rpartition("/quorumq/")[2].split("/")
+    return parts[0] if len(parts) > 1 else parts[0].removesuffix(".py")
 
 
 async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
@@ -114,5 +114,5 @@ async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
     calls = Counter[str]()
     for entry in profiler.getstats():
         calls[part_of(getattr(entry.code, "co_filename", ""))] += entry.callcount
-    found = {part: calls[part] / messages for part in CALLS}
-    assert not [part for part in CALLS if found[part] > SLACK * CALLS[part]], str(found)
+    calls_each = {part: calls[part] / messages for part in CALLS}
+    assert not [part for part in CALLS if calls_each[part] > SLACK * CALLS[part]], str(calls_each)

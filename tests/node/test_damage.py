@@ -16,7 +16,7 @@ from tests.storage.samples import record_headers
 def damage(cluster: World, name: str) -> None:
     """Flip a bit of the newest segment that is not in the body of a batch."""
     disk = cluster.disks[name]
-    segment = max(found for found in disk.list() if found.endswith(".journal"))
+    segment = max(file for file in disk.list() if file.endswith(".journal"))
     headers = record_headers(bytes(disk.read(segment, 0, disk.size(segment))))
     disk.flip(segment, max(at for type_, at in headers if type_ == TYPE_OF[Started]) + 3)
 

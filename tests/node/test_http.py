@@ -32,14 +32,14 @@ async def said(port: int, data: bytes) -> bytes:
     """All that is answered to these bytes."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
-        found = b""
+        answer = b""
         try:
             await stream.send_all(data)
             async for part in stream:
-                found += part
+                answer += part
         except trio.BrokenResourceError:
             pass  # what it did not read was in the way
-        return found
+        return answer
 
 
 async def got(port: int, path: str) -> tuple[int, str]:

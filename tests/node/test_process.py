@@ -87,8 +87,8 @@ def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(t
     (port,) = free_ports(1)
     path = write_config(tmp_path, http_listen=f"127.0.0.1:{port}")
     with running(path) as (process, _):
-        for what, word in (("live", b"live"), ("ready", b"ready"), ("metrics", b"quorumq_up 1.0")):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{what}", timeout=PATIENCE_S) as answer:
+        for endpoint, word in (("live", b"live"), ("ready", b"ready"), ("metrics", b"quorumq_up 1.0")):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{endpoint}", timeout=PATIENCE_S) as answer:
                 assert word in answer.read()
     assert process.returncode == 0
     with socket.socket() as taken:

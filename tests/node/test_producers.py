@@ -34,53 +34,53 @@ def clocks() -> tuple[ProducerClocks, Lines]:
 
 @pytest.mark.parametrize("ahead_ms", [1_001, 3_600_000, -LATE_MS - 1, -86_400_000])
 def test_a_clock_that_no_delay_explains_is_known_at_once_and_said_once_an_hour(ahead_ms: int) -> None:
-    found, log = clocks()
+    clocks_, log = clocks()
     for second in range(int(SAID_AGAIN_S) - 1):
-        found.published(WHO, ahead_ms + second % 3, float(second))
+        clocks_.published(WHO, ahead_ms + second % 3, float(second))
     ahead_s = round(ahead_ms / 1000, 1)
     assert log.warnings == [
         {"event": "client_clock_wrong", "client": "billing at 10.0.0.9", "ahead_s": ahead_s}
     ]
-    (told,) = found.facts(SAID_AGAIN_S)["clock_wrong"]  # type: ignore[misc]
-    assert (told["client"], told["address"]) == WHO
-    assert (told["ahead_s"], told["seen_s_ago"]) == (pytest.approx(ahead_s, abs=0.01), 2.0)
-    found.published(WHO, ahead_ms, SAID_AGAIN_S + 1)
+    (wrong,) = clocks_.facts(SAID_AGAIN_S)["clock_wrong"]  # type: ignore[misc]
+    assert (wrong["client"], wrong["address"]) == WHO
+    assert (wrong["ahead_s"], wrong["seen_s_ago"]) == (pytest.approx(ahead_s, abs=0.01), 2.0)
+    clocks_.published(WHO, ahead_ms, SAID_AGAIN_S + 1)
     assert len(log.warnings) == 2
-    found.published(WHO, ahead_ms + (5_000 if ahead_ms > 0 else -5_000), SAID_AGAIN_S + SPAN_S + 2)
-    found.published(WHO, ahead_ms + (5_000 if ahead_ms > 0 else -5_000), SAID_AGAIN_S + SPAN_S + 3)
+    clocks_.published(WHO, ahead_ms + (5_000 if ahead_ms > 0 else -5_000), SAID_AGAIN_S + SPAN_S + 2)
+    clocks_.published(WHO, ahead_ms + (5_000 if ahead_ms > 0 else -5_000), SAID_AGAIN_S + SPAN_S + 3)
     assert len(log.warnings) == 3, "it has changed"
 
 
 def test_what_was_on_its_way_for_long_does_not_make_a_clock_wrong() -> None:
     """One publish of a span that came quickly shows what the clock says."""
-    found, log = clocks()
+    clocks_, log = clocks()
     for second in range(60):
-        found.published(WHO, -5 if second % 9 == 0 else -4_000, float(second))
-    assert (log.warnings, found.facts(60.0)) == ([], {"clients_clock_wrong": 0, "clock_wrong": []})
+        clocks_.published(WHO, -5 if second % 9 == 0 else -4_000, float(second))
+    assert (log.warnings, clocks_.facts(60.0)) == ([], {"clients_clock_wrong": 0, "clock_wrong": []})
 
 
 def test_a_clock_that_is_some_seconds_behind_is_known_after_a_span_and_forgotten_once_it_is_right() -> None:
-    found, log = clocks()
+    clocks_, log = clocks()
     for second in range(int(SPAN_S)):
-        found.published(WHO, -3_000 - second, float(second))
+        clocks_.published(WHO, -3_000 - second, float(second))
     assert not log.warnings
-    found.published(WHO, -3_500, SPAN_S)
+    clocks_.published(WHO, -3_500, SPAN_S)
     assert [line["ahead_s"] for line in log.warnings] == [-3.0]
-    assert found.facts(SPAN_S)["clients_clock_wrong"] == 1
-    found.published(WHO, 0, SPAN_S + 1)
-    found.published(WHO, 0, 2 * SPAN_S)
-    assert found.facts(2 * SPAN_S)["clients_clock_wrong"] == 0
+    assert clocks_.facts(SPAN_S)["clients_clock_wrong"] == 1
+    clocks_.published(WHO, 0, SPAN_S + 1)
+    clocks_.published(WHO, 0, 2 * SPAN_S)
+    assert clocks_.facts(2 * SPAN_S)["clients_clock_wrong"] == 0
 
 
 def test_clients_that_left_are_not_kept_for_ever() -> None:
-    found, _ = clocks()
+    clocks_, _ = clocks()
     for number in range(3 * TRACKED_MAX):
-        found.published((f"c{number}", "10.0.0.9"), 2_000 + number, 0.0)
-    facts = found.facts(0.0)
-    told: Any = facts["clock_wrong"]
+        clocks_.published((f"c{number}", "10.0.0.9"), 2_000 + number, 0.0)
+    facts = clocks_.facts(0.0)
+    wrong: Any = facts["clock_wrong"]
     assert facts["clients_clock_wrong"] == TRACKED_MAX
-    assert (len(told), told[0]["client"]) == (TOLD_MAX, f"c{3 * TRACKED_MAX - 1}"), "the worst first"
-    assert found.facts(SAID_AGAIN_S) == {"clients_clock_wrong": 0, "clock_wrong": []}
+    assert (len(wrong), wrong[0]["client"]) == (TOLD_MAX, f"c{3 * TRACKED_MAX - 1}"), "the worst first"
+    assert clocks_.facts(SAID_AGAIN_S) == {"clients_clock_wrong": 0, "clock_wrong": []}
 
 
 @pytest.mark.parametrize("off", [0, 3_600_000, -3_600_000])
@@ -93,6 +93,6 @@ async def test_a_node_tells_whose_clock_is_wrong_by_publish_time_and_age(off: in
         )
         facts = (await client.ask(m.StatusRequest())).facts
         assert facts["clients_clock_wrong"] == (1 if off else 0)
-        assert [(told["client"], told["ahead_s"]) for told in facts["clock_wrong"]] == (
+        assert [(wrong["client"], wrong["ahead_s"]) for wrong in facts["clock_wrong"]] == (
             [("test", off / 1000)] if off else []
         )

@@ -127,8 +127,12 @@ async def test_who_begins_many_producer_ids_is_told_to_wait_and_may_go_on_with_t
         assert isinstance(await greedy.ask(derived(topic, 0, 100)), m.PublishReply), (
             "more than all has its turn"
         )
-        told = await greedy.ask(derived(topic, 100, 1))
-        assert (told.code, "producer_ids_per_s is 10" in told.detail, told.delay > 5) == ("busy", True, True)
+        reply = await greedy.ask(derived(topic, 100, 1))
+        assert (reply.code, "producer_ids_per_s is 10" in reply.detail, reply.delay > 5) == (
+            "busy",
+            True,
+            True,
+        )
         producer_id = await greedy.session()
         assert (await greedy.ask(publish(topic, producer_id, 0, b"x"))).code == "busy", (
             "a session begins as well"
@@ -146,19 +150,19 @@ async def test_no_client_is_told_under_which_key_replicas_compare(tmp_path: Path
         held = cluster.services["a"].node.core.topic_named("jobs")
         assert held is not None
         assert len(held.digest_key) == 16
-        told = [
+        registers = [
             topic,
             (await client.ask(m.AlterTopic("jobs", partitions=2))).topic,
             *(await client.ask(m.Metadata(("jobs",)))).topics,
             (await client.ask(m.DeleteTopic("jobs", topic.id))).topic,
         ]
-        assert {register.digest_key for register in told} == {b""}
+        assert {register.digest_key for register in registers} == {b""}
 
 
 def test_every_reply_that_may_have_a_register_is_known() -> None:
     """Who adds one sees here that `public` leaves the key out of it, too."""
     topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, STAMP_ZERO, digest_key=b"k" * 16)
-    found = {}
+    names = {}
     for kind in get_args(m.ClientReply):
         hints = {name: hint for name, hint in get_type_hints(kind).items() if "Topic" in repr(hint)}
         for name, hint in hints.items():
@@ -166,8 +170,8 @@ def test_every_reply_that_may_have_a_register_is_known() -> None:
             blank = dict.fromkeys(kind._fields)
             reply = kind(**{**blank, name: topic if hint is Topic else (topic,)})
             assert b"k" * 16 not in repr(public(reply)).encode(), kind
-            found[kind.__name__] = name
-    assert set(found) == {"CreateTopicReply", "AlterTopicReply", "DeleteTopicReply", "MetadataReply"}
+            names[kind.__name__] = name
+    assert set(names) == {"CreateTopicReply", "AlterTopicReply", "DeleteTopicReply", "MetadataReply"}
 
 
 async def test_who_opens_many_connections_waits_for_his_own_costly_requests(tmp_path: Path) -> None:
@@ -193,9 +197,9 @@ async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second
         large = publish(topic, producer_id, 0, bytes(50_000))
         await trio.sleep(1.0)  # the answer to HELLO counts
         assert isinstance(await greedy.ask(large), m.PublishReply)
-        told = await greedy.ask(publish(topic, producer_id, 1, b"x"))
-        assert (told.code, told.delay > 4) == ("busy", True), "it used up what comes in five seconds"
-        await trio.sleep(1.01 * told.delay)  # clocks differ
+        reply = await greedy.ask(publish(topic, producer_id, 1, b"x"))
+        assert (reply.code, reply.delay > 4) == ("busy", True), "it used up what comes in five seconds"
+        await trio.sleep(1.01 * reply.delay)  # clocks differ
         assert isinstance(await greedy.ask(publish(topic, producer_id, 1, b"x")), m.PublishReply)
         await trio.sleep(1.0)
         assert sum(map(len, payloads(await greedy.ask(fetch())))) == 50_001
@@ -211,8 +215,8 @@ async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_make_room(t
         first = await greedy.ask(fetch(most=3))
         second = await greedy.ask(fetch(most=100))
         assert (len(payloads(first)), len(payloads(second))) == (3, 2)
-        told = await greedy.ask(fetch())
-        assert (told.code, "unsettled is 5" in told.detail) == ("busy", True)
+        reply = await greedy.ask(fetch())
+        assert (reply.code, "unsettled is 5" in reply.detail) == ("busy", True)
         assert len(payloads(await modest.ask(fetch(most=4)))) == 4
         assert outcomes(await greedy.ack(*receipts(first))) == ["acked"]
         assert len(payloads(await greedy.ask(fetch()))) == 3

@@ -30,8 +30,8 @@ async def test_what_another_node_won_is_counted_where_it_was_asked_for() -> None
         await client.ask(publish(topic, producer_id, 0, b"x", b"y"))
         far = await cluster.client(next(name for name in "abc" if name not in topic.replicas[0]))
         assert len(payloads(await far.ask(fetch()))) == 2
-        told = await far.ask(m.DescribeGroup("jobs", "g"))
-        assert (told.parts, told.flows) == ((), (m.GroupFlow(0, 2, 0),))
+        reply = await far.ask(m.DescribeGroup("jobs", "g"))
+        assert (reply.parts, reply.flows) == ((), (m.GroupFlow(0, 2, 0),))
 
 
 async def test_a_node_tells_who_fetched_from_where_what_was_delivered_and_what_settled() -> None:
@@ -44,10 +44,10 @@ async def test_a_node_tells_who_fetched_from_where_what_was_delivered_and_what_s
         await client.ack(*receipts(got)[:1])
         other = await cluster.client("a")
         await other.ask(fetch()._replace(consumer="idle", topics=("jo*",), group="h"))
-        told = await client.ask(m.DescribeGroup("jobs", "g"))
-        assert told.parts == (m.GroupPart(0, ready=1, held=0, oldest_s=told.parts[0].oldest_s),)
-        assert told.flows == (m.GroupFlow(0, delivered=2, settled=2),), "both are of one receipt"
-        assert told.consumers == (m.GroupConsumer("worker", "2.1", "test", "10.0.0.9", (0,), (2,)),)
+        reply = await client.ask(m.DescribeGroup("jobs", "g"))
+        assert reply.parts == (m.GroupPart(0, ready=1, held=0, oldest_s=reply.parts[0].oldest_s),)
+        assert reply.flows == (m.GroupFlow(0, delivered=2, settled=2),), "both are of one receipt"
+        assert reply.consumers == (m.GroupConsumer("worker", "2.1", "test", "10.0.0.9", (0,), (2,)),)
         (idle,) = (await client.ask(m.DescribeGroup("jobs", "h"))).consumers
         assert idle.name == "idle"
         elsewhere = await (await cluster.client("b")).ask(m.DescribeGroup("jobs", "g"))
@@ -65,13 +65,13 @@ def test_counts_are_of_one_group_one_topic_and_one_minute() -> None:
     readers.delivered(request("v"), won(0, 1), "lib", "host", 30.0)
     readers.delivered(request(), won(1, 1, topic=bytes(15) + b"x"), "lib", "host", 30.0)
     readers.delivered(request(group="h"), won(1, 1), "lib", "host", 30.0)
-    told = readers.describe(ASKED, TOPIC, 50.0)
-    assert told.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 12, 0))
-    assert told.consumers == (m.GroupConsumer("w", "", "lib", "host", (0, 1), (0, 12)),)
+    reply = readers.describe(ASKED, TOPIC, 50.0)
+    assert reply.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 12, 0))
+    assert reply.consumers == (m.GroupConsumer("w", "", "lib", "host", (0, 1), (0, 12)),)
     readers.fetching(request(partitions=(1,)), "lib", "host", 70.0)
-    told = readers.describe(ASKED, TOPIC, 70.0)
-    assert told.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 7, 0))
-    assert told.consumers[0][4:] == ((1,), (7,))
+    reply = readers.describe(ASKED, TOPIC, 70.0)
+    assert reply.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 7, 0))
+    assert reply.consumers[0][4:] == ((1,), (7,))
     assert readers.describe(ASKED, TOPIC, 200.0) == ASKED
 
 
@@ -80,9 +80,9 @@ def test_consumers_of_a_pattern_and_of_dead_letters_read_what_they_name() -> Non
     readers.fetching(request("all", "jo*"), "", "", 0.0)
     readers.fetching(request("dead", "jobs.deadletters"), "", "", 0.0)
     readers.fetching(request("else", "nobs"), "", "", 0.0)
-    assert [found.name for found in readers.describe(ASKED, TOPIC, 0.0).consumers] == ["all"]
+    assert [consumer.name for consumer in readers.describe(ASKED, TOPIC, 0.0).consumers] == ["all"]
     dead = readers.describe(ASKED._replace(group="g!dead"), TOPIC, 0.0)
-    assert [found.name for found in dead.consumers] == ["dead"]
+    assert [consumer.name for consumer in dead.consumers] == ["dead"]
 
 
 def test_a_crowd_takes_bounded_room_and_is_gone_after_a_minute() -> None:
@@ -92,11 +92,11 @@ def test_a_crowd_takes_bounded_room_and_is_gone_after_a_minute() -> None:
         readers.fetching(crowd, "lib", "host", 1.0)
         readers.delivered(crowd, won(0, 1), "lib", "host", 1.0)
     assert max(len(readers._asking), len(readers._flows)) == TRACKED_MAX
-    told = readers.describe(ASKED, TOPIC, 1.0)
-    assert (len(told.consumers), told.left_out) == (TOLD_MAX, TRACKED_MAX - TOLD_MAX)
-    assert told.consumers[0].name.startswith(str(TRACKED_MAX + 99)), "who asked last"
-    assert max(len(found.name) for found in told.consumers) == 100
-    assert told.flows == (m.GroupFlow(0, TRACKED_MAX + 100, 0),), "the sum is of all"
+    reply = readers.describe(ASKED, TOPIC, 1.0)
+    assert (len(reply.consumers), reply.left_out) == (TOLD_MAX, TRACKED_MAX - TOLD_MAX)
+    assert reply.consumers[0].name.startswith(str(TRACKED_MAX + 99)), "who asked last"
+    assert max(len(consumer.name) for consumer in reply.consumers) == 100
+    assert reply.flows == (m.GroupFlow(0, TRACKED_MAX + 100, 0),), "the sum is of all"
     readers.fetching(request("one"), "lib", "host", 100.0)
     readers.delivered(request("one"), won(0, 1), "lib", "host", 100.0)
     assert (len(readers._asking), len(readers._flows)) == (1, 2)

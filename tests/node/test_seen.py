@@ -190,7 +190,7 @@ async def test_a_message_is_shown_with_the_groups_that_a_client_may_see(
         filled = await Filled.make(cluster)
         show = m.ShowRequest(PartitionId(filled.topics[OURS].id, 0), Span(filled.producer_id, 0, 1))
         shown = {name: await filled.clients[name].ask(show) for name in ("consume", "admin")}
-        assert [found.group for found in shown["consume"].groups] == [GROUP]
+        assert [shown_group.group for shown_group in shown["consume"].groups] == [GROUP]
         assert [shown[name].left_out for name in shown] == [0, 1]
 
 

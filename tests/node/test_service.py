@@ -282,9 +282,9 @@ async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_dam
         cluster.kill("a")
         disk = cluster.disks["a"]  # what the crash left
         disk.flip(name, written - 4)
-        found = Journal.open(disk, node="a", cluster_id="test", new_directory_id=lambda: 1)
-        list(found.replayed)
-        assert len(found.damaged) == 1, "and not a torn write, which is cut off in silence"
+        journal = Journal.open(disk, node="a", cluster_id="test", new_directory_id=lambda: 1)
+        list(journal.replayed)
+        assert len(journal.damaged) == 1, "and not a torn write, which is cut off in silence"
 
 
 async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None:
@@ -399,22 +399,22 @@ async def test_a_port_that_another_process_takes_while_the_journal_is_read_is_sa
 def test_the_page_lists_every_log_event() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "operations.md").read_text()
-    found: list[str] = []
+    events: list[str] = []
     for path in (root / "quorumq" / "node").glob("*.py"):
         for line in path.read_text().replace("(\n", "(").split("log.")[1:]:
             level, _, rest = line.partition("(")
             if level in ("debug", "info", "warning", "error") and rest.lstrip().startswith('"'):
-                found.append(rest.split('"')[1])
-    assert len(found) > 15
-    for event in found:
+                events.append(rest.split('"')[1])
+    assert len(events) > 15
+    for event in events:
         assert f"`{event}`" in page, f"docs/operations.md does not explain the log event {event}"
 
 
 async def test_a_node_writes_its_part_of_the_history(tmp_path: Path) -> None:
     async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, producer_id):
         await client.ask(publish(topic, producer_id, 0, b"x"))
-        told = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
-        assert told["kind"] == "store", "a kill must not cost the line of what was told"
+        last = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[-1])
+        assert last["kind"] == "store", "a kill must not cost the line of what was told"
         assert payloads(await client.ask(fetch())) == [b"x"]
         assert await cluster.stop("a") == 0
 
@@ -462,7 +462,7 @@ async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_
     def stored() -> list[list[tuple[int, int]]]:
         rows = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
         spans = [row["spans"] for row in rows if row["kind"] == "store"]
-        return [[(start, stop) for _, start, stop in found] for found in spans]
+        return [[(start, stop) for _, start, stop in of_line] for of_line in spans]
 
     async with served("a", history=str(tmp_path / "a.jsonl")) as (cluster, client, topic, producer_id):
         cluster.commits["a"].hold()
@@ -513,9 +513,9 @@ async def test_what_a_full_link_drops_of_another_nodes_delivery_is_given_back_at
         assert payloads(await other.ask(fetch())) == [b"wanted"]
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("has_begun", [False, True])
 async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_and_no_others(
-    begun: bool,
+    has_begun: bool,
 ) -> None:
     """One byte may have been the last one that was missing: what was begun runs out."""
     async with world(stall_timeout=60.0) as cluster:
@@ -529,7 +529,7 @@ async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_
         await far.send(fetch(hold_time=4.0))
         await trio.sleep(0.1)
         assert len(link.never_begun()) == 1, "the answer waits for the peer to read"
-        while begun and link.never_begun():
+        while has_begun and link.never_begun():
             transport.capacity = 1  # a byte at a time, until the answer's first is among them
             transport.wake()
             transport.peer.wake()
@@ -537,7 +537,7 @@ async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_
         transport.capacity = 0
         transport.close()
         await trio.sleep(0.1)
-        assert payloads(await other.ask(fetch())) == ([] if begun else [b"wanted"])
+        assert payloads(await other.ask(fetch())) == ([] if has_begun else [b"wanted"])
         await trio.sleep(4.0)
         assert payloads(await other.ask(fetch())) == [b"wanted"], "at the latest when the hold has run out"
 

@@ -265,12 +265,12 @@ async def test_files_that_change_count_from_the_next_connection_on_and_wrong_one
 ) -> None:
     cert, key = files.issue("old", file="node")
     log = Log()
-    found = Certificates(cert, key, files.ca, log)
+    certificates = Certificates(cert, key, files.ca, log)
     context = peer_context(*files.issue("n2"), files.ca)
 
     async def shown() -> frozenset[str]:
         below, other = pair()
-        ours, theirs = found.accepted(below), TlsTransport(other, context, server_side=False)
+        ours, theirs = certificates.accepted(below), TlsTransport(other, context, server_side=False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ours.receive)
             nursery.start_soon(theirs.receive)
@@ -442,9 +442,9 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
         assert "first" in run(*take, "billing", token=biller)
 
         assert "serves clients at" in run("status", "--node", addresses[3], token=boss, code=77)
-        found = json.loads(run("status", "--json", token=boss))
-        assert [len(node["peers"]) for node in found["nodes"]] == [2, 2, 2]
-        assert all(peer["up"] for node in found["nodes"] for peer in node["peers"].values())
+        status = json.loads(run("status", "--json", token=boss))
+        assert [len(node["peers"]) for node in status["nodes"]] == [2, 2, 2]
+        assert all(peer["up"] for node in status["nodes"] for peer in node["peers"].values())
 
         run("clients", "revoke", "shop", "--file", clients)
         end = time.monotonic() + PATIENCE_S

@@ -51,8 +51,8 @@ class End:
         self.transport = transport
 
     def take(self, events: list[Event]) -> bool:
-        while (found := self.inflow.reader.next_frame()) is not None:
-            events.append(Unsent(int(bytes(found.header))))
+        while (frame := self.inflow.reader.next_frame()) is not None:
+            events.append(Unsent(int(bytes(frame.header))))
             self.most -= 1
             if not self.most:
                 return False
@@ -111,37 +111,37 @@ class World:
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
-        found = World(nursery)
-        nursery.start_soon(found.turns.run)
+        new_world = World(nursery)
+        nursery.start_soon(new_world.turns.run)
         await trio.testing.wait_all_tasks_blocked()
-        yield found
+        yield new_world
         nursery.cancel_scope.cancel()
 
 
 async def test_what_comes_before_its_turn_stays_where_it_is_and_what_one_that_has_gone_sent_is_not_taken() -> (
     None
 ):
-    async with world() as found:
-        (ours, end), (others, other), (third, _) = [found.connect() for _ in range(3)]
+    async with world() as here:
+        (ours, end), (others, other), (third, _) = [here.connect() for _ in range(3)]
         await trio.testing.wait_all_tasks_blocked()
         end.reads, other.reads = trio.Event(), trio.Event()
         for sock, number in ((ours, 1), (others, 2), (third, 3)):
             sock.sendall(frame(number))
-        await served(found, 1)
-        assert [step for step in found.steps if step] == [[3]]
+        await served(here, 1)
+        assert [step for step in here.steps if step] == [[3]]
         assert end.inflow.reader.pending_bytes == 0, "it is unread"
         others.close()
         end.reads.set()
         other.reads.set()
-        await served(found, 2)
+        await served(here, 2)
         await trio.sleep(0.2)
-        assert sorted(key for step in found.steps for key in step) == [1, 3]
+        assert sorted(key for step in here.steps for key in step) == [1, 3]
         assert isinstance(other.ended, ConnectionLost)
 
 
-async def served(found: World, frames: int) -> None:
+async def served(here: World, frames: int) -> None:
     """Wait until so many have come."""
-    while sum(map(len, found.steps)) < frames:
+    while sum(map(len, here.steps)) < frames:
         await trio.sleep(0.01)
 
 
@@ -150,33 +150,33 @@ async def test_what_comes_on_many_connections_at_once_is_one_step(
     selector: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "make_selector", selector)
-    async with world() as found:
-        pairs = [found.connect() for _ in range(50)]
+    async with world() as here:
+        pairs = [here.connect() for _ in range(50)]
         await trio.testing.wait_all_tasks_blocked()
         for number, (ours, _) in enumerate(pairs):
             ours.send(frame(number))
-        await served(found, 50)
-        assert [sorted(step) for step in found.steps] == [list(range(50))]
+        await served(here, 50)
+        assert [sorted(step) for step in here.steps] == [list(range(50))]
         pairs[0][1].close()
         pairs[7][0].send(frame(99))
-        await served(found, 51)
-        assert found.steps[1:] == [[99]]
+        await served(here, 51)
+        assert here.steps[1:] == [[99]]
 
 
 async def test_half_a_frame_is_waited_for_alone_and_keeps_nobody() -> None:
-    async with world() as found:
-        (slow, end), (other, _) = found.connect(), found.connect()
+    async with world() as here:
+        (slow, end), (other, _) = here.connect(), here.connect()
         await trio.testing.wait_all_tasks_blocked()
         slow.send(frame(1)[:9])
         other.send(frame(2))
-        await served(found, 1)
+        await served(here, 1)
         slow.send(frame(1)[9:])
-        await served(found, 2)
+        await served(here, 2)
         slow.send(frame(3))
         other.send(frame(4))
-        await served(found, 4)
-        assert found.steps == [[2], [1], found.steps[2]]
-        assert sorted(found.steps[2]) == [3, 4], "it takes turns with the others again"
+        await served(here, 4)
+        assert here.steps == [[2], [1], here.steps[2]]
+        assert sorted(here.steps[2]) == [3, 4], "it takes turns with the others again"
         slow.send(frame(5)[:9])
         await trio.sleep(3.0)
         assert "did not come on" in str(end.ended)
@@ -204,13 +204,13 @@ def send_whole(sock: socket.socket, data: bytes) -> None:
     assert sock.send(data) == len(data), "the system's buffer is too small for this test"
 
 
-def asked_of(found: World) -> tuple[socket.socket, Asked]:
+def asked_of(here: World) -> tuple[socket.socket, Asked]:
     """A connection that may send large frames, and notes what it is asked for."""
     ours, theirs = socket.socketpair()
     transport = Asked(theirs)
-    end = End(found, transport)
+    end = End(here, transport)
     end.inflow.reader.open_up()
-    found.nursery.start_soon(end.run)
+    here.nursery.start_soon(end.run)
     return ours, transport
 
 
@@ -225,12 +225,12 @@ async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
     """In the turn in which it began, unless others have used that up. A turn for each 64 KiB cost a third of what a
     batch takes to be published."""
     monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
-    async with world() as found:
-        ours, transport = asked_of(found)
+    async with world() as here:
+        ours, transport = asked_of(here)
         for count in (1, 2):  # the second turn has a share of its own
             transport.asked.clear()
             send_whole(ours, LARGE)
-            await served(found, count)
+            await served(here, count)
             rest = [("now", REST)] if turn_bytes > REST else [("waits", REST), ("now", REST)]
             assert transport.asked == [("now", RECEIVE_BYTES), *rest]
 
@@ -239,34 +239,34 @@ async def test_of_a_larger_frame_a_part_is_asked_for_at_a_time(monkeypatch: pyte
     monkeypatch.setattr(inflow, "RECEIVE_BYTES_MAX", RECEIVE_BYTES + 1)
     for turn_bytes in (len(LARGE), 0):
         monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
-        async with world() as found:
-            ours, transport = asked_of(found)
+        async with world() as here:
+            ours, transport = asked_of(here)
             send_whole(ours, LARGE)
-            await served(found, 1)
+            await served(here, 1)
             assert max(most for _, most in transport.asked) == RECEIVE_BYTES + 1
 
 
 async def test_who_has_to_rest_behind_a_large_frame_takes_no_turn_until_then() -> None:
-    async with world() as found:
-        ours, end = found.connect()
+    async with world() as here:
+        ours, end = here.connect()
         end.inflow.reader.open_up()
         end.most = 1
         send_whole(ours, LARGE)
-        await served(found, 1)
+        await served(here, 1)
         ours.send(frame(6))
-        await served(found, 2)
-        assert (found.steps, end.rested) == ([[5], [6]], 1)
+        await served(here, 2)
+        assert (here.steps, end.rested) == ([[5], [6]], 1)
 
 
 @pytest.mark.parametrize("cut", [5, 14, 17])
 async def test_a_connection_that_is_hung_up_on_while_it_is_read_ends_alone(cut: int) -> None:
     """An answer that is sent at once may find that nobody is there: in the middle of what came, too."""
-    async with world() as found:
+    async with world() as here:
         ours, theirs = socket.socketpair()
         transport = Asked(theirs)
-        end = End(found, transport)
-        found.nursery.start_soon(end.run)
-        other, _ = found.connect()
+        end = End(here, transport)
+        here.nursery.start_soon(end.run)
+        other, _ = here.connect()
         await trio.testing.wait_all_tasks_blocked()
         take = end.take
 
@@ -278,9 +278,9 @@ async def test_a_connection_that_is_hung_up_on_while_it_is_read_ends_alone(cut: 
         end.inflow._take = closes
         ours.send(frame(1) + frame(2)[:cut])
         other.send(frame(3))
-        await served(found, 2)
+        await served(here, 2)
         other.send(frame(4))
-        await served(found, 3)
+        await served(here, 3)
         assert end.closed
         assert len(transport.asked) == 1, "nothing more of it is read"
 
@@ -290,62 +290,62 @@ async def test_a_turn_takes_no_more_frames_of_one_connection_than_came_in_one_re
 ):
     small = b"".join(frame(1000 + number) for number in range(4000))
     within = RECEIVE_BYTES // len(frame(1000))
-    async with world() as found:
-        ours, end = found.connect()
+    async with world() as here:
+        ours, end = here.connect()
         end.inflow.reader.open_up()
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(small))
         assert ours.send(small) == len(small) > RECEIVE_BYTES, (
             "the system's buffer is too small for this test"
         )
-        await served(found, 4000)
-        assert max(map(len, found.steps)) <= within + 1
+        await served(here, 4000)
+        assert max(map(len, here.steps)) <= within + 1
 
 
 async def test_who_has_to_rest_is_read_no_further_and_loses_nothing() -> None:
-    async with world() as found:
-        (busy, end), (other, _) = found.connect(), found.connect()
+    async with world() as here:
+        (busy, end), (other, _) = here.connect(), here.connect()
         await trio.testing.wait_all_tasks_blocked()
         end.most = 2
         busy.send(b"".join(map(frame, range(5))))
-        await served(found, 2)
+        await served(here, 2)
         other.send(frame(9))
-        await served(found, 3)
-        assert found.steps == [[0, 1], [9]]
-        await served(found, 6)
-        assert found.steps[2:] == [[2, 3, 4]]
+        await served(here, 3)
+        assert here.steps == [[0, 1], [9]]
+        await served(here, 6)
+        assert here.steps[2:] == [[2, 3, 4]]
         assert end.rested == 1
 
 
 async def test_what_is_no_frame_ends_that_connection_alone_and_so_does_the_other_sides_end() -> None:
-    async with world() as found:
-        pairs = [found.connect() for _ in range(3)]
+    async with world() as here:
+        pairs = [here.connect() for _ in range(3)]
         await trio.testing.wait_all_tasks_blocked()
         pairs[0][0].send(b"GET / HTTP/1.1")
         pairs[1][0].close()
         pairs[2][0].send(frame(1))
-        await served(found, 1)
+        await served(here, 1)
         await trio.testing.wait_all_tasks_blocked()
         assert "HTTP" in str(pairs[0][1].ended)
         assert isinstance(pairs[1][1].ended, ConnectionLost)
         assert pairs[2][1].ended is None
         pairs[2][0].send(frame(2))
-        await served(found, 2)
+        await served(here, 2)
 
 
 async def test_a_connection_that_is_hung_up_on_takes_no_turn() -> None:
-    async with world() as found:
-        (ours, end), (other, _) = found.connect(), found.connect()
+    async with world() as here:
+        (ours, end), (other, _) = here.connect(), here.connect()
         await trio.testing.wait_all_tasks_blocked()
         end.close()
         await trio.testing.wait_all_tasks_blocked()
         assert ours.recv(1) == b""
-        again, _ = found.connect()  # its socket may have the same number
+        again, _ = here.connect()  # its socket may have the same number
         await trio.testing.wait_all_tasks_blocked()
         again.send(frame(2))
         other.send(frame(3))
-        await served(found, 2)
-        assert sorted(key for step in found.steps for key in step) == [2, 3]
+        await served(here, 2)
+        assert sorted(key for step in here.steps for key in step) == [2, 3]
 
 
 async def test_connections_with_tls_take_turns_and_leave_nothing_decrypted_behind() -> None:
@@ -353,25 +353,25 @@ async def test_connections_with_tls_take_turns_and_leave_nothing_decrypted_behin
     ours_is, theirs_is = (ssl.create_default_context(purpose) for purpose in ssl.Purpose)
     authority.configure_trust(ours_is)
     authority.issue_cert("a.test").configure_cert(theirs_is)
-    async with world() as found:
+    async with world() as here:
         ours, theirs = socket.socketpair()
         ours_is.check_hostname = False
         client = TlsTransport(SocketTransport(ours), ours_is, server_side=False)
-        end = End(found, TlsTransport(SocketTransport(theirs), theirs_is, server_side=True))
-        found.nursery.start_soon(client.receive)
+        end = End(here, TlsTransport(SocketTransport(theirs), theirs_is, server_side=True))
+        here.nursery.start_soon(client.receive)
         frames = b"".join(map(frame, range(2000)))
-        found.nursery.start_soon(end.inflow.next_frame)  # the handshake is done by whoever receives
+        here.nursery.start_soon(end.inflow.next_frame)  # the handshake is done by whoever receives
         with trio.fail_after(PATIENCE_S):
             await client.wait_sendable()
         client.send_some([memoryview(frame(0))])
         await trio.testing.wait_all_tasks_blocked()
-        found.nursery.start_soon(end.run)
+        here.nursery.start_soon(end.run)
         assert client.send_some([memoryview(frames)]) == len(frames)
-        await served(found, 2000)
-        assert [key for step in found.steps for key in step] == list(range(2000))
+        await served(here, 2000)
+        assert [key for step in here.steps for key in step] == list(range(2000))
         await trio.testing.wait_all_tasks_blocked()
         client.send_some([memoryview(frame(7))])
-        await served(found, 2001)
+        await served(here, 2001)
         assert end.ended is None
 
 
@@ -399,11 +399,11 @@ def in_real_time(work: Callable[[World, Loop], Awaitable[None]]) -> None:
     async def main() -> None:
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
-                found = World(nursery)
-                found.turns.waits_here = True
-                nursery.start_soon(found.turns.run)
+                here = World(nursery)
+                here.turns.waits_here = True
+                nursery.start_soon(here.turns.run)
                 await trio.testing.wait_all_tasks_blocked()
-                await work(found, loop)
+                await work(here, loop)
                 nursery.cancel_scope.cancel()
 
     trio.run(main, instruments=[loop])
@@ -411,13 +411,13 @@ def in_real_time(work: Callable[[World, Loop], Awaitable[None]]) -> None:
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="nodes on this system use a task")
 def test_messages_are_read_without_a_turn_of_the_loop_where_nothing_else_happens() -> None:
-    async def work(found: World, loop: Loop) -> None:
-        ours, end = found.connect()
-        found.answers = end
+    async def work(here: World, loop: Loop) -> None:
+        ours, end = here.connect()
+        here.answers = end
         await trio.testing.wait_all_tasks_blocked()
         before = loop.turns
         await trio.to_thread.run_sync(pinged, ours, 300)
-        assert found.steps == [[number] for number in range(300)]
+        assert here.steps == [[number] for number in range(300)]
         assert loop.turns - before < 30
 
     in_real_time(work)
@@ -426,13 +426,13 @@ def test_messages_are_read_without_a_turn_of_the_loop_where_nothing_else_happens
 def test_trio_goes_on_while_messages_come_and_where_none_does() -> None:
     """Sockets that trio waits for, tasks that a message wakes, deadlines, and calls from threads."""
 
-    async def work(found: World, loop: Loop) -> None:
-        ours, end = found.connect()
-        found.answers = end
+    async def work(here: World, loop: Loop) -> None:
+        ours, end = here.connect()
+        here.answers = end
         one, other = trio.socket.socketpair()
         naps = 0
         woken = trio.Event()
-        found.woken = woken
+        here.woken = woken
 
         async def nap() -> None:
             nonlocal naps
@@ -452,7 +452,7 @@ def test_trio_goes_on_while_messages_come_and_where_none_does() -> None:
             for _ in range(50):
                 await one.send(b"x")
                 assert await one.recv(1) == b"x"
-            while len(found.steps) < 300:
+            while len(here.steps) < 300:
                 await trio.sleep(0.001)
             before = naps
             await trio.sleep(0.1)
@@ -465,10 +465,10 @@ def test_trio_goes_on_while_messages_come_and_where_none_does() -> None:
 
 
 def test_a_bug_in_a_turn_ends_the_run_as_it_does_elsewhere() -> None:
-    async def work(found: World, loop: Loop) -> None:
-        ours, _ = found.connect()
+    async def work(here: World, loop: Loop) -> None:
+        ours, _ = here.connect()
         await trio.testing.wait_all_tasks_blocked()
-        found.steps = None  # type: ignore[assignment]
+        here.steps = None  # type: ignore[assignment]
         await trio.to_thread.run_sync(ours.send, frame(1))
         await trio.sleep_forever()
 

@@ -112,8 +112,8 @@ def said(message: Any) -> str:
             ]
             return f"ACKED: {'; '.join(filter(None, parts)) or 'and nothing known of its hold'}"
         case m.Reject(entries=entries, delay=delay, letter=letter):
-            what = ", ".join(f"{span(it.span)} of {owner(it.owner)}" for it in entries)
-            return f"REJECT {what} {'as dead letters' if letter else f'for {delay:g} s'}"
+            held = ", ".join(f"{span(it.span)} of {owner(it.owner)}" for it in entries)
+            return f"REJECT {held} {'as dead letters' if letter else f'for {delay:g} s'}"
         case m.RejectReply(applied=applied, refused=refused, settled=values, error=error):
             parts = [error, applied and f"{spans(applied)} done", refused and f"{spans(refused)} refused",
                      values and f"known: {settled(values)}"]  # fmt: skip
@@ -217,9 +217,9 @@ class Told(Cluster):
             self.tell(f"{sender} -> {to}  {said(message)}{lost}")
         super().send(sender, to, message)
 
-    def client(self, node: NodeId, what: str, request: object, name: str = "") -> None:
+    def client(self, node: NodeId, action: str, request: object, name: str = "") -> None:
         """Send a client's request, and tell its answer when it comes."""
-        self.tell(f"client -> {node}  {what}")
+        self.tell(f"client -> {node}  {action}")
         self.asked[self.keys + 1] = (node, name)
         self.submit(node, request)
         self.answered()
@@ -237,10 +237,11 @@ class Told(Cluster):
     def heard(self, reply: Any, name: str) -> str:
         """An answer; of a FETCH what is delivered is kept under a name."""
         if isinstance(reply, m.FetchReply):
-            found = [delivery for part in reply.slices for delivery in part.deliveries]
-            self.receipts[name] = tuple(m.ReceiptPart(it.receipt, (it.receipt.span,)) for it in found)
+            deliveries = [delivery for part in reply.slices for delivery in part.deliveries]
+            self.receipts[name] = tuple(m.ReceiptPart(it.receipt, (it.receipt.span,)) for it in deliveries)
             each = [
-                f"{span(it.receipt.span)} by {owner(it.receipt.owner)}, attempt {it.attempt}" for it in found
+                f"{span(it.receipt.span)} by {owner(it.receipt.owner)}, attempt {it.attempt}"
+                for it in deliveries
             ]
             return f"{name}: {'; '.join(each) or 'nothing'}"
         if isinstance(reply, m.SettleReply):
@@ -323,8 +324,10 @@ class Player:
     def do_start(self, node: str) -> None:
         self.cluster.tell(f"{node}  starts")
         self.cluster.start(node)
-        left = self.cluster.nodes[node].context.quarantine_left(self.cluster.now)
-        self.cluster.tell(f"{node}  {f'grants nothing for {left:.1f} s yet' if left else 'may vote'}")
+        remaining = self.cluster.nodes[node].context.quarantine_left(self.cluster.now)
+        self.cluster.tell(
+            f"{node}  {f'grants nothing for {remaining:.1f} s yet' if remaining else 'may vote'}"
+        )
 
     def do_wait(self, seconds: str) -> None:
         self.cluster.advance(float(seconds))
@@ -333,15 +336,15 @@ class Player:
 def played(text: str) -> str:
     """A scenario as it is, with what happens now."""
     player = Player()
-    found: list[str] = []
+    lines: list[str] = []
     for line in text.splitlines():
         if not line.strip() or line.startswith(("#", ">")):
-            found.append(line)
+            lines.append(line)
         if line.startswith("> "):
             player.lines.clear()
             player.play(line[2:])
-            found += player.lines
-    whole = "\n".join(found) + "\n"
+            lines += player.lines
+    whole = "\n".join(lines) + "\n"
     taken = sorted({(int(time), node) for time, node in STAMP.findall(whole)})
     whole = STAMP.sub(lambda it: f"#{taken.index((int(it[1]), it[2])) + 1}@{it[2]}", whole)
     generations = sorted({0, *map(int, GENERATION.findall(whole))})

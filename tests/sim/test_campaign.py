@@ -120,8 +120,8 @@ def test_the_command_writes_a_history_that_the_checkers_can_checker(tmp_path: Pa
         assert json.loads(done.output.splitlines()[1])["seed"] == seed
         rows = list(read_history([path]))
         latest = any(row.get("start") == "latest" for row in rows)  # such a group may skip all of it
-        wanted = {"deliver", "ack", "publish", "hold_won", "phase", "start"}
-        if wanted <= {row["kind"] for row in rows} and not latest:
+        expected = {"deliver", "ack", "publish", "hold_won", "phase", "start"}
+        if expected <= {row["kind"] for row in rows} and not latest:
             break
     else:
         raise AssertionError("no seed of these delivers and acks anything to a group from the beginning")
@@ -194,7 +194,7 @@ def test_a_campaign_runs_until_a_seed_fails() -> None:
     assert done.exit_code == 1, done.output
     report = json.loads(done.output[done.output.index("\n{") :])
     assert report["failed"] == 1
-    assert [found["seed"] for found in report["failures"]] == [report["seeds"] - 1]
+    assert [failure["seed"] for failure in report["failures"]] == [report["seeds"] - 1]
     assert f"python -m sim shrink --profile swarm --seed {report['seeds'] - 1}" in done.output
 
 

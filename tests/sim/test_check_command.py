@@ -24,7 +24,7 @@ def test_a_run_without_a_rule_is_found_broken_again_from_its_history(tmp_path: P
     done = CliRunner().invoke(main, ["check", str(tmp_path), "--json"])
     assert done.exit_code == 1, done.output
     said = json.loads(done.output)
-    assert [text for found in said["broken"].values() for _, text in found] == json.loads(made.output)[
+    assert [text for texts in said["broken"].values() for _, text in texts] == json.loads(made.output)[
         "violations"
     ]
 

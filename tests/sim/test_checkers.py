@@ -191,15 +191,15 @@ def test_what_nobody_keeps_may_be_gone_before_a_later_generation_reads_it() -> N
     assert story(0.0).broken() == []
 
 
-@pytest.mark.parametrize(("nodes", "found"), [("a", []), ("ab", ["no loss"])])
-def test_a_group_that_no_majority_heard_of_need_not_be_there(nodes: str, found: list[str]) -> None:
+@pytest.mark.parametrize(("nodes", "expected"), [("a", []), ("ab", ["no loss"])])
+def test_a_group_that_no_majority_heard_of_need_not_be_there(nodes: str, expected: list[str]) -> None:
     """Seed 6019110: the node that began to make it crashed, and forgot it."""
     story = Story().add("sim", "settings", history=1, settings={"rf": 3})
     for node in nodes:
         story.add(f"node:{node}", "register", topic="t", group="g", generation=5, from_ms=0)
         story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
     story.add("node:c", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
-    assert story.publish().drained().broken() == found
+    assert story.publish().drained().broken() == expected
     assert story.deliver(5, generation=5).broken() == ["no loss"], "of the other nodes there is no history"
 
 
@@ -315,7 +315,7 @@ def test_live_after_healing() -> None:
 
 def timed(delay: float = 0.0, ttl: float = 0.0, wrong: str = "") -> Story:
     """Published at 0.0 s and stored by all; the nodes in ``wrong`` have another time of day since a start."""
-    times = {what: seconds for what, seconds in (("delay", delay), ("ttl", ttl)) if seconds}
+    times = {name: seconds for name, seconds in (("delay", delay), ("ttl", ttl)) if seconds}
     base = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, 0, 1]]}
     story = Story().add("sim", "settings", 0.0, history=1, settings={"rf": 3})
     story.add("client:p", "publish", 0.0, outcome="invoke", crcs="0000000a", op=1, **times, **base)
@@ -328,24 +328,26 @@ def timed(delay: float = 0.0, ttl: float = 0.0, wrong: str = "") -> Story:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "found"), [("", ["one wrong clock"]), ("b", ["one wrong clock"]), ("bc", [])]
+    ("wrong", "expected"), [("", ["one wrong clock"]), ("b", ["one wrong clock"]), ("bc", [])]
 )
-def test_early_deliveries_are_judged_unless_too_many_clocks_were_wrong(wrong: str, found: list[str]) -> None:
-    assert timed(delay=5.0, wrong=wrong).deliver(5, at=4.8).broken() == found
+def test_early_deliveries_are_judged_unless_too_many_clocks_were_wrong(
+    wrong: str, expected: list[str]
+) -> None:
+    assert timed(delay=5.0, wrong=wrong).deliver(5, at=4.8).broken() == expected
     assert timed(delay=5.0, wrong=wrong).deliver(5, at=5.0).broken() == []
     assert timed(delay=5.0, wrong=wrong).deliver(5, at=4.8, n=1).broken()[1:] == [], (
         "a redriven one is due at once"
     )
 
 
-@pytest.mark.parametrize(("ttl", "found"), [(30.0, []), (0.0, ["one wrong clock"])])
-def test_a_ttl_that_a_creation_left_to_the_node_counts(ttl: float, found: list[str]) -> None:
+@pytest.mark.parametrize(("ttl", "expected"), [(30.0, []), (0.0, ["one wrong clock"])])
+def test_a_ttl_that_a_creation_left_to_the_node_counts(ttl: float, expected: list[str]) -> None:
     """Seed 7005525."""
     story = timed()
     story.add("client:op", "set_topic", 0.1, topic="t", op=1, outcome="invoke", settings={"ttl_s": 0.0})
-    left = {"settings": {}, "defaults": {"ttl_s": ttl}}
-    story.add("client:op", "set_topic", 0.2, topic="t", op=2, outcome="invoke", **left)
-    assert expired(story, 40.0).broken() == found
+    settings = {"settings": {}, "defaults": {"ttl_s": ttl}}
+    story.add("client:op", "set_topic", 0.2, topic="t", op=2, outcome="invoke", **settings)
+    assert expired(story, 40.0).broken() == expected
 
 
 def expired(story: Story, at: float) -> Story:
@@ -353,10 +355,10 @@ def expired(story: Story, at: float) -> Story:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "found"), [("", ["one wrong clock"]), ("b", ["one wrong clock"]), ("bc", [])]
+    ("wrong", "expected"), [("", ["one wrong clock"]), ("b", ["one wrong clock"]), ("bc", [])]
 )
-def test_early_expiry_is_judged_unless_too_many_clocks_were_wrong(wrong: str, found: list[str]) -> None:
-    assert expired(timed(ttl=5.0, wrong=wrong), 4.8).broken() == found
+def test_early_expiry_is_judged_unless_too_many_clocks_were_wrong(wrong: str, expected: list[str]) -> None:
+    assert expired(timed(ttl=5.0, wrong=wrong), 4.8).broken() == expected
     assert expired(timed(ttl=5.0, wrong=wrong), 5.0).broken() == []
 
 
@@ -482,9 +484,9 @@ def test_a_deletion_that_no_node_has_in_the_end_voids_nothing() -> None:
     """It was not confirmed, and the node that had it lost it in a crash, before its fsync."""
 
     def story() -> Story:
-        found = Story().publish().deliver(5).settle("dead_letter", 5, "ok")
-        found.add("node:c", "register", topic="t", group="g", generation=7, from_ms=0, buried=7, made=0)
-        return found.add("node:c", "register", topic="t", group="g", generation=0, from_ms=0)
+        base = Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+        base.add("node:c", "register", topic="t", group="g", generation=7, from_ms=0, buried=7, made=0)
+        return base.add("node:c", "register", topic="t", group="g", generation=0, from_ms=0)
 
     assert story().dead().drained().broken() == []
     assert story().drained().broken() == ["no loss", "dead letters conserved"], "it is still to be there"
@@ -508,17 +510,17 @@ def test_where_payload_goes_once_nobody_needs_it_no_rewind_has_to_bring_it_back(
     """The last replica that had it may be lost, though it was delivered again from there, and is DEAD again."""
 
     def story(kept: bool, settle: Callable[[Story], Story]) -> list[str]:
-        told = Story().add("sim", "settings", history=1, settings={"kept": kept})
-        settle(told.publish().deliver(5).settle("reject", 5, "ok"))
-        return told.rewind(7).deliver(7, at=told.at + 1.0, generation=7).drained().broken()
+        base = Story().add("sim", "settings", history=1, settings={"kept": kept})
+        settle(base.publish().deliver(5).settle("reject", 5, "ok"))
+        return base.rewind(7).deliver(7, at=base.at + 1.0, generation=7).drained().broken()
 
-    def acked(told: Story) -> Story:
-        return told.deliver(6, group="g!dead").settle("ack", 6, "acked", group="g!dead")
+    def acked(base: Story) -> Story:
+        return base.deliver(6, group="g!dead").settle("ack", 6, "acked", group="g!dead")
 
     assert story(False, acked) == [], "by who reads the dead letters"
     assert story(False, Story.purge) == []
     assert story(True, acked) == story(True, Story.purge) == ["no loss"]
-    assert story(False, lambda told: told) == ["no loss"], "nobody settled it in any generation"
+    assert story(False, lambda base: base) == ["no loss"], "nobody settled it in any generation"
 
 
 @pytest.mark.parametrize(
@@ -540,8 +542,8 @@ def test_a_group_that_nobody_created_reads_a_topic_only_where_that_is_set(
             made.add("client:op", "set_topic", topic="t", op=op, settings=settings, outcome="invoke")
         return made
 
-    def found(told: Story) -> bool:
-        return "groups asked for" in told.broken()
+    def found(base: Story) -> bool:
+        return "groups asked for" in base.broken()
 
     register = {"topic": "t", "group": "g", "generation": 0, "from_ms": 0}
     assert found(story().publish().deliver(5)) == strays
@@ -645,14 +647,14 @@ def test_a_setting_has_the_value_of_its_last_writer(outcomes: str, possible: set
         assert story.broken() == ([] if value in possible else ["settings as written"])
 
 
-@pytest.mark.parametrize(("ttl_s", "partitions", "found"), [(0.0, 1, 0), (5.0, 1, 1), (0.0, 2, 1)])
+@pytest.mark.parametrize(("ttl_s", "partitions", "expected"), [(0.0, 1, 0), (5.0, 1, 1), (0.0, 2, 1)])
 def test_what_a_creation_left_to_the_node_may_have_been_written(
-    ttl_s: float, partitions: int, found: int
+    ttl_s: float, partitions: int, expected: int
 ) -> None:
     story = Story().set_topic("ok", 6, 0.0, 0.2, max_deliveries=1)
     story.rows[-2]["defaults"] = {"ttl_s": 0.0, "partitions": 1}
     story.drained().registers(max_deliveries=1, ttl_s=ttl_s, partitions=partitions)
-    assert story.broken() == ["settings as written"] * found
+    assert story.broken() == ["settings as written"] * expected
 
 
 def test_of_two_writes_at_once_either_may_be_the_last() -> None:
@@ -662,11 +664,11 @@ def test_of_two_writes_at_once_either_may_be_the_last() -> None:
         assert story.broken() == []
 
 
-@pytest.mark.parametrize(("partitions", "found"), [(1, 1), (2, 1), (3, 0), (4, 0), (5, 1)])
-def test_partitions_only_become_more(partitions: int, found: int) -> None:
+@pytest.mark.parametrize(("partitions", "expected"), [(1, 1), (2, 1), (3, 0), (4, 0), (5, 1)])
+def test_partitions_only_become_more(partitions: int, expected: int) -> None:
     story = Story().set_topic("ok", 6, 0.0, 0.2, partitions=3).set_topic("ok", 7, 0.3, 0.5, partitions=1)
     story.set_topic("unknown", 8, 0.6, 0.7, partitions=4).drained().registers(partitions=partitions)
-    assert story.broken() == ["settings as written"] * found
+    assert story.broken() == ["settings as written"] * expected
 
 
 def test_all_nodes_have_one_register_in_the_end() -> None:
@@ -758,11 +760,11 @@ def test_what_was_redriven_may_have_died_again_and_been_read_as_a_dead_letter() 
 
 
 @pytest.mark.parametrize(
-    ("outcome", "found"), [("ok", []), ("unknown", []), ("invoke", []), ("fail", ["no loss"])]
+    ("outcome", "expected"), [("ok", []), ("unknown", []), ("invoke", []), ("fail", ["no loss"])]
 )
-def test_of_a_topic_that_may_be_deleted_nothing_has_to_be_there(outcome: str, found: list[str]) -> None:
+def test_of_a_topic_that_may_be_deleted_nothing_has_to_be_there(outcome: str, expected: list[str]) -> None:
     story = Story().publish(stop=2).deliver(1).settle("ack", 1, "acked")
-    assert story.delete(outcome).drained().broken() == found
+    assert story.delete(outcome).drained().broken() == expected
 
 
 def test_nothing_of_a_deleted_topic_is_delivered_or_settled() -> None:
@@ -807,22 +809,22 @@ class Making(Story):
     ) -> Making:
         """A request: its invoke, and its outcome so many seconds later; none where ``outcome`` is ""."""
         self.ops += 1
-        told = {name: fields.pop(name) for name in ("messages", "generation") if name in fields}
+        answer = {name: fields.pop(name) for name in ("messages", "generation") if name in fields}
         if kind != "fetch" and outcome == "ok":
-            told.setdefault("generation", 0)
+            answer.setdefault("generation", 0)
         asked = {name: fields.pop(name) for name in ("start", "from_ms") if name in fields}
         base = {"topic": "t", "group": "g", "op": self.ops, **fields}
         self.add("client:op", kind, at, outcome="invoke", **asked, **base)
         if outcome:
-            self.add("client:op", kind, self.at + lasts, outcome=outcome, **told, **base)
+            self.add("client:op", kind, self.at + lasts, outcome=outcome, **answer, **base)
         return self
 
     def made(self, start: str = "earliest", outcome: str = "ok", **fields: object) -> Making:
         return self.call("set_group", outcome, start=start, rewind=False, **fields)  # type: ignore[arg-type]
 
     def fetched(self, start: str = "latest", outcome: str = "ok", got: int = 1, **fields: object) -> Making:
-        told = {"messages": got} if outcome == "ok" else {}
-        return self.call("fetch", outcome, start=start, **told, **fields)  # type: ignore[arg-type]
+        answer = {"messages": got} if outcome == "ok" else {}
+        return self.call("fetch", outcome, start=start, **answer, **fields)  # type: ignore[arg-type]
 
     def later(self, seconds: float = 0.2) -> Making:
         self.at += seconds
@@ -918,10 +920,10 @@ def test_a_fetch_never_makes_a_deleted_group_again_nor_moves_it() -> None:
     def story(maker: Callable[[Making], Making]) -> Making:
         return maker(Making().send(0).made().call("delete_group", "ok", generation=6).later()).later().made()
 
-    assert story(lambda told: told.fetched("latest", "unknown")).drained().stands() is False, (
+    assert story(lambda before: before.fetched("latest", "unknown")).drained().stands() is False, (
         "it is from earliest"
     )
-    assert story(lambda told: told.made("latest", "unknown")).drained().stands()
+    assert story(lambda before: before.made("latest", "unknown")).drained().stands()
 
 
 def test_what_was_acked_is_not_delivered_again_unless_somebody_rewinds() -> None:
@@ -1009,7 +1011,7 @@ def test_a_message_whose_acks_failed_is_not_settled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("writes", "found"),
+    ("writes", "expected"),
     [
         ([(True, "ok"), (False, "ok")], True),
         ([(True, "ok"), (False, "unknown")], False),
@@ -1018,7 +1020,7 @@ def test_a_message_whose_acks_failed_is_not_settled() -> None:
     ],
 )
 def test_no_fetch_makes_a_group_once_its_topic_was_told_to_make_none(
-    writes: list[tuple[bool, str]], found: bool
+    writes: list[tuple[bool, str]], expected: bool
 ) -> None:
     story = Making()
     for op, (value, outcome) in enumerate(writes):
@@ -1027,7 +1029,7 @@ def test_no_fetch_makes_a_group_once_its_topic_was_told_to_make_none(
     story.fetched("earliest", "unknown").add(
         "node:a", "register", topic="t", group="g", generation=0, from_ms=0
     )
-    assert ("groups asked for" in story.broken()) == found
+    assert ("groups asked for" in story.broken()) == expected
     if writes[0] == (True, "ok"):
         early = Making().call("fetch", "unknown", start="earliest", at=0.05)
         early.rows += story.rows
@@ -1041,15 +1043,15 @@ def won(story: Story, node: str, ballot: int, at: float, until: float | None, n:
 
 
 @pytest.mark.parametrize(
-    ("second", "until", "found"),
+    ("second", "until", "expected"),
     [(3.0, 9.0, ["exclusive holds"]), (9.5, 9.0, []), (3.0, None, [])],
 )
 def test_two_wins_are_exclusive_by_the_nodes_lines_alone(
-    second: float, until: float | None, found: list[str]
+    second: float, until: float | None, expected: list[str]
 ) -> None:
     story = won(won(Story().publish(), "a", 5, 1.0, until), "b", 6, second, second + 8)
-    assert story.broken() == found
-    assert won(story, "b", 6, second + 0.1, second + 8).broken() == found, "one attempt in two lines"
+    assert story.broken() == expected
+    assert won(story, "b", 6, second + 0.1, second + 8).broken() == expected, "one attempt in two lines"
 
 
 def test_a_hold_that_may_be_given_back_is_in_nobodys_way() -> None:

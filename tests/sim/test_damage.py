@@ -112,7 +112,7 @@ def test_what_was_damaged_is_not_served_and_comes_back_from_the_others(
 
 
 def test_in_the_end_no_batch_that_is_known_to_be_damaged_is_counted_as_here() -> None:
-    found = 0
+    count = 0
     for seed in SEEDS:
         cluster = Cluster(still("rot", "a", seed))
         cluster.run()
@@ -123,19 +123,19 @@ def test_in_the_end_no_batch_that_is_known_to_be_damaged_is_counted_as_here() ->
         assert not any(
             number in replica.batches.stored for replica in core.replicas.values() for number in known
         )
-        found += len(known)
-    assert found
+        count += len(known)
+    assert count
 
 
 def test_one_node_is_damaged_or_lost_in_a_run() -> None:
     kinds = ("wipe", "restore", "flip", "rot", "damage")
-    found = set()
+    kinds_seen = set()
     for seed in range(300):
         hit = [(fault.kind, fault.nodes) for fault in draw(seed).faults if fault.kind in kinds]
-        found |= {kind for kind, _ in hit}
+        kinds_seen |= {kind for kind, _ in hit}
         assert len({nodes for _, nodes in hit}) <= 1
         assert not hit or draw(seed).options.rf > 1
-    assert found == set(kinds)
+    assert kinds_seen == set(kinds)
 
 
 def test_the_store_is_run_in_a_fifth_of_the_seeds() -> None:

@@ -86,11 +86,11 @@ def test_a_fault_can_be_left_out_without_reshuffling_the_workload() -> None:
 def published(schedule: Schedule) -> dict[str, str]:
     """The bytes of each producer's first batch."""
     rows = run_schedule(schedule, keep=True).rows
-    found: dict[str, str] = {}
+    checksums: dict[str, str] = {}
     for row in rows:
         if row["who"].startswith("client:p") and row["kind"] == "publish" and row["outcome"] == "invoke":
-            found.setdefault(row["who"], row["crcs"])
-    return found
+            checksums.setdefault(row["who"], row["crcs"])
+    return checksums
 
 
 def test_no_wall_clock_and_no_hidden_randomness() -> None:

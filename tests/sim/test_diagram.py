@@ -50,9 +50,15 @@ def story() -> Story:
 def test_a_shrunk_run_is_told_with_its_packets_holds_and_fsyncs(story: Story) -> None:
     assert len(story.broken) == 1
     kinds = {(item.kind, item.tone) for item in story.items}
-    wanted = {("packet", "hold"), ("bar", "hold"), ("bar", "fsync"), ("bar", "deliver"), ("broken", "broken")}
-    assert wanted <= kinds
-    assert [what for _, what in story.lanes()] == ["client"] * 2 + ["node"] * 3 + ["client"] * 3
+    expected = {
+        ("packet", "hold"),
+        ("bar", "hold"),
+        ("bar", "fsync"),
+        ("bar", "deliver"),
+        ("broken", "broken"),
+    }
+    assert expected <= kinds
+    assert [kind for _, kind in story.lanes()] == ["client"] * 2 + ["node"] * 3 + ["client"] * 3
     holders = [
         item
         for item in story.items
@@ -206,9 +212,9 @@ def browsed(page: str, focus: str, folder: Path) -> dict[str, Any]:
     done = subprocess.run(
         ["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S
     )
-    found = re.search(r'data-found="(.*?)"', done.stdout)
-    assert found is not None, done.stdout[-2000:] + done.stderr
-    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    match = re.search(r'data-found="(.*?)"', done.stdout)
+    assert match is not None, done.stdout[-2000:] + done.stderr
+    seen: dict[str, Any] = json.loads(html.unescape(match[1]))
     return seen
 
 
@@ -216,7 +222,9 @@ def browsed(page: str, focus: str, folder: Path) -> dict[str, Any]:
 def test_a_person_works_with_the_page(story: Story, tmp_path: Path) -> None:
     seen = browsed(page_of(story), "b.1.1[2]", tmp_path)
     assert seen["errors"] == []
-    first, home, right, end, left, escaped, quiet, nothing, again, slid, true_axis, clicked = seen["found"]
+    first, home, right, end, left_key, escaped, quiet, nothing, again, slid, true_axis, clicked = seen[
+        "found"
+    ]
     count = first["list"]
     assert first["find"] == story.focus  # the message that broke a promise is shown first, as far as that
     assert first["now"].endswith(story.broken[0])
@@ -224,7 +232,7 @@ def test_a_person_works_with_the_page(story: Story, tmp_path: Path) -> None:
     assert (home["where"][:4], home["future"]) == ("1 / ", count - 1)
     assert (right["where"][:4], right["future"]) == ("2 / ", count - 2)
     assert end["future"] == 0
-    assert left["future"] == 1
+    assert left_key["future"] == 1
     assert escaped["find"] == ""
     assert count < escaped["drawn"] < quiet["drawn"] == len(story.items)
     assert nothing["drawn"] == 5  # the run begins, three nodes start, a promise breaks

@@ -318,9 +318,9 @@ def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tup
     ]
     assert AckRequest(()) == LeaveRequest(())
     local = explorer.first[0]
-    acked, left = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
+    acked, leaving = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
     assert [
-        type(traffic.replies.all[reply]) for outcome in (acked, left) for _, reply in outcome.replies
+        type(traffic.replies.all[reply]) for outcome in (acked, leaving) for _, reply in outcome.replies
     ] == [
         SettleReply,
         LeaveReply,
@@ -378,30 +378,30 @@ def test_a_clone_is_equal_and_stepping_it_changes_nothing_else() -> None:
         assert [key_of(local.core) for local in nodes.locals][: len(keys)] == keys
 
 
-def mutable_parts(value: Any, found: dict[int, Any]) -> None:
+def mutable_parts(value: Any, parts: dict[int, Any]) -> None:
     """Every object below ``value`` that can change."""
-    if id(value) in found or isinstance(value, (int, float, str, bytes, type(None))):
+    if id(value) in parts or isinstance(value, (int, float, str, bytes, type(None))):
         return
     if isinstance(value, tuple):
         for item in value:
-            mutable_parts(item, found)
+            mutable_parts(item, parts)
         return
     if isinstance(value, (dict, list, SortedDict, SortedList)):
-        found[id(value)] = value
+        parts[id(value)] = value
         items = [part for pair in value.items() for part in pair] if isinstance(value, dict) else list(value)
         for item in items:
-            mutable_parts(item, found)
+            mutable_parts(item, parts)
         return
     module = type(value).__module__
     if not module.startswith("quorumq.") or type(value).__name__ == "NodeConfig":
         return
-    found[id(value)] = value
+    parts[id(value)] = value
     if isinstance(value, (SpanMap, SpanSet)):
         mutable_parts([run for _, runs in value.state() for run in runs], {})
         return
     names = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
     for name in [*names, *getattr(value, "__dict__", {})]:
-        mutable_parts(getattr(value, name, None), found)  # a slot may have nothing in it yet
+        mutable_parts(getattr(value, name, None), parts)  # a slot may have nothing in it yet
 
 
 def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within() -> None:
@@ -486,10 +486,10 @@ def test_a_step_is_looked_up_only_where_it_is_the_same() -> None:
         kept = dict(nodes.steps)
         checked = 0
         for key, outcome in kept.items():
-            local, what, tick = key[0], key[1], key[-1]  # type: ignore[index]
-            if isinstance(what, int) and len(key) == 3:  # type: ignore[arg-type]
+            local, message, tick = key[0], key[1], key[-1]  # type: ignore[index]
+            if isinstance(message, int) and len(key) == 3:  # type: ignore[arg-type]
                 del nodes.steps[key]
-                assert nodes.deliver(local, what, tick) == outcome
+                assert nodes.deliver(local, message, tick) == outcome
                 checked += 1
         assert checked > 300
 
@@ -578,7 +578,7 @@ def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
 
 
 def test_a_search_leaves_the_collector_as_it_was_and_nothing_for_it_to_do() -> None:
-    scenario = next(found for found in SCENARIOS if found.name == "acks")
+    scenario = next(scenario_ for scenario_ in SCENARIOS if scenario_.name == "acks")
     collected: list[bool] = []
     with left_out(None) as (switches, _):
         explorer = Explorer(scenario, switches)

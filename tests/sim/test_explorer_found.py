@@ -65,6 +65,6 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
     span = answer.slices[0].deliveries[0].receipt.span
     for member in members:
         view = cluster.nodes[member].replicas[PartitionId(topic.id, 0)].group("g")
-        held = [found for _, found in view.held(span)]
-        assert all(found.owner != answer.slices[0].deliveries[0].receipt.owner for found in held)
+        held = [lease for _, lease in view.held(span)]
+        assert all(lease.owner != answer.slices[0].deliveries[0].receipt.owner for lease in held)
     assert answer.round not in cluster.nodes[outsider].context.called_off

@@ -46,7 +46,7 @@ def test_a_record_that_is_not_written_is_found(
 
     monkeypatch.setattr(NodeCore, "step", forgetful)
     runs = (run_schedule(watched(seed, "memory")).violations for seed in range(8))
-    assert any("and its journal" in found[0] for found in runs if found)
+    assert any("and its journal" in texts[0] for texts in runs if texts)
 
 
 def test_a_record_that_is_taken_out_of_the_journal_is_found() -> None:

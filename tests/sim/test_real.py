@@ -275,9 +275,9 @@ def test_the_workload_of_the_page_is_one(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "w.py"
     path.write_text(program)
-    found = workload_of(path)
-    assert [task.topic for task in found.tasks] == ["orders"]
-    assert len(found.producers) == 1
+    workload = workload_of(path)
+    assert [task.topic for task in workload.tasks] == ["orders"]
+    assert len(workload.producers) == 1
 
 
 def test_a_run_without_a_history_is_not_ok() -> None:
@@ -492,23 +492,23 @@ def test_a_process_that_is_warm_takes_a_nodes_place(tmp_path: Path) -> None:
         cluster.spawn("n1")
         assert cluster.pid("n1") not in (None, lost.pid), "one that is gone takes nobody's place"
         cluster.warm(["n2"])
-        left = cluster.spares["n2"]
+        taken = cluster.spares["n2"]
     finally:
         cluster.close()
-    assert left.poll() is not None
+    assert taken.poll() is not None
 
 
 class Draining(Trial):
     """A trial of which a listing shows so many messages that are not settled, by the seconds since."""
 
-    def __init__(self, left: Callable[[float], float]) -> None:
+    def __init__(self, remaining: Callable[[float], float]) -> None:
         super().__init__(SCHEDULE, OURS, None)
-        self.left = left
+        self.remaining = remaining
         self.began = trio.current_time()
 
     async def unsettled(self, client: object) -> float:
         await trio.lowlevel.checkpoint()
-        return self.left(trio.current_time() - self.began)
+        return self.remaining(trio.current_time() - self.began)
 
 
 async def test_draining_goes_on_as_long_as_something_moves() -> None:
@@ -517,9 +517,9 @@ async def test_draining_goes_on_as_long_as_something_moves() -> None:
     assert trio.current_time() - slow.began > 590
 
 
-@pytest.mark.parametrize("left", [3.0, math.inf])
-async def test_draining_ends_when_nothing_moves(left: float) -> None:
-    stuck = Draining(lambda seconds: left if seconds > 100 else 50 - seconds // 10)
+@pytest.mark.parametrize("stuck_at", [3.0, math.inf])
+async def test_draining_ends_when_nothing_moves(stuck_at: float) -> None:
+    stuck = Draining(lambda seconds: stuck_at if seconds > 100 else 50 - seconds // 10)
     said = await stuck.drain(None)  # type: ignore[arg-type]
     assert "none was settled for 60 s" in said
     assert trio.current_time() - stuck.began < 100 + 60 + 15
@@ -555,7 +555,9 @@ def test_a_report_says_how_sure_acks_were(capsys: pytest.CaptureFixture[str]) ->
         "at": 5.0,
     }
     said = {"acked": 1990, "acked_unproven": 9, "acked_after_expiry": 1, "unknown": 5}
-    counts = counted([{**row, "spans": [["o", 0, size]], "outcome": what} for what, size in said.items()])
+    counts = counted(
+        [{**row, "spans": [["o", 0, size]], "outcome": outcome} for outcome, size in said.items()]
+    )
     assert told(counts) == ["of 2,000 acks acked 99.50%, acked_unproven 0.45%, acked_after_expiry 0.05%"]
     assert told(Counter()) == []
 
@@ -646,15 +648,15 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
 
 def running(keep: Path) -> list[str]:
     """Processes whose command names something in that directory, but for the one that started them."""
-    found = []
+    commands = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = entry.read_bytes().decode(errors="replace")
         except OSError:
             continue
         if f"{keep}/" in text:
-            found.append(text)
-    return found
+            commands.append(text)
+    return commands
 
 
 def test_the_command_prints_a_schedule_that_can_be_changed(tmp_path: Path) -> None:

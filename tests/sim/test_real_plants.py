@@ -56,7 +56,7 @@ def shown(schedule: Schedule, plant: str) -> int:
     """
     names = tuple(f"n{number}" for number in range(1, schedule.options.nodes + 1))
     is_it, after = SHOWN_BY[plant]
-    found = 0
+    count = 0
     for fault in schedule.faults:
         end = fault.at + fault.seconds + after
         others = [
@@ -64,8 +64,8 @@ def shown(schedule: Schedule, plant: str) -> int:
             for it in schedule.faults
             if fault.at - HOLD_S < it.at < end and it is not fault and it.kind != "delay"
         ]
-        found += bool(is_it(fault, names) and fault.amount and not others)
-    return found
+        count += bool(is_it(fault, names) and fault.amount and not others)
+    return count
 
 
 @pytest.mark.parametrize(("nodes", "minutes"), [(5, 10), (3, 3)])
@@ -88,8 +88,8 @@ def test_handlers_have_messages_in_hand_at_any_time() -> None:
     assert max(first) == pytest.approx(0.9 * HOLD_S)
     assert 2 * RATE * sum(first) / len(first) > 30, "so many are in hand in each group"
     back = 0.5 * HOLD_S  # a start on a busy machine
-    left = sum(max(0.0, seconds - back) for seconds in first) / len(first)
-    assert 2 * RATE * left > 10, "and so many still when nodes are back"
+    average = sum(max(0.0, seconds - back) for seconds in first) / len(first)
+    assert 2 * RATE * average > 10, "and so many still when nodes are back"
     assert max(work_s(number, 2) for number in numbers) < 0.1, "what comes again may have to come alone"
 
 

@@ -39,13 +39,13 @@ def test_a_third_of_the_seeds_have_little_room() -> None:
 
 def settled_in_steps(seed: int, room: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often a request had more to settle than one step has room for."""
-    left = 0
+    unfinished = 0
     go_on = SettleCoordinator.go_on
 
     def counted(self, context, now):  # type: ignore[no-untyped-def]
-        nonlocal left
+        nonlocal unfinished
         effects = go_on(self, context, now)
-        left += bool(self.asks)
+        unfinished += bool(self.asks)
         return effects
 
     schedule = draw(seed)
@@ -53,7 +53,7 @@ def settled_in_steps(seed: int, room: int, monkeypatch: pytest.MonkeyPatch) -> i
         patch.setattr(SettleCoordinator, "go_on", counted)
         options = dataclasses.replace(schedule.options, room=room)
         assert run_schedule(dataclasses.replace(schedule, options=options)).violations == []
-    return left
+    return unfinished
 
 
 def test_requests_take_several_steps_there_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

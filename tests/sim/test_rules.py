@@ -38,11 +38,11 @@ def test_a_missing_rule_is_found_soon(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", HUNTED, ids=name_of)
 def test_every_missing_rule_is_found(rule: Rule) -> None:
-    found = hunt(rule, 0, BOUND, rule.profile)
+    seed = hunt(rule, 0, BOUND, rule.profile)
     if rule.survives:
-        assert found is None, f"{rule.name} is found now, by {found}: take away what says why it survives"
+        assert seed is None, f"{rule.name} is found now, by {seed}: take away what says why it survives"
     else:
-        assert found is not None, f"{rule.name} survives {BOUND} seeds: a fault or a checker is missing"
+        assert seed is not None, f"{rule.name} survives {BOUND} seeds: a fault or a checker is missing"
 
 
 # ------------------------------------------------------------------- the patches are alive
@@ -57,16 +57,16 @@ SEEDS = (0, 38, 13, 5, 26, 14, 16, 28, 22, 27, 51, 74, 82, *range(40))
 def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
     """What the rule puts in place where nobody calls it any more: neither in its scenario nor in random runs."""
     patches = [f"{place.__name__}.{name}" for place, name, _ in rule.patches]
-    left = patches
+    uncalled = patches
     columns = []
     if rule.scenario is not None:
         for most in STATES:
-            left = explore(rule.scenario, rule, most).unused
-            if not left:
+            uncalled = explore(rule.scenario, rule, most).unused
+            if not uncalled:
                 break
-        columns.append(left)
+        columns.append(uncalled)
     if rule.hunted:
-        columns.append(unused(rule, seeds, left))
+        columns.append(unused(rule, seeds, uncalled))
     idle = [patch for patch in patches if all(patch in column for column in columns)]
     # A column in which nothing of the rule is called is a dead one, whatever the other one calls.
     return idle or [patch for column in columns if len(column) == len(patches) for patch in column]
@@ -116,7 +116,7 @@ def test_where_nothing_else_shows_that_a_rule_matters_a_test_of_the_core_does(ru
     module, name = rule.test.split("::")
     function = getattr(importlib.import_module(f"tests.core.{module}"), name)
     marks = [mark.args for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
-    cases = [{what: values[0]} for what, values in marks] or [{}]
+    cases = [{argument: values[0]} for argument, values in marks] or [{}]
     function(**cases[0])
     with patched(rule.patches) as unused, pytest.raises(AssertionError):
         function(**cases[0])

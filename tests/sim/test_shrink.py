@@ -28,24 +28,24 @@ RULE, SEED = "hold-majority-1", 2
 
 @given(st.lists(st.integers(0, 60), unique=True), st.sets(st.integers(0, 60)))
 def test_a_minimal_part_is_what_is_needed_and_no_more(items: list[int], needed: set[int]) -> None:
-    wanted = needed & set(items)
+    expected = needed & set(items)
     asked: list[list[int]] = []
 
     def holds(part: list[int]) -> bool:
         asked.append(part)
-        return wanted <= set(part)
+        return expected <= set(part)
 
-    assert minimal(items, holds) == [item for item in items if item in wanted]
-    assert len(asked) <= 4 + 4 * (len(wanted) + 1) * (len(items).bit_length() + 1)
+    assert minimal(items, holds) == [item for item in items if item in expected]
+    assert len(asked) <= 4 + 4 * (len(expected) + 1) * (len(items).bit_length() + 1)
 
 
 def test_no_item_can_be_left_out_of_a_minimal_part_whatever_goes_together() -> None:
     def holds(part: list[int]) -> bool:
         return (3 in part) == (4 in part) and sum(part) >= 20
 
-    found = minimal(range(12), holds)
-    assert holds(found)
-    assert not any(holds([other for other in found if other != item]) for item in found)
+    least = minimal(range(12), holds)
+    assert holds(least)
+    assert not any(holds([other for other in least if other != item]) for item in least)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_the_command_leaves_a_small_schedule_and_a_test(tmp_path: Path) -> None:
     assert facts["kept_with_all_rules"]
     assert facts["after"]["faults"] == 0
     assert facts["after"]["special"] < 20 < facts["before"]["special"]
-    found = Schedule.from_json(output.read_text())
-    assert checker_of(replay(found, RULE).violations[0]) == facts["checker"]
+    schedule = Schedule.from_json(output.read_text())
+    assert checker_of(replay(schedule, RULE).violations[0]) == facts["checker"]
     ran = CliRunner().invoke(main, ["run", "--schedule", str(output), "--without", RULE])
     assert ran.exit_code == 1, ran.output
     assert facts["violation"] in ran.output

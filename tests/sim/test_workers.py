@@ -33,10 +33,10 @@ def run(seed: int, **options: object) -> tuple[list[str], list[str], list[str]]:
     outcome = outcome_of(seed, **options)
     assert outcome.violations == []
     checker = NobodyDiesByANeighbour()
-    found = judged(checker, outcome)
+    violations = judged(checker, outcome)
     poison = [name(key) for key in checker.dead if is_poison(key[3], POISONED.poison)]
     good = [name(key) for key in checker.dead if not is_poison(key[3], POISONED.poison)]
-    return poison, good, found
+    return poison, good, violations
 
 
 def outcome_of(seed: int, **options: object) -> Outcome:
@@ -56,16 +56,16 @@ def judged(checker: Checker, outcome: Outcome) -> list[str]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("stock", [1, 8, 40])
 def test_a_message_that_ends_its_process_ends_no_other_message(seed: int, stock: int) -> None:
-    poison, good, found = run(seed, fetch_messages=stock)
+    poison, good, violations = run(seed, fetch_messages=stock)
     assert len(poison) >= 2
-    assert (good, found) == ([], [])
+    assert (good, violations) == ([], [])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nor_does_it_where_a_network_loses_much(seed: int) -> None:
     """There a good message may die of lost answers: that is no neighbour's doing."""
-    _, _, found = run(seed, loss=0.15)
-    assert found == []
+    _, _, violations = run(seed, loss=0.15)
+    assert violations == []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -84,9 +84,9 @@ def test_nor_does_it_where_workers_come_and_go(seed: int, stock: int) -> None:
 
 def test_without_suspects_good_messages_die() -> None:
     with patched(rule_named("suspects-are-alone").patches):
-        _, good, found = run(0)
+        _, good, violations = run(0)
     assert good
-    assert found
+    assert violations
 
 
 def test_where_voters_are_not_heard_a_coordinator_that_missed_a_hold_gives_company() -> None:

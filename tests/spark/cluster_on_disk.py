@@ -58,11 +58,11 @@ def options_of(table: str, data: Iterable[Path], **more: str) -> Options:
 def batches_of(table: str, data: Iterable[Path], **more: str) -> Iterator[tuple[int, pa.RecordBatch]]:
     """What Spark would get, task by task."""
     options = options_of(table, data, **more)
-    wanted = Wanted()
+    selection = Wanted()
     whole = schema(table)
     columns = type(whole)([whole[name] for name in options.columns]) if options.columns else whole
-    for at, task in enumerate(offline.plan(options, wanted)):
-        for batch in offline.read(task, options, wanted, columns):
+    for at, task in enumerate(offline.plan(options, selection)):
+        for batch in offline.read(task, options, selection, columns):
             yield at, batch
 
 
@@ -95,16 +95,18 @@ class Node:
         return store
 
     def snapshot(self) -> list[JournalRecord]:
-        found = list(self.registers)
+        journal = list(self.registers)
         for key, names in self.reclaimed.items():
-            found.append(Reclaimed(key, tuple(Span(producer_id, seq, seq + 1) for producer_id, seq in names)))
+            journal.append(
+                Reclaimed(key, tuple(Span(producer_id, seq, seq + 1) for producer_id, seq in names))
+            )
         for (key, group), records in self.records.items():
             entries = tuple(
                 SpanRecord(Span(producer_id, seq, seq + 1), record)
                 for (producer_id, seq), record in records.items()
             )
-            found.append(RecordsMerged(key, group, entries))
-        return found
+            journal.append(RecordsMerged(key, group, entries))
+        return journal
 
     def register(self, record: TopicPut | GroupPut) -> None:
         self.registers.append(record)
@@ -146,12 +148,12 @@ class Node:
 
     def stored(self) -> dict[Name, list[tuple[int, Batch]]]:
         """Every message that is here, with the batches that have it."""
-        found: dict[Name, list[tuple[int, Batch]]] = {}
+        by_name: dict[Name, list[tuple[int, Batch]]] = {}
         for number, batch in self.batches.items():
             for producer_id, start, stop in batch.header.sections:
                 for seq in range(start, stop):
-                    found.setdefault((batch.header.partition, producer_id, seq), []).append((number, batch))
-        return found
+                    by_name.setdefault((batch.header.partition, producer_id, seq), []).append((number, batch))
+        return by_name
 
 
 def payload_of(key: PartitionId, producer_id: ProducerId, seq: int) -> bytes:
@@ -234,12 +236,12 @@ class DiskCluster:
 
     def merged(self, key: PartitionId, group: str, name: tuple[ProducerId, int]) -> Record:
         """What all nodes together make of a message for a group."""
-        found = Record(0, 0, Kind.OPEN)
+        merged = Record(0, 0, Kind.OPEN)
         for node in self.nodes:
             record = node.records.get((key, group), {}).get(name)
             if record is not None:
-                found = merge_records(found, record)
-        return found
+                merged = merge_records(merged, record)
+        return merged
 
 
 def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
@@ -249,10 +251,10 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
     next_seq: dict[tuple[PartitionId, ProducerId], int] = {}
     for step in range(steps):
         key = rng.choice(cluster.keys)
-        some = rng.sample(cluster.nodes, rng.choice((1, 2, 3, 3, 3)))
-        what = rng.random()
+        nodes = rng.sample(cluster.nodes, rng.choice((1, 2, 3, 3, 3)))
+        dice = rng.random()
         known = sorted(name for name in cluster.published if name[0] == key)
-        if what < 0.4 or not known:
+        if dice < 0.4 or not known:
             sections = []
             for producer_id in rng.sample(producer_ids, rng.choice((1, 1, 2, 3))):
                 count = rng.randrange(1, 6)
@@ -261,8 +263,8 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
                     start -= rng.randrange(3)  # published again, among others
                 sections.append(Span(producer_id, start, start + count))
                 next_seq[(key, producer_id)] = max(start + count, next_seq.get((key, producer_id), 0))
-            cluster.publish(key, tuple(sections), 1_000 + step, some)
-        elif what < 0.8:
+            cluster.publish(key, tuple(sections), 1_000 + step, nodes)
+        elif dice < 0.8:
             _, producer_id, seq = rng.choice(known)
             group = rng.choice(GROUPS)
             span = Span(producer_id, seq, seq + 1)
@@ -275,12 +277,12 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
             )
             if kind == Kind.DEAD and now.kind == Kind.DEAD:
                 record = now  # the replicas that have not heard of it hear the same letter
-            cluster.resolve(key, group, span, record, some)
-        elif what < 0.9:
+            cluster.resolve(key, group, span, record, nodes)
+        elif dice < 0.9:
             node = rng.choice(cluster.nodes)
             if node.batches:
                 node.reclaim(rng.choice(sorted(node.batches)))
-        elif what < 0.95:
+        elif dice < 0.95:
             rng.choice(cluster.nodes).restart()
         if rng.random() < 0.5:
             rng.choice(cluster.nodes).commit()

@@ -77,7 +77,7 @@ def browsed(page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
     done = subprocess.run(
         ["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S
     )
-    found = re.search(r'data-found="(.*?)"', done.stdout)
-    assert found is not None, done.stderr
-    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    match = re.search(r'data-found="(.*?)"', done.stdout)
+    assert match is not None, done.stderr
+    seen: dict[str, Any] = json.loads(html.unescape(match[1]))
     return seen

@@ -28,11 +28,11 @@ from tests.audit.stories import TWICE, Story, stories, text_of
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small runs by hand, a simulated one with outputs, and one by several clocks."""
-    found = tmp_path_factory.mktemp("audit") / "in"
-    found.mkdir()
+    target = tmp_path_factory.mktemp("audit") / "in"
+    target.mkdir()
     for story in stories():
-        (found / f"{story.run}.jsonl").write_text(text_of(story))
-    (found / "copy.jsonl").write_text((found / f"{TWICE}.jsonl").read_text())
+        (target / f"{story.run}.jsonl").write_text(text_of(story))
+    (target / "copy.jsonl").write_text((target / f"{TWICE}.jsonl").read_text())
     rederived = next(
         made for seed in range(1, 40) if (made := FAULTS["output-forgotten"][0](good(seed))) is not None
     )
@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("machines", on_machines("m", good(2, full=True), constant(2))),
     ):
         lines = (json.dumps({**row, "run": name}) + "\n" for row in rows)
-        (found / f"{name}.jsonl").write_text("".join(lines))
-    return found
+        (target / f"{name}.jsonl").write_text("".join(lines))
+    return target
 
 
 def test_spark_finds_what_one_machine_finds(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_spark_finds_what_one_machine_finds(spark: SparkSession, folder: Path, t
         if name not in ("remainder", "unread"):  # with other names of files
             assert sorted(tables[name], key=str) == sorted(rows, key=str)
     columns = ("run", "guarantee", "verdict", "group", "id", "text", "cause")
-    found = sorted((tuple(row[it] for it in columns) for row in tables["violations"]), key=str)
-    assert found == sorted(
+    violations = sorted((tuple(row[it] for it in columns) for row in tables["violations"]), key=str)
+    assert violations == sorted(
         (tuple(getattr(it, name) for name in columns) for it in here.judged.findings), key=str
     )
     assert {row["guarantee"] for row in there.verdicts if row["run"] == "rederived" and row["broken"]} == {
@@ -98,11 +98,11 @@ def test_a_file_is_read_by_its_very_name_and_none_is_passed_over(spark: SparkSes
         lines = [json.dumps(row) + "\n" for row in Story(name).publish().rows]
         (inside / name).write_text("".join(lines) + lines[0][:-2])
     for number, paths in enumerate(([inside], [inside / name for name in names])):
-        found = summary_of(spark, [str(path) for path in paths], tmp_path / f"steps{number}")
-        assert sorted((it.writer.run, it.lines) for it in found.stretches) == [
+        summary = summary_of(spark, [str(path) for path in paths], tmp_path / f"steps{number}")
+        assert sorted((it.writer.run, it.lines) for it in summary.stretches) == [
             (name, 3) for name in sorted(names)
         ]
-        assert sorted((it.run, it.harmless) for it in found.unread) == [
+        assert sorted((it.run, it.harmless) for it in summary.unread) == [
             (name, True) for name in sorted(names)
         ], "each ends with a line without its newline"
     for hidden in (".a.jsonl", "_a.jsonl"):
@@ -126,9 +126,9 @@ def test_a_blank_line_and_a_torn_gzip_cost_their_own_lines(spark: SparkSession, 
         path.write_bytes(packed[:cut])
         unpack = zlib.decompressobj(wbits=31)
         text = (unpack.decompress(packed[:cut]) + unpack.flush()).decode()
-        found = summary_of(spark, [str(path)], tmp_path / f"steps-{cut}")
-        assert sum(it.lines for it in found.stretches) == text.count("\n")
-        (row,) = found.unread
+        summary = summary_of(spark, [str(path)], tmp_path / f"steps-{cut}")
+        assert sum(it.lines for it in summary.stretches) == text.count("\n")
+        (row,) = summary.unread
         assert (row.reason, row.harmless) == ("a last line without its newline: the writer was killed", True)
         assert row.line == text.rpartition("\n")[2][:200]
     (tmp_path / "damaged.jsonl.gz").write_bytes(packed[:40] + bytes(20) + packed[60:])

@@ -26,12 +26,12 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
          "runs_checked": int(verdict != "not checked"), "runs_broken": int(verdict == "broken")}
         for guarantee, verdict in zip(GUARANTEES, said, strict=True)
     ]  # fmt: skip
-    found: dict[str, Any] = {"paths": [word or "h.jsonl"] * 5, "runs": runs, "lines": 4321, "unread": unread,
+    result: dict[str, Any] = {"paths": [word or "h.jsonl"] * 5, "runs": runs, "lines": 4321, "unread": unread,
                              "verdicts": rows, "causes": [], **{name: [] for name in LISTS}}  # fmt: skip
     if word is not None:
         finding = {"guarantee": "G1", "run": word, "group": word, "id": word, "at": 12.5, "text": word}
         waits = {"topic": word, "messages": 100, "deliveries": 106, "redelivered": 5, "untimed": 2}
-        found |= {
+        result |= {
             "broken": [finding] * 20,
             "causes": [{"verdict": said, "guarantee": "G1", "cause": word, "count": 20, "runs": 2,
                         "first": {**finding, "story": [word, word]}} for said in ("broken", "not decidable")],
@@ -59,13 +59,13 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
             "faults": [{"fault": word, "times": 2, "published": 9, "unknown": 1, "delivered": 8, "acked": 7,
                         "broken": 4}],
         }  # fmt: skip
-    found["counts"] = {name: len(found[name]) for name in LISTS}
-    return found
+    result["counts"] = {name: len(result[name]) for name in LISTS}
+    return result
 
 
-def shown(found: dict[str, Any]) -> tuple[str, str, str]:
+def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
     """Of the page: its title, the level of the box on top, and the first sentence in that."""
-    text = page(found, GUARANTEES)
+    text = page(summary_, GUARANTEES)
     box = re.search(r'<div class="note (\w+) verdict"><b>(.*?)</b>', text)
     title = re.search(r"<title>(.*?) · Delivery audit</title>", text)
     assert box is not None
@@ -74,7 +74,7 @@ def shown(found: dict[str, Any]) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("found", "title", "level", "text"),
+    ("facts", "title", "level", "text"),
     [
         (summary(), "All hold", "good", "All 11 guarantees hold, in everything that was read."),
         (summary("not checked"), "10 of 11 hold", "plain", "10 of 11 guarantees hold. 1 was not checked."),
@@ -96,9 +96,9 @@ def shown(found: dict[str, Any]) -> tuple[str, str, str]:
     ],
 )  # fmt: skip
 def test_the_conclusion_says_no_more_than_the_verdicts(
-    found: dict[str, Any], title: str, level: str, text: str
+    facts: dict[str, Any], title: str, level: str, text: str
 ) -> None:
-    assert shown(found) == (title, level, text)
+    assert shown(facts) == (title, level, text)
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in VERDICTS if verdict != "holds"])
@@ -129,10 +129,10 @@ def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
 
 
 def test_what_is_cut_says_how_much_more_there_is() -> None:
-    found = summary("broken", word="word")
-    assert "more in" not in page(found, GUARANTEES)
-    found["counts"].update(broken=1020, undecided=3, latency=60)
-    text = page(found, GUARANTEES)
+    facts = summary("broken", word="word")
+    assert "more in" not in page(facts, GUARANTEES)
+    facts["counts"].update(broken=1020, undecided=3, latency=60)
+    text = page(facts, GUARANTEES)
     assert "1,020 violations" in text
     assert "20 in all, and 1,000 more are in tables/violations" in text
     assert "20 of 20</span> · 1,000 more in the tables" in text
@@ -143,8 +143,8 @@ def test_what_is_cut_says_how_much_more_there_is() -> None:
 
 def test_nothing_broken_is_said_with_what_could_not_be_checked() -> None:
     assert "Nothing was found broken.<" in page(summary(), GUARANTEES)
-    for found in (summary("not checked"), summary(unread=1), summary("not decidable")):
-        assert "Nothing was found broken in what could be checked." in page(found, GUARANTEES)
+    for facts in (summary("not checked"), summary(unread=1), summary("not decidable")):
+        assert "Nothing was found broken in what could be checked." in page(facts, GUARANTEES)
 
 
 def test_numbers_have_units_and_counts_their_number() -> None:
@@ -182,11 +182,11 @@ def test_what_was_not_read_says_what_follows() -> None:
 
 
 def test_waits_are_drawn_where_there_is_something_to_compare() -> None:
-    found = summary(word="word")
-    assert page(found, GUARANTEES).count("<svg") == 1
-    del found["latency"][1:]
-    found["counts"]["latency"] = 1
-    assert "<svg" not in page(found, GUARANTEES)
+    facts = summary(word="word")
+    assert page(facts, GUARANTEES).count("<svg") == 1
+    del facts["latency"][1:]
+    facts["counts"]["latency"] = 1
+    assert "<svg" not in page(facts, GUARANTEES)
 
 
 def test_whatever_a_history_says_stays_text() -> None:
@@ -201,11 +201,11 @@ def test_whatever_a_history_says_stays_text() -> None:
 
 def test_it_loads_nothing_and_its_links_lead_somewhere() -> None:
     text = page(summary("broken", word="word", unread=4), GUARANTEES)
-    found = Elements(text)
-    assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(found.names)
-    ids = [value for name, value in found.attributes if name == "id"]
+    elements = Elements(text)
+    assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(elements.names)
+    ids = [value for name, value in elements.attributes if name == "id"]
     assert len(set(ids)) == len(ids)
-    links = {value for name, value in found.attributes if name in ("src", "href") and value}
+    links = {value for name, value in elements.attributes if name in ("src", "href") and value}
     assert links
     assert links <= {f"#{name}" for name in ids}
     assert "http:" not in text
@@ -213,10 +213,10 @@ def test_it_loads_nothing_and_its_links_lead_somewhere() -> None:
 
 
 def test_it_leaves_the_summary_as_it_was() -> None:
-    found = summary("broken", word="word")
-    before = copy.deepcopy(found)
-    page(found, GUARANTEES)
-    assert found == before
+    facts = summary("broken", word="word")
+    before = copy.deepcopy(facts)
+    page(facts, GUARANTEES)
+    assert facts == before
 
 
 @needs_browser

@@ -147,15 +147,15 @@ def test_a_java_that_ends_while_a_job_writes_is_not_taken_for_the_disk(tmp_path:
 
 def children(pid: int) -> list[str]:
     """The command lines of a process's children."""
-    found = []
+    commands = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                    found.append((entry / "cmdline").read_text())
+                    commands.append((entry / "cmdline").read_text())
             except OSError:
                 continue
-    return found
+    return commands
 
 
 @pytest.mark.e2e

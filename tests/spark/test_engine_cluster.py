@@ -58,11 +58,11 @@ def process(log: Path, pattern: str, *arguments: str) -> Iterator[str]:
         )
         try:
             deadline = time.monotonic() + PATIENCE_S
-            while not (found := re.search(pattern, log.read_text())):
+            while not (match := re.search(pattern, log.read_text())):
                 assert started.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.2)
-            yield found.group(0)
+            yield match.group(0)
         finally:
             started.terminate()
             started.wait()

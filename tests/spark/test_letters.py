@@ -25,10 +25,10 @@ def made(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 def shown(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     """These columns of all rows, sorted; times as seconds after noon."""
 
-    def value(found: Any) -> Any:
-        if isinstance(found, datetime):
-            return (found.astimezone(NOON.tzinfo) - NOON).total_seconds()
-        return round(found, 4) if isinstance(found, float) else found
+    def value(cell: Any) -> Any:
+        if isinstance(cell, datetime):
+            return (cell.astimezone(NOON.tzinfo) - NOON).total_seconds()
+        return round(cell, 4) if isinstance(cell, float) else cell
 
     rows = [tuple(value(row[name]) for name in names) for row in frame.collect()]
     return sorted(rows, key=repr)
@@ -47,13 +47,13 @@ def test_kinds_of_failures_are_counted_with_what_became_of_them(spark: SparkSess
         letter(4, fingerprint="", reason="expired", error_class="", message="", resolution="closed"),
         letter(5, topic="mail", group="h", resolution="acked"),
     )
-    found = kinds(letters)
-    assert shown(found, "topic", "group", "failure", "deaths", "dead", "redriven", "acked", "closed", "share") == [
+    frame = kinds(letters)
+    assert shown(frame, "topic", "group", "failure", "deaths", "dead", "redriven", "acked", "closed", "share") == [
         ("jobs", "g", "expired", 1, 0, 0, 0, 1, 0.25),
         ("jobs", "g", "f1", 3, 2, 1, 0, 0, 0.75),
         ("mail", "h", "f1", 1, 0, 0, 1, 0, 1.0),
     ]  # fmt: skip
-    (row,) = (row for row in found.collect() if (row["failure"], row["topic"]) == ("f1", "jobs"))
+    (row,) = (row for row in frame.collect() if (row["failure"], row["topic"]) == ("f1", "jobs"))
     assert (row["per_hour"], row["status"], row["versions"]) == (1.5, None, ["1.0", "2.0"])
     assert (row["topics"], row["groups"]) == (["jobs", "mail"], ["g", "h"])
     # A sample is one that still is dead, and of those the newest.
@@ -109,8 +109,8 @@ def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkS
     letters = made(spark, *usual, *high, *rare)
     counts = r.counts(letters, 3600).cache()
     rates = r.rates(counts, at(-12 * 3600), at(-3600), 3600)
-    found = {(row["topic"], row["from_at"]): row for row in rates.collect()}
-    assert len(found) == 2 * 12, "the empty hours are there"
+    by_time = {(row["topic"], row["from_at"]): row for row in rates.collect()}
+    assert len(by_time) == 2 * 12, "the empty hours are there"
     assert shown(rates.where("burst or deaths = 9"), "topic", "from_at", "deaths", "usual", "burst") == [
         ("jobs", -14400.0, 14, 2.0, True),
         ("jobs", -18000.0, 22, 2.0, True),
@@ -154,9 +154,9 @@ def test_deaths_are_told_by_version_host_and_node(spark: SparkSession) -> None:
         letter(3, consumer_version="2.0", host="b", resolution="acked", node="n2"),
         letter(4, consumer_version="2.0", host="b", fingerprint="f2"),
     )
-    found = t.places(letters, NOON).where("kind in ('version', 'host', 'node')")
+    places = t.places(letters, NOON).where("kind in ('version', 'host', 'node')")
     assert shown(
-        found, "kind", "name", "deaths", "dead", "share", "failures", "failure", "failure_deaths"
+        places, "kind", "name", "deaths", "dead", "share", "failures", "failure", "failure_deaths"
     ) == [
         ("host", "a", 2, 2, 0.5, 2, "f1", 1),
         ("host", "b", 2, 1, 0.5, 2, "f1", 1),
@@ -175,7 +175,7 @@ def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: Sp
     rows += [letter(300 + i, topic="mail", died_at=at(-3 * 3600 + 100 * i)) for i in range(30)]
     rows += [letter(400, topic="mail", died_at=at(-3 * 3600), consumer_version="2.0")]
     counts = r.counts(made(spark, *rows), 3600)
-    found = r.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
+    deploys = r.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
     score = lambda before, after: round((after - (before + after) / 4) / sqrt((before + after) * 3 / 16), 4)  # noqa: E731
     names = (
         "topic",
@@ -187,7 +187,7 @@ def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: Sp
         "after_own",
         "score",
     )
-    assert shown(found, *names, "regression") == [
+    assert shown(deploys, *names, "regression") == [
         ("jobs", "1.0", 0.0, 0, 12.0, 42, 12, None, None),
         ("jobs", "2.0", 9.0, 9, 3.0, 33, 30, score(9, 33), True),
         ("mail", "1.0", 0.0, 0, 12.0, 43, 42, None, None),
@@ -263,9 +263,9 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
     groups = Counter((row["topic"], row["group"]) for row in rows)
     names = ("topic", "group", "failure", "deaths", *t.RESOLUTIONS, "share", "last_died_at")
     assert shown(kinds(letters), *names) == sorted((
-        (*key, len(found), *(sum(row["resolution"] == name for row in found) for name in t.RESOLUTIONS),
-         round(len(found) / groups[key[:2]], 4), max((row["died_at"] - NOON).total_seconds() for row in found))
-        for key, found in per_kind.items()
+        (*key, len(deaths), *(sum(row["resolution"] == name for row in deaths) for name in t.RESOLUTIONS),
+         round(len(deaths) / groups[key[:2]], 4), max((row["died_at"] - NOON).total_seconds() for row in deaths))
+        for key, deaths in per_kind.items()
     ), key=repr)  # fmt: skip
 
     first = min(row["died_at"] for row in rows)
@@ -276,10 +276,10 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
         row[:3]: row[3] for row in shown(rates, "topic", "group", "from_at", "deaths") if row[3]
     } == buckets
     for group in groups:
-        found = [row for row in rates.collect() if (row["topic"], row["group"]) == group]
-        y = [2 * sqrt(row["deaths"] + 0.375) for row in found]
+        series = [row for row in rates.collect() if (row["topic"], row["group"]) == group]
+        y = [2 * sqrt(row["deaths"] + 0.375) for row in series]
         spread = max(1, 1.4826 * median(abs(value - median(y)) for value in y))
-        for row, value in zip(found, y, strict=True):
+        for row, value in zip(series, y, strict=True):
             assert row["score"] == pytest.approx((value - median(y)) / spread)
 
     payloads: dict[Any, set[str]] = defaultdict(set)

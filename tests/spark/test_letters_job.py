@@ -125,7 +125,7 @@ def test_a_previous_run_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("before", "found", "said"),
+    ("before", "inputs", "said"),
     [
         ({"cluster": "other"}, {"cluster": "test"}, "is of cluster 'other'"),
         ({"only": {"topics": ["jobs"], "groups": []}}, {}, "is of topic jobs only"),
@@ -134,11 +134,11 @@ def test_a_previous_run_that_is_none_is_refused(
     ],
 )
 def test_runs_that_looked_at_different_things_are_not_compared(
-    spark: SparkSession, before: dict[str, Any], found: dict[str, Any], said: str
+    spark: SparkSession, before: dict[str, Any], inputs: dict[str, Any], said: str
 ) -> None:
     rows = frame(spark, [])
     with pytest.raises(UsageError, match=said):
-        letters_input.check_previous(before, None, Input(rows, None, "", **found))
+        letters_input.check_previous(before, None, Input(rows, None, "", **inputs))
     same = {"topics": ("jobs",), "groups": ("g",), "cluster": before.get("cluster")}
     letters_input.check_previous(before, None, Input(rows, None, "", **same))
 
@@ -207,9 +207,9 @@ def test_a_topic_may_have_the_name_under_which_spark_files_nothing(
     t.letters(frame(spark, [letter(1, topic=name) for name in names]), NOON).write.partitionBy(
         "topic"
     ).parquet(str(tmp_path / "letters"))
-    found = spark.read.schema(t.LETTERS).parquet(str(tmp_path / "letters"))
+    letters = spark.read.schema(t.LETTERS).parquet(str(tmp_path / "letters"))
     assert sorted(
-        row["topic"] for row in letters_input.with_topics(found).select("topic").collect()
+        row["topic"] for row in letters_input.with_topics(letters).select("topic").collect()
     ) == sorted(names)
 
 
@@ -266,9 +266,9 @@ def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
         assert live.cluster == "local"
 
         data = [nodes / name / "data" for name in ("n1", "n2", "n3")]
-        found = job.read(spark, data=data)
+        inputs = job.read(spark, data=data)
         later = job.Settings(now=datetime.now(UTC) + timedelta(hours=2), decide={"nothing": "hold"})
-        summary = job.run(found, out, later)
+        summary = job.run(inputs, out, later)
         tables = spark.read.parquet(str(out / "tables" / "failures")).collect()
         assert {(row["topic"], row["group"], row["failure"]): row["dead"] for row in tables} == listed
         assert (summary["dead"], summary["deaths"], summary["problems"]["count"]) == (7, 7, 0)

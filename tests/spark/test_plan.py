@@ -98,9 +98,9 @@ def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
     ]
     letters = t.letters(frame(spark, rows), NOON)
     proof = plan.evidence(letters, t.places(letters, NOON), NOON)
-    found = plan.decisions(proof, NOON, overrides={"f1": "redrive"})
-    assert {(row["rule"], row["reason"]) for row in found.collect()} == {("override", "decided by hand")}
-    messages = plan.messages(letters, found, 4)
+    decisions = plan.decisions(proof, NOON, overrides={"f1": "redrive"})
+    assert {(row["rule"], row["reason"]) for row in decisions.collect()} == {("override", "decided by hand")}
+    messages = plan.messages(letters, decisions, 4)
     messages.write.parquet(str(tmp_path / "messages"))
     assert len([*(tmp_path / "messages").glob("part-*")]) == -(-4 // piece)
     seqs = [int(name.rpartition("/")[2]) for _, name, _, _ in in_order(tmp_path / "messages")]

@@ -26,7 +26,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
         "topics": [word], "groups": [word], "sample_ids": [word],
     }  # fmt: skip
     of = {**kind, "failure_deaths": 3}
-    found = {
+    result = {
         "failures": [row],
         "bursts": [{**of, "from_at": times[3], "to_at": times[5], "deaths": 40, "peak": 30, "usual": 2.0,
                     "score": 7.3}],
@@ -65,7 +65,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
         "undated": 2, "skewed": 1, "poison": 1, "plan": {"redrive": verdict, "hold": verdict, "discard": verdict},
         "problems": {"count": 1, "rows": [{"path": word, "kind": "torn", "reason": word}]},
     }  # fmt: skip
-    return summary, found
+    return summary, result
 
 
 def test_whatever_a_consumer_wrote_stays_text() -> None:
@@ -82,28 +82,28 @@ def test_whatever_a_consumer_wrote_stays_text() -> None:
 
 
 def test_nothing_is_loaded_from_anywhere() -> None:
-    found = Elements(page(*facts("word")))
-    assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(found.names)
-    loads = [value for name, value in found.attributes if name in ("src", "href", "xlink:href") and value]
+    elements = Elements(page(*facts("word")))
+    assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(elements.names)
+    loads = [value for name, value in elements.attributes if name in ("src", "href", "xlink:href") and value]
     assert loads
     assert all(value.startswith("#") for value in loads)
     assert not re.search(r"url\((?!#)|@import", page(*facts("word")))
 
 
 def test_ids_are_unique_and_links_lead_somewhere() -> None:
-    found = Elements(page(*facts("word")))
-    ids = [value for name, value in found.attributes if name == "id"]
+    elements = Elements(page(*facts("word")))
+    ids = [value for name, value in elements.attributes if name == "id"]
     assert len(set(ids)) == len(ids)
-    targets = {value[1:] for name, value in found.attributes if name == "href" and value}
+    targets = {value[1:] for name, value in elements.attributes if name == "href" and value}
     assert targets <= set(ids)
 
 
 def test_payloads_stay_out_unless_asked_for() -> None:
-    summary, found = facts("word", payloads=False)
-    assert "are left out" in page(summary, found)
-    summary, found = facts("word")
-    found["samples"][("word",) * 3]["payload"] = b"the payload"
-    assert "the payload" in page(summary, found)
+    summary, details = facts("word", payloads=False)
+    assert "are left out" in page(summary, details)
+    summary, details = facts("word")
+    details["samples"][("word",) * 3]["payload"] = b"the payload"
+    assert "the payload" in page(summary, details)
 
 
 def test_what_could_not_be_read_is_on_top() -> None:
@@ -113,18 +113,18 @@ def test_what_could_not_be_read_is_on_top() -> None:
 
 
 def test_no_dead_letters_is_a_report_that_says_so() -> None:
-    summary, found = facts("word")
+    summary, details = facts("word")
     summary.update(deaths=0, dead=0, undated=0, skewed=0)
-    found.update(failures=[])
-    text = page(summary, found)
+    details.update(failures=[])
+    text = page(summary, details)
     assert "There are no dead letters." in text
     assert "could not be read" in text
 
 
 def test_dead_letters_without_times_are_shown_without_plots_over_time() -> None:
-    summary, found = facts("word")
-    found.update(by_failure=[], by_version=[], rates=[], bursts=[], deploys=[], to_death=[])
-    assert "nothing to draw" in page(summary, found)
+    summary, details = facts("word")
+    details.update(by_failure=[], by_version=[], rates=[], bursts=[], deploys=[], to_death=[])
+    assert "nothing to draw" in page(summary, details)
 
 
 @pytest.mark.parametrize(

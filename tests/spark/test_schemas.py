@@ -36,9 +36,9 @@ def test_the_history_has_every_field_of_the_schema_of_histories() -> None:
 
 
 def section(title: str) -> str:
-    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOC, re.S | re.M)
-    assert found is not None, f"docs/spark.md has no section {title!r}"
-    return found[1]
+    match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOC, re.S | re.M)
+    assert match is not None, f"docs/spark.md has no section {title!r}"
+    return match[1]
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "history"])

@@ -20,17 +20,19 @@ PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DiskCluster]:
-    found = DiskCluster(tmp_path_factory.mktemp("nodes"), segment_bytes=3_000)
+    disk_cluster = DiskCluster(tmp_path_factory.mktemp("nodes"), segment_bytes=3_000)
     for at in range(40):
-        key = found.keys[at % 3]
-        found.publish(key, (Span(PRODUCER_ID, at, at + 1),), 1_000 + at, found.nodes[: 2 + at % 2])
+        key = disk_cluster.keys[at % 3]
+        disk_cluster.publish(
+            key, (Span(PRODUCER_ID, at, at + 1),), 1_000 + at, disk_cluster.nodes[: 2 + at % 2]
+        )
         if at % 4 == 0:
-            found.resolve(
+            disk_cluster.resolve(
                 key, "billing", Span(PRODUCER_ID, at, at + 1), Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
             )
-        found.commit()
-    yield found
-    found.close()
+        disk_cluster.commit()
+    yield disk_cluster
+    disk_cluster.close()
 
 
 def data_of(cluster: DiskCluster) -> str:
@@ -41,16 +43,16 @@ def data_of(cluster: DiskCluster) -> str:
 def test_every_table_comes_through_spark_with_its_schema(
     spark: SparkSession, cluster: DiskCluster, table: str
 ) -> None:
-    found = spark.read.format("quorumq").option("table", table).load(data_of(cluster))
-    assert found.schema == schema(table)
-    assert found.count() == len(rows_of(table, cluster.data))
+    frame = spark.read.format("quorumq").option("table", table).load(data_of(cluster))
+    assert frame.schema == schema(table)
+    assert frame.count() == len(rows_of(table, cluster.data))
 
 
 def test_filters_and_columns_read_less_and_give_the_same(spark: SparkSession, cluster: DiskCluster) -> None:
     whole = (
         spark.read.format("quorumq").option("table", "messages").load([str(path) for path in cluster.data])
     )
-    wanted = (
+    condition = (
         (F.col("topic") == "orders")
         & (F.col("partition") == 1)
         & (F.col("published_at") > F.timestamp_millis(F.lit(1_010)))
@@ -65,12 +67,12 @@ def test_filters_and_columns_read_less_and_give_the_same(spark: SparkSession, cl
         .option("table", "messages")
         .option("columns", "id,topic,partition,published_at")
     )
-    for found in (
-        whole.where(wanted),
-        narrow.load(data_of(cluster)).where(wanted),
-        narrow.option("pushdown", "false").load(data_of(cluster)).where(wanted),
+    for frame in (
+        whole.where(condition),
+        narrow.load(data_of(cluster)).where(condition),
+        narrow.option("pushdown", "false").load(data_of(cluster)).where(condition),
     ):
-        assert sorted(row["id"] for row in found.collect()) == expected
+        assert sorted(row["id"] for row in frame.collect()) == expected
     assert narrow.load(data_of(cluster)).columns == ["id", "topic", "partition", "published_at"]
 
 
@@ -90,8 +92,8 @@ def test_without_the_flag_it_reads_with_an_option_and_says_so_without(
 def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster) -> None:
     messages = spark.read.format("quorumq").option("table", "messages").load(data_of(cluster))
     missing = F.array_except(F.array_except("asked", "replicas"), "reclaimed")
-    found = messages.select("seq", missing.alias("missing")).where(F.size("missing") > 0).collect()
-    assert {row["seq"]: row["missing"] for row in found} == {at: ["n3"] for at in range(0, 40, 2)}
+    rows = messages.select("seq", missing.alias("missing")).where(F.size("missing") > 0).collect()
+    assert {row["seq"]: row["missing"] for row in rows} == {at: ["n3"] for at in range(0, 40, 2)}
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,13 @@ def test_every_line_is_a_row_and_a_torn_one_is_left_out(tmp_path: Path, name: st
     assert [row["kind"] for row in rows] == [line["kind"] for line in lines]
     for row, line in zip(rows, lines, strict=True):
         for name, value in line.items():
-            found = row[name]
+            cell = row[name]
             if name == "spans":
-                assert [list(span.values()) for span in found] == value
+                assert [list(span.values()) for span in cell] == value
             elif name == "settings":
-                assert json.loads(found) == value
+                assert json.loads(cell) == value
             else:
-                assert found == value, name
+                assert cell == value, name
         assert all(row[name] is None for name in row if name not in line)
 
 

@@ -37,14 +37,14 @@ async def fill(client: Client) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3, hold_time_max=600.0) as found:
+    with LocalCluster(3, hold_time_max=600.0) as local:
 
         async def run() -> None:
-            async with connect(list(found.addresses)) as client:
+            async with connect(list(local.addresses)) as client:
                 await fill(client)
 
         trio.run(run)
-        yield found
+        yield local
 
 
 def table(spark: SparkSession, cluster: LocalCluster, name: str, **options: str) -> DataFrame:
@@ -54,12 +54,12 @@ def table(spark: SparkSession, cluster: LocalCluster, name: str, **options: str)
 
 async def facts_of(client: Client) -> list[Any]:
     """Everything that a look may not change: states, records, attempts, owners."""
-    found: list[Any] = []
+    items: list[Any] = []
     for group in ("g", "g!dead"):
         async for item in client.peek("jobs", group, "all", complete=True):
-            found.append((group, item.partition, item.peeked._replace(remaining=0.0)))
+            items.append((group, item.partition, item.peeked._replace(remaining=0.0)))
     known = await client.metadata()
-    return [*found, known.groups, known.topics]
+    return [*items, known.groups, known.topics]
 
 
 def facts(cluster: LocalCluster) -> list[Any]:
@@ -136,8 +136,8 @@ def test_a_look_at_everything_changes_nothing(spark: SparkSession, cluster: Loca
     died = {
         row["id"]: (row["message"], row["died_at"], row["digest"]) for row in rows_of("deadletters", data)
     }
-    found = {row["id"]: row["died_at"] for row in rows_of("deadletters", data)}
-    assert {row.id: (row.message, found[row.id], row.digest) for row in letters} == died
+    died_at = {row["id"]: row["died_at"] for row in rows_of("deadletters", data)}
+    assert {row.id: (row.message, died_at[row.id], row.digest) for row in letters} == died
 
 
 def test_columns_and_filters_are_taken(spark: SparkSession, cluster: LocalCluster) -> None:

@@ -44,14 +44,14 @@ PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[DiskCluster]:
-    found = DiskCluster(tmp_path)
-    yield found
-    found.close()
+    disk_cluster = DiskCluster(tmp_path)
+    yield disk_cluster
+    disk_cluster.close()
 
 
 def name_of(row: dict[str, Any]) -> Name:
-    found = MessageId.parse(row["id"])
-    return found.partition, found.producer_id, found.seq
+    id_ = MessageId.parse(row["id"])
+    return id_.partition, id_.producer_id, id_.seq
 
 
 def by_name(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -59,9 +59,9 @@ def by_name(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_copies(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
-    found = {(row["node"], row["batch"], name_of(row)) for row in rows}
-    assert len(found) == len(rows), "a copy is there once"
-    assert found == {
+    listed = {(row["node"], row["batch"], name_of(row)) for row in rows}
+    assert len(listed) == len(rows), "a copy is there once"
+    assert listed == {
         (node.name, number, name)
         for node in cluster.nodes
         for name, copies in node.stored().items()
@@ -100,12 +100,12 @@ def check_messages(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
 
 
 def check_tombstones(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
-    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    tombstones: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
         for seq in range(row["start"], row["stop"]):
             name = (row["topic_id"], row["partition"], row["group"], row["producer_id"], seq)
-            assert name not in found, "a message has one record per group"
-            found[name] = (int(row["generation"]), row["n"], row["kind"], row["replicas"])
+            assert name not in tombstones, "a message has one record per group"
+            tombstones[name] = (int(row["generation"]), row["n"], row["kind"], row["replicas"])
     expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for node in cluster.nodes:
         for (key, group), records in node.records.items():
@@ -126,7 +126,7 @@ def check_tombstones(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
                     record.kind.name.lower(),
                     having,
                 )
-    assert found == expected
+    assert tombstones == expected
 
 
 def naive_resolution(cluster: DiskCluster, name: Name, group: str, generation: int, n: int) -> str:
@@ -139,11 +139,11 @@ def naive_resolution(cluster: DiskCluster, name: Name, group: str, generation: i
 
 
 def check_letters(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
-    found: dict[tuple[Name, str, int, int], str] = {}
+    resolutions: dict[tuple[Name, str, int, int], str] = {}
     for row in rows:
         death = (name_of(row), row["group"], int(row["generation"]), row["n"])
-        assert death not in found, "a dead letter is there once"
-        found[death] = row["resolution"]
+        assert death not in resolutions, "a dead letter is there once"
+        resolutions[death] = row["resolution"]
         wrote = cluster.deaths[death]
         assert row["message"] == wrote.message
         assert row["fingerprint"] == "f1"
@@ -153,11 +153,11 @@ def check_letters(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
             assert row["digest"] == hashlib.sha256(row["payload"]).hexdigest()
         else:
             assert row["payload"] is None
-    for death, what in found.items():
-        assert what == naive_resolution(cluster, *death), death
+    for death, resolution in resolutions.items():
+        assert resolution == naive_resolution(cluster, *death), death
     for death in cluster.deaths:
         if naive_resolution(cluster, *death) == "dead":
-            assert found.get(death) == "dead", f"{death} is missing"
+            assert resolutions.get(death) == "dead", f"{death} is missing"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -193,11 +193,11 @@ def test_a_generation_that_covers_a_dead_letter_makes_it_void(cluster: DiskClust
     cluster.resolve(key, "billing", Span(PRODUCER_ID, 4, 5), Record(rewound, 0, Kind.ACKED))  # read again
     cluster.resolve(key, "billing", Span(PRODUCER_ID, 5, 6), Record(rewound, 0, Kind.DEAD, letter(9, 2_000)))
     cluster.commit()
-    found = {
+    seen = {
         (row["seq"], int(row["generation"])): row["resolution"]
         for row in rows_of("deadletters", cluster.data)
     }
-    assert found == {
+    assert seen == {
         (0, 0): "redriven",
         **{(seq, 0): "dead" for seq in (1, 2, 3)},
         **{(seq, 0): "reopened" for seq in (4, 5, 6, 7)},
@@ -324,8 +324,8 @@ def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -
     flip(path, record + 30)
     with pytest.raises(StorageError, match=f"{path}, byte {record}: the checksum of the record's header"):
         rows_of("copies", cluster.data)
-    left = rows_of("copies", cluster.data, onDamage="report")
-    assert len(left) == len(whole) - 3
+    remaining = rows_of("copies", cluster.data, onDamage="report")
+    assert len(remaining) == len(whole) - 3
     problems = rows_of("problems", cluster.data)
     assert [(row["segment"], row["offset"], row["kind"]) for row in problems] == [
         (int(path.name[:12]), record, "damage")
@@ -345,14 +345,12 @@ def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: P
     with pytest.raises(StorageError, match=str(path)):
         rows_of("deadletters", cluster.data[:1])
     assert len(segments(cluster.data[0])) > 2
-    found = {row["id"] for row in rows_of("deadletters", cluster.data[:1], onDamage="report")}
-    assert len(found) > len(expected) // 2
+    seen = {row["id"] for row in rows_of("deadletters", cluster.data[:1], onDamage="report")}
+    assert len(seen) > len(expected) // 2
     assert [row["kind"] for row in rows_of("problems", cluster.data[:1])] == ["damage", "absent", "absent"]
     flip(path, 25)  # and now nothing says what counts: every file that is there does
-    found = {
-        row["id"] for row in rows_of("messages", cluster.data[:1], onDamage="report", columns="id,topic")
-    }
-    assert len(found) == 36
+    seen = {row["id"] for row in rows_of("messages", cluster.data[:1], onDamage="report", columns="id,topic")}
+    assert len(seen) == 36
 
 
 def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -406,8 +404,8 @@ def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> 
     messages, copies = (options_of(table, cluster.data) for table in ("messages", "copies"))
     planned = offline.plan(messages, Wanted())
     segment_tasks = offline.plan(copies._replace(split_bytes=1), Wanted())
-    begun = offline.read(planned[0], messages, Wanted(), schema("messages"))
-    first = next(begun).to_pylist()
+    reading = offline.read(planned[0], messages, Wanted(), schema("messages"))
+    first = next(reading).to_pylist()
     before = segments(node.path)
     for number in sorted(node.batches):
         if number not in stay:
@@ -417,8 +415,8 @@ def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> 
         node.store.commit()
         node.store.reclaim()
     assert not set(before) & set(segments(node.path)), "every file that was planned is gone"
-    found = [*first, *(row for batch in begun for row in batch.to_pylist())]
-    assert len(found) == 36, "who had opened them reads on"
+    seen = [*first, *(row for batch in reading for row in batch.to_pylist())]
+    assert len(seen) == 36, "who had opened them reads on"
     check_messages(cluster, read_all(planned, messages, Wanted()))
     with pytest.raises(StorageError, match="run the query again"):
         read_all(segment_tasks, copies, Wanted())
@@ -426,11 +424,11 @@ def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> 
     cluster.close()
 
 
-def read_all(tasks: list[Task], options: Options, wanted: Wanted) -> list[dict[str, Any]]:
+def read_all(tasks: list[Task], options: Options, selection: Wanted) -> list[dict[str, Any]]:
     return [
         row
         for task in tasks
-        for batch in offline.read(task, options, wanted, schema(options.table))
+        for batch in offline.read(task, options, selection, schema(options.table))
         for row in batch.to_pylist()
     ]
 
@@ -447,10 +445,10 @@ def test_segments_without_what_is_wanted_are_not_opened(tmp_path: Path) -> None:
     path = segments(cluster.data[0])[planned.index(without)]
     assert int(path.name[:12]) == without.number
     flip(path, first_batch(path)[0] + 30)
-    wanted = Wanted()
-    wanted.values["partition"] = frozenset((1,))
+    selection = Wanted()
+    selection.values["partition"] = frozenset((1,))
     options = options_of("copies", cluster.data[:1], splitBytes="1")
-    rows = read_all(offline.plan(options, wanted), options, wanted)
+    rows = read_all(offline.plan(options, selection), options, selection)
     assert {row["partition"] for row in rows} == {1}
     assert len(rows) == 18
     with pytest.raises(StorageError):
@@ -469,10 +467,10 @@ def test_arrow_batches_are_bounded_in_rows_and_bytes(cluster: DiskCluster) -> No
         start = span.stop
     cluster.commit()
     for table in ("copies", "messages"):
-        found = [batch for _, batch in batches_of(table, cluster.data)]
-        assert sum(batch.num_rows for batch in found) == start
-        assert max(batch.num_rows for batch in found) <= ROWS_MAX
-        assert max(batch.nbytes for batch in found) <= BYTES_MAX + (1 << 20)
+        batches = [batch for _, batch in batches_of(table, cluster.data)]
+        assert sum(batch.num_rows for batch in batches) == start
+        assert max(batch.num_rows for batch in batches) <= ROWS_MAX
+        assert max(batch.nbytes for batch in batches) <= BYTES_MAX + (1 << 20)
 
 
 def test_numbers_are_kept_as_ranges() -> None:
@@ -487,9 +485,9 @@ def test_nodes_without_whose_directories_letters_may_be_missing_are_listed(tmp_p
     cluster.close()
     assert [row["kind"] for row in rows_of("problems", cluster.data)] == []
     assert [row["kind"] for row in rows_of("problems", cluster.data[1:])] == [], "two of three are enough"
-    found = rows_of("problems", cluster.data[2:])
-    assert [(row["node"], row["kind"]) for row in found] == [("n1", "absent"), ("n2", "absent")]
-    assert "3 topic partitions (mails/0 …)" in found[0]["impact"]
+    seen = rows_of("problems", cluster.data[2:])
+    assert [(row["node"], row["kind"]) for row in seen] == [("n1", "absent"), ("n2", "absent")]
+    assert "3 topic partitions (mails/0 …)" in seen[0]["impact"]
 
 
 def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_what_is_shown(
@@ -504,7 +502,7 @@ def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_w
     for hours in (-14, 14):
         assert {at.astimezone(timezone(timedelta(hours=hours))).year for at in shown} <= {1, 2, 9998, 9999}
     for at in shown:
-        wanted = Wanted()
-        wanted.push([EqualTo(("published_at",), at)])
+        selection = Wanted()
+        selection.push([EqualTo(("published_at",), at)])
         options = options_of("messages", cluster.data)
-        assert len(read_all(offline.plan(options, wanted), options, wanted)) == 1
+        assert len(read_all(offline.plan(options, selection), options, selection)) == 1

@@ -33,12 +33,12 @@ def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> 
     """What a micro-batch gives, its reader and its tasks pickled as Spark does."""
     tasks = pickle.loads(pickle.dumps(list(stream.partitions(start, end))))
     reader = pickle.loads(pickle.dumps(stream))
-    found: list[Death] = []
+    deaths: list[Death] = []
     for task in tasks:
         for rows in reader.read(task):
             for row in rows.to_pylist():
                 name = MessageId.parse(row["id"])
-                found.append(
+                deaths.append(
                     (
                         (name.partition, name.producer_id, name.seq),
                         row["group"],
@@ -46,7 +46,7 @@ def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> 
                         row["n"],
                     )
                 )
-    return found
+    return deaths
 
 
 def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
@@ -54,9 +54,9 @@ def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
     key = cluster.keys[0]
     if (key, PRODUCER_ID, seq) not in cluster.published:
         cluster.publish(key, (Span(PRODUCER_ID, seq, seq + 1),), 1_000 + seq)
-    some = [cluster.nodes[at] for at in nodes]
+    chosen = [cluster.nodes[at] for at in nodes]
     cluster.resolve(
-        key, "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, 0, Kind.DEAD, letter(seq, 1_000)), some
+        key, "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, 0, Kind.DEAD, letter(seq, 1_000)), chosen
     )
     mark(cluster)
     return (key, PRODUCER_ID, seq), "billing", 0, 0
@@ -85,7 +85,7 @@ def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
     cluster = DiskCluster(tmp_path, segment_bytes=6_000 if gaps else 1 << 26)
     stream = stream_of(cluster, onGap="reread" if gaps else "fail")
     start = stream.initialOffset()
-    found: list[Death] = []
+    deaths: list[Death] = []
     for _ in range(8):
         for _ in range(20):
             turmoil(cluster, rng, 1)
@@ -96,18 +96,18 @@ def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
             turmoil(cluster, rng, 1)  # between the end of a batch and its reading
         now = batch(stream, start, end)
         assert sorted(batch(stream, start, end)) == sorted(now), "the same batch again"
-        found += now
+        deaths += now
         stream.commit(end)
         start = end
     cluster.close()
     end = stream.latestOffset(start, None)
-    found += batch(stream, start, end)
-    assert gaps or len(found) == len(set(found)), "no letter twice"
-    assert set(found) <= set(cluster.deaths)
+    deaths += batch(stream, start, end)
+    assert gaps or len(deaths) == len(set(deaths)), "no letter twice"
+    assert set(deaths) <= set(cluster.deaths)
     for death in cluster.deaths:
         (key, producer_id, seq), group, generation, n = death
         if cluster.merged(key, group, (producer_id, seq))[:3] == (generation, n, Kind.DEAD):
-            assert death in found, f"{death} never came"
+            assert death in deaths, f"{death} never came"
     again = stream_of(cluster)
     assert again.latestOffset(end, None) == end
     assert batch(again, end, end) == []
@@ -170,8 +170,10 @@ def test_a_batch_that_is_repeated_after_a_node_was_added_is_the_same(tmp_path: P
     everywhere, there = die(cluster, 0, 0, 1, 2), die(cluster, 1, 2)
     for node in cluster.nodes:
         node.restart()  # what there is, is in snapshots
-    some = read_options({"table": "deadletters", "data": ",".join(map(str, cluster.data[:2]))}, stream=True)
-    end = LettersStream(some, schema("deadletters")).latestOffset({}, None)
+    options = read_options(
+        {"table": "deadletters", "data": ",".join(map(str, cluster.data[:2]))}, stream=True
+    )
+    end = LettersStream(options, schema("deadletters")).latestOffset({}, None)
     stream = stream_of(cluster)  # the query was ended within its first batch, and has one node more
     assert batch(stream, {}, end) == [everywhere]
     assert batch(stream, end, stream.latestOffset(end, None)) == [there]

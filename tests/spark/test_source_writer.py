@@ -27,15 +27,15 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3, hold_time_max=600.0) as found:
+    with LocalCluster(3, hold_time_max=600.0) as local:
 
         async def run() -> None:
-            async with connect(list(found.addresses)) as client:
+            async with connect(list(local.addresses)) as client:
                 for name in ("rows", "outputs"):
                     await client.create_topic(name, partitions=3)
 
         trio.run(run)
-        yield found
+        yield local
 
 
 def write(frame: DataFrame, cluster: LocalCluster, **options: str) -> None:
@@ -44,11 +44,11 @@ def write(frame: DataFrame, cluster: LocalCluster, **options: str) -> None:
 
 
 def payloads(spark: SparkSession, cluster: LocalCluster, topic: str) -> list[tuple[bytes, Any, Any]]:
-    found = spark.read.format("quorumq").options(
+    reader = spark.read.format("quorumq").options(
         table="messages", nodes=",".join(cluster.addresses), topic=topic, columns="key,headers,payload"
     )
     return sorted(
-        (bytes(row.payload), row.key and bytes(row.key), row.headers) for row in found.load().collect()
+        (bytes(row.payload), row.key and bytes(row.key), row.headers) for row in reader.load().collect()
     )
 
 
@@ -111,9 +111,9 @@ def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> N
     rows = spark.createDataFrame(letters.orderBy("id").limit(4).collect(), letters.schema)
     write(rows.select("id", "group", "generation", "n"), cluster, action="redrive")
     write(rows, cluster, action="redrive")  # other columns are left alone
-    found = trio.run(ready)
-    assert sum(size for state, n, size in found if (state, n) == ("ready", 1)) == 4
-    assert sum(size for state, n, size in found if (state, n) == ("dead", 0)) == 2
+    peeks = trio.run(ready)
+    assert sum(size for state, n, size in peeks if (state, n) == ("ready", 1)) == 4
+    assert sum(size for state, n, size in peeks if (state, n) == ("dead", 0)) == 2
 
 
 def test_the_examples_of_the_manual_run(

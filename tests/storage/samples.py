@@ -158,10 +158,10 @@ def bodies_are_right(store: Journal, records: list[JournalRecord]) -> None:
     for record in records:
         if isinstance(record, BatchStored):
             size = int.from_bytes(record.batch.header.offsets[-4:], "little")
-            found = bytes(store.read_slice(record.number))
-            assert len(found) == size
+            body = bytes(store.read_slice(record.number))
+            assert len(body) == size
             assert store.raw_header(record.number) == record.batch.raw
-            assert f"payload {record.number} ".encode() in found
+            assert f"payload {record.number} ".encode() in body
 
 
 def copy_out(disk: MemoryDisk, folder: Path) -> None:
@@ -176,9 +176,9 @@ def newest(disk: MemoryDisk) -> str:
 
 def record_headers(segment: bytes) -> list[tuple[int, int]]:
     """(type, offset of the header) of each record of a segment (docs/file-format.md, "A record")."""
-    found, at = [], 0
+    headers, at = [], 0
     while segment[at : at + 4] == b"qjR1":
         header, body = struct.unpack_from("<II", segment, at + 8)
-        found.append((cbor2.loads(segment[at + 20 : at + 20 + header])[0], at + 20))
+        headers.append((cbor2.loads(segment[at + 20 : at + 20 + header])[0], at + 20))
         at += 20 + header + body
-    return found
+    return headers

@@ -50,15 +50,15 @@ def test_a_write_torn_at_every_byte_loses_only_what_was_not_durable() -> None:
     disk.on_operation = None
     unsynced = disk.unsynced_bytes(newest(disk))
     assert unsynced > 300
-    found = set()
+    lengths = set()
     for keep in range(unsynced + 1):
         again = Writer(disk.clone().crash(keep_bytes=keep), writer, segment_bytes=500)
         again.open()
-        found.add(len(again.appended))
+        lengths.add(len(again.appended))
         if keep % 16 == 0:  # what one start gave to the core is there after the next crash
             again.append(2)
             Writer(again.disk.crash(), again).open()
-    assert found == set(range(writer.durable, len(writer.appended) + 1)), "every prefix was seen"
+    assert lengths == set(range(writer.durable, len(writer.appended) + 1)), "every prefix was seen"
 
 
 def scenario(disk: MemoryDisk) -> Iterator[Writer]:

@@ -178,11 +178,11 @@ def test_a_crash_takes_what_was_not_synced_and_nothing_else() -> None:
     assert files(written().crash(keep_bytes=9, keep_names=2)) == {"a": b"synced-not", "c": b"bytes"}
     seen = set()
     for seed in range(200):
-        found = files(written().crash(random.Random(seed)))
-        assert found["a"].startswith(b"synced")
-        assert not {"b", "c"} <= set(found), "a rename is atomic"
-        assert found.get("b", b"bytes") == found.get("c", b"bytes") == b"bytes"
-        seen.add((found["a"], *sorted(found)))
+        survived = files(written().crash(random.Random(seed)))
+        assert survived["a"].startswith(b"synced")
+        assert not {"b", "c"} <= set(survived), "a rename is atomic"
+        assert survived.get("b", b"bytes") == survived.get("c", b"bytes") == b"bytes"
+        seen.add((survived["a"], *sorted(survived)))
     assert len(seen) > 8
 
 
@@ -193,8 +193,8 @@ def test_a_crash_loses_whole_pages_in_any_order_too() -> None:
     disk.append(file, [b"x" * 4 * PAGE_BYTES])
     holes = set()
     for seed in range(200):
-        found = disk.clone().crash(random.Random(seed)).read("a", 0, 1 << 20)
-        holes.add(tuple(found[at : at + 1] for at in range(0, len(found), PAGE_BYTES)))
+        survived = disk.clone().crash(random.Random(seed)).read("a", 0, 1 << 20)
+        holes.add(tuple(survived[at : at + 1] for at in range(0, len(survived), PAGE_BYTES)))
     assert (b"x", b"\0", b"x", b"x") in holes or (b"x", b"\0", b"x", b"\0") in holes
 
 

@@ -58,9 +58,9 @@ class Reader:
             self.read(
                 f"{segment:012d}.journal", length, {offset for s, offset in start[8 - 1] if s == segment}
             )
-        for number, found in newest.items():
+        for number, stored in newest.items():
             if number not in self.gone.get(0, ()):
-                self.batches[number] = found
+                self.batches[number] = stored
 
     def header(self, data: bytes, at: int, salt: bytes) -> tuple[list[Any], int, int] | None:
         """Header, where the body begins, where the record ends."""
@@ -73,18 +73,18 @@ class Reader:
 
     def read(self, name: str, length: int | None, known_damaged: set[int] | None) -> list[Any]:
         data = (self.directory / name).read_bytes()[:length]
-        found = self.header(data, 0, b"")
-        assert found is not None
-        start = found[0]
+        header = self.header(data, 0, b"")
+        assert header is not None
+        start = header[0]
         assert start[0] == 1
         assert start[2] == 1
         salt = struct.pack("<QQ", start[5], start[6])
-        at = found[2]
+        at = header[2]
         while at < len(data):
-            found = self.header(data, at, salt)
-            torn = found is None or found[2] > len(data)
-            if found is not None and not torn:
-                fields, body_at, end = found
+            header = self.header(data, at, salt)
+            torn = header is None or header[2] > len(data)
+            if header is not None and not torn:
+                fields, body_at, end = header
                 good = castagnoli(data[body_at:end]) == struct.unpack_from("<I", data, at + 16)[0]
                 if not good:
                     torn = length is None and not self.said_durable(data, at, salt)
@@ -110,7 +110,9 @@ class Reader:
     def said_durable(self, data: bytes, at: int, salt: bytes) -> bool:
         hits = [hit.start() for hit in re.finditer(b"qjR1", data) if hit.start() > at]
         return any(
-            found is not None and found[0][1] > at for hit in hits for found in [self.header(data, hit, salt)]
+            header is not None and header[0][1] > at
+            for hit in hits
+            for header in [self.header(data, hit, salt)]
         )
 
     def merge(self, fields: list[Any]) -> None:
@@ -129,12 +131,12 @@ class Reader:
 
     def dead_letters(self) -> list[tuple[int, str, bytes]]:
         """(seq, the letter's message, payload)"""
-        found = []
+        rows = []
         for key, record in self.records.items():
             if record[2] == 2:
                 partition, _, producer_id, seq = key
-                found.append((seq, record[3][3], self.payload(partition, producer_id, seq)))
-        return sorted(found)
+                rows.append((seq, record[3][3], self.payload(partition, producer_id, seq)))
+        return sorted(rows)
 
     def payload(self, partition: tuple[bytes, int], producer_id: tuple[Any, ...], seq: int) -> bytes:
         for header, body in self.batches.values():
@@ -234,8 +236,8 @@ def dump(data: bytes) -> str:
 
 
 def test_the_dump_in_the_page_is_what_the_code_writes() -> None:
-    found = DOC.read_text().split("```")[-2].strip("\n")
-    assert found == dump(example())
+    block = DOC.read_text().split("```")[-2].strip("\n")
+    assert block == dump(example())
 
 
 def test_inspect_shows_every_record_of_a_good_segment(tmp_path: Path) -> None:
@@ -243,13 +245,13 @@ def test_inspect_shows_every_record_of_a_good_segment(tmp_path: Path) -> None:
     store.append([batch(0), dead(0), clean_stop()])
     store.close()
     (path,) = tmp_path.glob("*.journal")
-    found = list(inspect_segment(path))
-    assert [item.type for item in found] == [
+    items = list(inspect_segment(path))
+    assert [item.type for item in items] == [
         "SegmentStart", "SnapshotEnd", "BatchStored", "RecordsMerged", "CleanStopped", "DurableMark",
     ]  # fmt: skip
-    assert not any(item.notes for item in found)
-    assert found[2].fields["number"] == 0
-    assert found[2].fields["messages"] == 1
+    assert not any(item.notes for item in items)
+    assert items[2].fields["number"] == 0
+    assert items[2].fields["messages"] == 1
 
 
 def test_inspect_says_where_and_what_is_damaged_for_a_flip_of_every_byte(tmp_path: Path) -> None:
@@ -267,19 +269,19 @@ def test_inspect_says_where_and_what_is_damaged_for_a_flip_of_every_byte(tmp_pat
         changed = bytearray(data)
         changed[offset] ^= 1 << (offset % 8)
         path.write_bytes(changed)
-        found = list(inspect_segment(path))
+        items = list(inspect_segment(path))
         hit = next(index for index, end in enumerate(ends) if offset < end)
-        assert [item.offset for item in found] == [item.offset for item in good]
-        for index, item in enumerate(found):
+        assert [item.offset for item in items] == [item.offset for item in good]
+        for index, item in enumerate(items):
             if index != hit:
                 assert item == good[index]
-        assert found[hit].notes
-        if found[hit].type == UNREADABLE:
-            assert found[hit].fields["bytes"] == ends[hit] - good[hit].offset
+        assert items[hit].notes
+        if items[hit].type == UNREADABLE:
+            assert items[hit].fields["bytes"] == ends[hit] - good[hit].offset
             said = "damaged: " if hit < len(good) - 1 else "a torn tail"
-            assert said in found[hit].notes[-1]
+            assert said in items[hit].notes[-1]
         else:
-            assert "the body is damaged (messages 0 of 1); damaged: the record at byte" in found[hit].notes[0]
+            assert "the body is damaged (messages 0 of 1); damaged: the record at byte" in items[hit].notes[0]
 
 
 @pytest.mark.parametrize("cut", [0, 10, 60, 95])
@@ -287,6 +289,6 @@ def test_inspect_of_a_short_file_ends_with_what_is_missing(tmp_path: Path, cut: 
     data = example()
     path = tmp_path / "000000000001.journal"
     path.write_bytes(data[:cut])
-    found = list(inspect_segment(path))
-    assert found[-1].type == UNREADABLE
-    assert sum(item.fields.get("bytes", 0) for item in found[-1:]) + found[-1].offset == cut
+    items = list(inspect_segment(path))
+    assert items[-1].type == UNREADABLE
+    assert sum(item.fields.get("bytes", 0) for item in items[-1:]) + items[-1].offset == cut

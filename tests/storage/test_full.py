@@ -73,8 +73,11 @@ def test_a_commit_waits_for_room_and_writes_nothing_twice(
                 if crash and number == len(steps) - 1:
                     disk = disk.crash(keep_bytes=1 << 20)
                     fill(disk, MIB)
-                    found = stored(disk)
-                    assert sorted(map(str, found)) in (sorted(map(str, wrote)), sorted(map(str, wrote[:-1])))
+                    on_disk = stored(disk)
+                    assert sorted(map(str, on_disk)) in (
+                        sorted(map(str, wrote)),
+                        sorted(map(str, wrote[:-1])),
+                    )
                     return
                 fill(disk, disk.free_bytes() + 500)
         store.finish(commit)
@@ -205,9 +208,9 @@ def test_a_real_disk_that_fills_in_the_middle_of_a_write_goes_on_there(
     store.close()
     monkeypatch.undo()
     store = open_store(RealDisk(tmp_path / "data"))
-    found = list(store.replayed)
-    assert [record.number for record in found if isinstance(record, BatchStored)] == [0, 1]
-    store.roll(small_state(found))
+    on_disk = list(store.replayed)
+    assert [record.number for record in on_disk if isinstance(record, BatchStored)] == [0, 1]
+    store.roll(small_state(on_disk))
     store.commit()
-    bodies_are_right(store, found)
+    bodies_are_right(store, on_disk)
     store.close()

@@ -347,8 +347,8 @@ def test_a_snapshot_record_over_the_limit_is_written_in_pieces(monkeypatch: pyte
         store.append([large])
     store.close()
     _, replayed = start(disk)
-    found = [entry for r in replayed if isinstance(r, RecordsMerged) for entry in r.entries]
-    assert tuple(found) == entries
+    merged = [entry for r in replayed if isinstance(r, RecordsMerged) for entry in r.entries]
+    assert tuple(merged) == entries
     assert len(replayed) > 2
 
 

@@ -18,10 +18,10 @@ from tests.storage.samples import batch, dead, small_state, start
 def place(directory: Path) -> int:
     """Where a start finds the directory; it begins a new segment, as every start does."""
     store, _ = start(RealDisk(directory))
-    found = store.place
+    location = store.place
     store.append([batch(store.next_number), dead(0)])
     store.close()
-    return found
+    return location
 
 
 def copied_elsewhere(home: Path, backup: Path) -> Path:
@@ -80,10 +80,10 @@ def test_a_backup_that_was_restored_lies_elsewhere(
     shutil.copytree(home, backup)
     place(home)
     restored = restore(home, backup)
-    found = place(restored)
-    assert found != before
-    assert place(restored) == found, "and stays there"
-    assert place(Path(shutil.copytree(restored, tmp_path / "again"))) not in (before, found)
+    location = place(restored)
+    assert location != before
+    assert place(restored) == location, "and stays there"
+    assert place(Path(shutil.copytree(restored, tmp_path / "again"))) not in (before, location)
 
 
 def test_starts_rolls_reclaiming_and_renaming_do_not_move_it(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def scan_of(data: bytes, *, check_bodies: bool = True) -> Scan:
 
 def shown(scan: Scan, newest: bool = True) -> list[tuple[str, int]]:
     return [
-        ("gap" if isinstance(found, Gap) else "damaged" if found.body_ok is False else "record", found.offset)
-        for found in scan.records(newest=newest)
+        ("gap" if isinstance(item, Gap) else "damaged" if item.body_ok is False else "record", item.offset)
+        for item in scan.records(newest=newest)
     ]
 
 
@@ -47,7 +47,7 @@ def flipped(data: bytes, at: int) -> bytes:
 def test_a_last_write_that_is_not_all_there_is_torn_and_so_is_what_follows(check_bodies: bool) -> None:
     start = len(HEAD) + len(ONE)
     body = start + len(BATCH) - 1
-    for data, what in (
+    for data, reason in (
         (HEAD + ONE + BATCH[:-1], "a record reaches beyond byte"),
         (HEAD + ONE + BATCH[:9], "only 9 bytes are left"),
         (HEAD + ONE + flipped(BATCH, 0) + ONE, "no record begins here"),
@@ -56,10 +56,10 @@ def test_a_last_write_that_is_not_all_there_is_torn_and_so_is_what_follows(check
         (flipped(HEAD + ONE + BATCH + bytes(30), body), "the body of the batch does not match"),
     ):
         scan = scan_of(data, check_bodies=check_bodies)
-        assert shown(scan)[-1] == ("record", len(HEAD)), what
+        assert shown(scan)[-1] == ("record", len(HEAD)), reason
         assert scan.torn is not None
         assert scan.torn.offset == start
-        assert what in scan.torn.reason
+        assert reason in scan.torn.reason
         assert scan.durable == len(HEAD), "the snapshot was, whatever is torn"
 
 
@@ -72,18 +72,18 @@ def test_what_a_later_record_says_was_durable_is_damaged_and_not_torn() -> None:
     assert scan.durable == len(before + ONE)
 
     scan = scan_of(flipped(data, len(before)))
-    found = []
+    items = []
     for item in scan.records(newest=True):
-        found.append(item)
+        items.append(item)
         if len(HEAD) <= item.offset <= len(before):
             assert item.offset < scan.durable, "the witness counts before it comes itself"
-    in_tail = [item.offset for item in found if item.offset >= len(HEAD)]
+    in_tail = [item.offset for item in items if item.offset >= len(HEAD)]
     assert in_tail == [len(HEAD), len(HEAD + ONE), len(before), len(before + ONE)]
-    (gap,) = [item for item in found if isinstance(item, Gap)]
+    (gap,) = [item for item in items if isinstance(item, Gap)]
     assert (gap.offset, gap.stop) == (len(before), len(before + ONE))
     assert gap.witness is not None
     assert gap.witness.offset == gap.stop
-    assert [item.offset for item in found] == sorted(item.offset for item in found), (
+    assert [item.offset for item in items] == sorted(item.offset for item in items), (
         "in the order of the file"
     )
     assert scan.torn is None
@@ -106,7 +106,7 @@ def test_a_torn_record_whose_header_is_there_is_a_witness_too() -> None:
 def test_records_come_in_order_and_those_of_the_tail_once_they_are_known_to_be_durable() -> None:
     data = HEAD + ONE + ONE + mark(HEAD, ONE) + ONE
     scan = scan_of(data)
-    known = [(found.offset, scan.durable) for found in scan.records(newest=True) if isinstance(found, Frame)]
+    known = [(item.offset, scan.durable) for item in scan.records(newest=True) if isinstance(item, Frame)]
     durable = len(HEAD + ONE)
     assert [offset for offset, _ in known] == [offset for _, offset in shown(scan_of(data), newest=False)]
     assert [seen for offset, seen in known if offset >= len(HEAD)] == [durable] * 4
@@ -136,9 +136,9 @@ def test_a_hole_is_passed_over_and_an_empty_file_has_nothing() -> None:
     data = flipped(HEAD, len(record(1, salt=0)))
     first = len(record(1, salt=0))
     holes = {first: first + len(record(OTHER))}
-    found = list(scan_of(data).records(holes=holes))
-    assert [item.offset for item in found] == [0, holes[first]]
-    assert not any(isinstance(item, Gap) for item in found)
+    items = list(scan_of(data).records(holes=holes))
+    assert [item.offset for item in items] == [0, holes[first]]
+    assert not any(isinstance(item, Gap) for item in items)
     to_the_end = {first: holes[first], holes[first]: len(data)}
     assert [item.offset for item in scan_of(data).records(holes=to_the_end)] == [0]
     assert list(scan_of(b"").records()) == []

@@ -56,17 +56,17 @@ class Writer:
         batches = {record.number: record for record in self.appended if isinstance(record, BatchStored)}
         self.forgotten = {n: ticket for n, ticket in self.forgotten.items() if n in batches}
         self.damaged &= set(batches)
-        found = [record for record in replayed if isinstance(record, BatchStored)]
+        stored = [record for record in replayed if isinstance(record, BatchStored)]
         aside = {item.record.number for item in self.store.damaged}
-        assert all(record == bare(batches[record.number]) for record in found)
-        there = {record.number for record in found}
-        assert len(there) == len(found), "each batch once"
+        assert all(record == bare(batches[record.number]) for record in stored)
+        there = {record.number for record in stored}
+        assert len(there) == len(stored), "each batch once"
         assert not there & aside
         assert not (there | aside) & {number for number, ticket in self.forgotten.items() if not ticket}
         assert set(batches) - set(self.forgotten) <= there | aside, "what was not forgotten is there"
         assert aside <= self.damaged
         self.forgotten = {number: 0 for number in self.forgotten if number not in there | aside}
-        for record in found:
+        for record in stored:
             if record.number not in self.damaged:
                 bodies_are_right(self.store, [record])
             else:
@@ -134,9 +134,9 @@ def frames_of(disk: MemoryDisk, name: str) -> list[Frame]:
     number = segment_number(name)
     assert number is not None
     read = functools.partial(disk.read, name)
-    found = list(Scan(read, disk.size(name), salt_of(DIRECTORY, number), check_bodies=True).records())
-    frames = [frame for frame in found if isinstance(frame, Frame)]
-    assert frames == found
+    items = list(Scan(read, disk.size(name), salt_of(DIRECTORY, number), check_bodies=True).records())
+    frames = [frame for frame in items if isinstance(frame, Frame)]
+    assert frames == items
     return frames
 
 

@@ -174,9 +174,11 @@ def test_a_slice_brings_only_its_own_records() -> None:
     fetched = sign_fetched(m.FetchReply(1.5, 30.0, (part,)), secret=SECRET)
     asked: list[m.Slice] = []
 
-    def read(wanted: m.Slice) -> bytes:
-        asked.append(wanted)
-        return bytes(batch.body)[batch.header.end_of(wanted.first - 1) : batch.header.end_of(wanted.stop - 1)]
+    def read(requested: m.Slice) -> bytes:
+        asked.append(requested)
+        return bytes(batch.body)[
+            batch.header.end_of(requested.first - 1) : batch.header.end_of(requested.stop - 1)
+        ]
 
     data = b"".join(encode_message(fetched, request=4, read=read))
     assert len(data) < 350

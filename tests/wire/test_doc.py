@@ -128,7 +128,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "sessions of which a partition has messages": limits.SESSIONS_PER_PARTITION_MAX,
         "sessions of which a topic has messages in each of its partitions": limits.PRODUCER_IDS_PER_TOPIC_MAX,
     }
-    assert rows("Limits") == [f"| {what} | {value:,} |".replace(",", " ") for what, value in expected.items()]
+    assert rows("Limits") == [f"| {name} | {value:,} |".replace(",", " ") for name, value in expected.items()]
 
 
 # ------------------------------------------------------------------------------------ test vectors
@@ -136,7 +136,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def vectors() -> dict[str, dict[str, str]]:
     """The fenced blocks ``vector NAME``: lines ``key: value``, long values go on in indented lines."""
-    found: dict[str, dict[str, str]] = {}
+    entries_of: dict[str, dict[str, str]] = {}
     for name, block in re.findall(r"^```vector (\S+)\n(.*?)^```$", TEXT, re.S | re.M):
         entries: dict[str, str] = {}
         key = ""
@@ -145,9 +145,9 @@ def vectors() -> dict[str, dict[str, str]]:
                 entries[key] += "\n" + line
             else:
                 key, _, entries[key] = line.partition(":")
-        assert name not in found, f"two vectors {name}"
-        found[name] = {key: value.strip() for key, value in entries.items()}
-    return found
+        assert name not in entries_of, f"two vectors {name}"
+        entries_of[name] = {key: value.strip() for key, value in entries.items()}
+    return entries_of
 
 
 VECTORS = vectors()
@@ -187,8 +187,8 @@ def read_batch(part: m.Slice) -> bytes:
 
 
 def test_the_document_has_vectors() -> None:
-    wanted = {"BATCH", "RECEIPT", "HELLO", "PUBLISH", "FETCHED", "ACK", "FAILED", "HOLD"}
-    assert wanted <= set(VECTORS)
+    names = {"BATCH", "RECEIPT", "HELLO", "PUBLISH", "FETCHED", "ACK", "FAILED", "HOLD"}
+    assert names <= set(VECTORS)
 
 
 def test_the_batch_vector() -> None:

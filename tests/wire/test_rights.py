@@ -119,8 +119,8 @@ def test_metadata_tells_a_client_of_what_it_has_a_right_to() -> None:
     reply = m.MetadataReply("c", "a", (), (topic("orders", ORDERS), topic("mail", MAIL)), groups, 1, 1, 1.0)
     for client in CLIENTS.values():
         seen = visible(client, reply, nothing)
-        assert [found.name for found in seen.topics] == ["orders"]
-        assert [found.topic for found in seen.groups] == ([] if client.publish else [ORDERS])
+        assert [known.name for known in seen.topics] == ["orders"]
+        assert [known.topic for known in seen.groups] == ([] if client.publish else [ORDERS])
     assert visible(Client("nobody"), reply, nothing).topics == ()
     assert visible(Client("all", admin=("*",)), reply, nothing) == reply
     assert visible(Client("h", consume=(("*", "h"),)), reply, nothing).groups == ()
