@@ -42,7 +42,7 @@ def test_a_test_outside_of_the_bound_starts_no_node(tmp_path: Path) -> None:
     assert not cluster.running("n1")
 
 
-def test_what_is_small_may_be_started_anywhere() -> None:
+def test_small_tests_may_start_anywhere() -> None:
     for command in (
         [sys.executable, "-c", "pass"],
         [sys.executable, "-m", "quorumq", "status"],

@@ -56,7 +56,7 @@ def citations() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("path", "name"), citations())
-def test_what_is_cited_is_there(path: str, name: str) -> None:
+def test_every_cited_test_exists(path: str, name: str) -> None:
     if name.startswith("section "):
         assert f"\n## {name.removeprefix('section ')}. " in PROTOCOL, (
             f"{path} cites {name} of docs/protocol.md"

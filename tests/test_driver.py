@@ -112,7 +112,7 @@ class World:
         self.done.append("sync")
 
 
-def test_what_waits_for_the_disk_goes_out_behind_its_fsync_and_the_rest_before_it_begins() -> None:
+def test_replies_that_need_the_disk_follow_its_fsync_and_others_precede_it() -> None:
     world = World()
     world.does(Persist((RECORD,), (Send("b", MESSAGE),)), Send("c", OTHER))
     assert world.done[:3] == [OTHER, "flush", "sync"]
@@ -133,7 +133,7 @@ def test_one_fsync_covers_what_the_step_appended_and_the_next_what_came_meanwhil
     assert [item for item in world.done if isinstance(item, ReleaseReply)] == [MESSAGE, OTHER, MESSAGE]
 
 
-def test_what_is_costly_rests_from_the_moment_on_at_which_all_that_it_led_to_is_carried_out() -> None:
+def test_the_rest_of_a_costly_request_begins_when_its_effects_are_done() -> None:
     world = World()
     world.does(Send("b", MESSAGE))
     assert world.done == [MESSAGE, "flush"], "there was nothing costly"
@@ -176,7 +176,7 @@ def test_the_core_is_not_entered_twice() -> None:
     assert world.steps == [[Gone(1)], [Gone(9), Gone(9)]]
 
 
-def test_what_nobody_waits_for_is_synced_soon() -> None:
+def test_entries_without_a_waiter_are_synced_soon() -> None:
     for effect in (Persist((RECORD,)), Forget((1,))):
         world = World()
         world.does(effect)
@@ -188,7 +188,7 @@ def test_what_nobody_waits_for_is_synced_soon() -> None:
         assert world.driver.next_deadline() is None
 
 
-def test_who_met_a_bug_in_a_request_hears_of_it_and_the_rest_goes_on() -> None:
+def test_a_client_that_met_a_bug_gets_an_error_and_the_node_goes_on() -> None:
     world = World()
     bug = Raised("Fetch", ZeroDivisionError())
     world.does(bug, Send("b", MESSAGE))
@@ -196,7 +196,7 @@ def test_who_met_a_bug_in_a_request_hears_of_it_and_the_rest_goes_on() -> None:
     assert not world.driver.ended
 
 
-def test_who_is_silent_appends_and_says_nothing() -> None:
+def test_a_silent_node_appends_and_sends_nothing() -> None:
     world = World()
     world.does(Persist((RECORD,), (Send("b", MESSAGE),)))
     world.driver.silent = True

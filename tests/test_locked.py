@@ -27,7 +27,7 @@ def locked(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_what_is_asked_for_is_locked(name: str) -> None:
+def test_every_requirement_is_locked(name: str) -> None:
     versions = locked(name)
     for text in WANTED[name]:
         requirement = Requirement(text)

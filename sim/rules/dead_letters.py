@@ -184,7 +184,7 @@ RULES: tuple[Rule, ...] = (
         "of two equal dead letters the one with the lower ballot stays",
         ((fate, "merge_records", merge_to_ours),),
         survives="two nodes that dead-letter one message under two ballots at once: none in 1,500 seeds",
-        test="test_fate::test_of_two_letters_of_one_death_a_replica_keeps_that_of_the_lower_ballot",
+        test="test_fate::test_the_death_of_the_lower_ballot_is_kept",
     ),
     Rule(
         "letter-without-ballot",

@@ -398,7 +398,7 @@ RULES: tuple[Rule, ...] = (
         "what was seen of a node is durable before it is welcome",
         ((Peers, "on_hello", welcome_at_once),),
         survives="a power cut right after HELLO, and a start that this peer alone has seen: too rare a chain",
-        test="test_after_the_fsync::test_what_was_seen_of_a_node_is_durable_before_it_is_welcome",
+        test="test_after_the_fsync::test_an_incarnation_is_durable_before_its_welcome",
     ),
     Rule(
         "promise-not-journaled",

@@ -120,7 +120,7 @@ RULES: tuple[Rule, ...] = (
         "from the eleventh on a delivery that is given back as interrupted counts as an attempt",
         ((attempts, "with_another", interrupted_for_ever),),
         survives="no promise says for how long a message that is always interrupted is delivered",
-        test="test_interruptions::test_from_the_eleventh_on_it_counts_and_the_letter_tells_of_both",
+        test="test_interruptions::test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts",
     ),
     Rule(
         "idle-clients-get-suspects",

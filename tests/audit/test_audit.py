@@ -205,7 +205,7 @@ def test_a_planted_fault_is_found_under_its_guarantee(seen: Seen, fault: str) ->
     assert (verdict["verdict"], verdict["broken"] > 0) == ("broken", True)
 
 
-def test_what_is_good_holds_and_what_did_not_occur_is_not_checked(seen: Seen) -> None:
+def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: Seen) -> None:
     said = {row["verdict"] for (run, _), row in seen.verdicts.items() if run.startswith("good-")}
     assert said == {"holds", "not checked"}
     assert all(
@@ -311,7 +311,7 @@ def test_no_wrong_clock_breaks_a_guarantee(seen: Seen, clocks: str) -> None:
     assert [row["text"] for row in seen.violations if row["run"] in said and row["verdict"] == "broken"] == []
 
 
-def test_what_is_good_holds_by_clocks_that_are_years_apart(seen: Seen) -> None:
+def test_kept_promises_hold_with_clocks_years_apart(seen: Seen) -> None:
     """Connected clocks decide everything but what follows faster than they can be told apart.
 
     Two settings may; and a node may win a message sooner after the end of another hold than the clocks' doubt.
@@ -395,7 +395,7 @@ def test_a_history_without_deliveries_is_not_called_good(seen: Seen) -> None:
     assert {seen.verdicts[("nobody", name)]["verdict"] for name in GUARANTEES} == {"not checked"}
 
 
-def test_what_is_missing_at_the_end_of_an_unfinished_run_is_not_decidable(seen: Seen) -> None:
+def test_a_message_missing_after_an_unfinished_run_is_not_decidable(seen: Seen) -> None:
     assert seen.verdicts[("near", "G1")]["verdict"] == "holds"
     row = seen.verdicts[("waiting", "G1")]
     assert row["checked"] == 0 or row["verdict"] == "not decidable"
@@ -426,11 +426,11 @@ def test_settings_of_real_runs_hold_or_are_not_decidable(seen: Seen) -> None:
     assert said["settled"]["checked"] == 3  # each setting, and that the nodes agree
 
 
-def test_what_a_deleted_topic_had_is_not_lost(seen: Seen) -> None:
+def test_messages_of_a_deleted_topic_are_not_lost(seen: Seen) -> None:
     assert not [row for row in seen.violations if row["run"] == "remade"]
 
 
-def test_what_a_deleted_group_had_not_acked_is_not_lost(seen: Seen) -> None:
+def test_unacked_messages_of_a_deleted_group_are_not_lost(seen: Seen) -> None:
     lost = [row["run"] for row in seen.violations if row["guarantee"] == "G1"]
     assert "group-kept" in lost
     assert "group-deleted" not in lost
@@ -445,7 +445,7 @@ def test_outputs_that_nobody_told_of_reading_are_not_missing(seen: Seen) -> None
     assert seen.verdicts[("outputs-unread", "derived")]["verdict"] == "not checked"
 
 
-def test_what_was_not_read_is_counted_and_its_run_holds_nothing(seen: Seen) -> None:
+def test_unread_lines_are_counted_and_their_run_holds_nothing(seen: Seen) -> None:
     reasons = seen.remainder["garbled"]
     assert reasons == {
         "not JSON": 1,
@@ -545,7 +545,7 @@ def test_a_path_that_names_no_history_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"\x81\x00\n\x02", b'{"a": 1}\n'])
-def test_what_is_no_history_is_refused(text: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_history_is_refused(text: bytes, tmp_path: Path) -> None:
     """It was judged: nothing checked, and exit code 0."""
     path = tmp_path / "h.jsonl"
     path.write_bytes(text)
@@ -661,7 +661,7 @@ class Screened:
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_what_is_plain_is_counted_as_if_it_had_been_asked_and_parts_change_nothing(
+def test_plain_cases_are_counted_as_if_asked_and_parts_change_nothing(
     seen: Seen, count: int, tmp_path: Path
 ) -> None:
     summary, parts = read(files([str(seen.folder)]), tmp_path / "parts", count=count)

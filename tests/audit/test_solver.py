@@ -117,7 +117,7 @@ def test_a_clock_that_is_set_back_is_named() -> None:
     assert {it.clock for it in place(made.bounds, made.windows, WIDTH_S).broken} == {"m1"}
 
 
-def test_of_two_clocks_nobody_knows_which_one_jumped() -> None:
+def test_a_jump_between_two_clocks_is_blamed_on_neither() -> None:
     made = world(lambda name, at: offset(name) + at + (3.0 if name == "m1" and at > 30 else 0.0), machines=2)
     placed = place(made.bounds, made.windows, WIDTH_S)
     assert {it.clock for it in placed.broken} == {"m0", "m1"}

@@ -37,7 +37,7 @@ def test_a_client_is_added_with_its_rights_listed_and_revoked(tmp_path: Path) ->
     assert loaded.find(token) is None
 
 
-def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+def test_impossible_requests_name_their_reason(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     for arguments, code, words in (
         (("add", "a b", "--admin", "*"), 64, "1 to 64 characters"),

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S, until
 pytestmark = pytest.mark.e2e
 
 
-def test_what_is_published_is_consumed_once_and_in_full(shell: Shell) -> None:
+def test_published_messages_are_consumed_once_and_in_full(shell: Shell) -> None:
     ids = shell("publish orders first 'zweite ü' --key k --header kind=test").out.split()
     assert len(set(ids)) == 2
     got = shell("consume orders --group g --max 2 --json").lines()
@@ -284,7 +284,7 @@ def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
         (("publish", "errors", "x" * (1 << 20)), 64, "1048576"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_value(
+def test_impossible_values_are_refused_by_name(
     shell: Shell, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     shell("publish errors x")

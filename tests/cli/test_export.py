@@ -122,7 +122,7 @@ def test_every_message_is_a_line_with_what_each_group_makes_of_it(cluster: Clust
     assert len({line["id"] for line in done.lines}) == 6
 
 
-def test_what_a_group_has_acked_is_left_out(cluster: Cluster, tmp_path: Path) -> None:
+def test_acked_messages_are_left_out(cluster: Cluster, tmp_path: Path) -> None:
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path, "--group", "g")) == ["1", "2", "3", "4", "5"]
     assert payloads(export(path, "--group", "late")) == []
@@ -249,7 +249,7 @@ def segment(path: Path) -> Path:
     return max(path.glob("*.journal"), key=lambda file: file.stat().st_size)
 
 
-def test_of_a_damaged_batch_all_but_the_damaged_message_is_read(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_damaged_batch_is_read_except_for_the_damaged_message(cluster: Cluster, tmp_path: Path) -> None:
     publish(cluster, [Message(b"before"), Message(b"damaged"), Message(b"behind")])
     path = write(cluster, "a", tmp_path / "a")
     file = segment(path)
@@ -277,7 +277,7 @@ def test_past_damage_everything_is_read_that_can_be(cluster: Cluster, tmp_path: 
     assert "What could be read was written" in done.err
 
 
-def test_where_the_name_of_a_topic_is_lost_its_id_stands_for_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_topic_without_its_name_is_listed_by_its_id(cluster: Cluster, tmp_path: Path) -> None:
     path = write(cluster, "a", tmp_path / "a")
     topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
@@ -331,7 +331,7 @@ def test_a_sector_that_cannot_be_read_costs_the_messages_in_it(
     assert "Input/output error" in done.err
 
 
-def test_of_batches_that_overlap_each_message_comes_once(tmp_path: Path) -> None:
+def test_messages_of_overlapping_batches_come_once(tmp_path: Path) -> None:
     cluster = Cluster(hold_time_max=10.0)
     topic = cluster.topic()
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
@@ -361,9 +361,7 @@ def test_two_may_read_at_once(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [41, pytest.param(3, marks=pytest.mark.soak)])
-def test_of_a_worn_directory_what_is_live_is_read_whatever_byte_is_damaged(
-    tmp_path: Path, every: int
-) -> None:
+def test_a_worn_directory_with_any_byte_damaged_gives_its_live_messages(tmp_path: Path, every: int) -> None:
     """Segments of several ages, batches forgotten and moved; nothing that was forgotten may be missed."""
     writer = worn()
     copy_out(writer.disk, tmp_path)

@@ -126,7 +126,9 @@ def test_consuming_from_latest_begins_now(shell: Shell) -> None:
         (("deadletters", "redrive", "known", "--group", "g", "--all", "--rate", "0"), 2, "--rate"),
     ],
 )
-def test_what_cannot_work_says_so(shell: Shell, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_impossible_requests_are_refused(
+    shell: Shell, arguments: tuple[str, ...], code: int, said: str
+) -> None:
     shell("publish known x")
     shell("groups create known --group g")
     done = shell(*arguments, code=code)

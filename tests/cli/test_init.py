@@ -80,7 +80,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None
         (("--data-dir", "/data"), "each needs a directory of its own"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(
+def test_impossible_settings_are_refused_before_a_write(
     tmp_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     result = run(tmp_path / "new", *flags)

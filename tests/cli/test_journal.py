@@ -48,7 +48,7 @@ def test_every_record_is_a_line(directory: Path) -> None:
     assert "1 BatchStored" in err
 
 
-def test_as_json_every_field_is_there(directory: Path) -> None:
+def test_json_output_has_every_field(directory: Path) -> None:
     code, out, err = inspect(directory, "--json", "--type", "TopicPut")
     assert (code, err) == (0, "")
     (line,) = map(json.loads, out.splitlines())

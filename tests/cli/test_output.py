@@ -74,7 +74,7 @@ def test_a_full_disk_under_the_output_is_said(shell: Shell, arguments: Sequence[
     assert done.returncode == 74
 
 
-def test_what_is_consumed_into_a_full_disk_is_not_acked(shell: Shell) -> None:
+def test_messages_written_to_a_full_disk_are_not_acked(shell: Shell) -> None:
     shell("publish full one")
     done = run(shell, ("consume", "full", "--group", "g", "--max", "1", "--hold-time", "0.5"), ">/dev/full")
     assert (done.returncode, b"cannot be written" in done.stderr) == (74, True)
@@ -88,7 +88,9 @@ def test_a_closed_output_is_no_error(shell: Shell, arguments: Sequence[str]) -> 
 
 
 @LOOKS
-def test_what_the_output_cannot_encode_is_shown_by_number(shell: Shell, arguments: Sequence[str]) -> None:
+def test_characters_outside_the_output_encoding_are_shown_by_number(
+    shell: Shell, arguments: Sequence[str]
+) -> None:
     done = run(shell, arguments, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert (b"\\u4e16 is broken" in done.stdout) == (arguments[0] in ("peek", "deadletters"))

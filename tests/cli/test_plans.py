@@ -187,7 +187,7 @@ def test_a_lookup_finds_scattered_messages_and_no_others(shell: Shell) -> None:
         assert peek.ids(name.partition.topic) == [name]
 
 
-def test_what_is_no_plan_is_refused(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_refused(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "plan"
     path.write_text("")
     assert "is empty" in shell("deadletters redrive --plan", str(path), code=64).err

@@ -102,7 +102,7 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
         ({"up": False, "error": "no TLS", "refuses": True}, "n1 refuses: no TLS"),
     ],
 )
-def test_what_is_wrong_with_a_node_is_said_with_its_name(facts: dict[str, Any], problem: str) -> None:
+def test_problems_of_a_node_carry_its_name(facts: dict[str, Any], problem: str) -> None:
     assert problem in _problems([node(1, **facts), node(2), node(3)], [])
     assert problem not in _problems([node(1), node(2), node(3)], [])
 

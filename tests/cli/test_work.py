@@ -222,7 +222,7 @@ def test_one_poison_message_kills_its_worker_and_no_neighbour(
     stopped(worker)
 
 
-def test_what_cannot_be_imported_is_named() -> None:
+def test_a_failed_import_names_the_module() -> None:
     assert named("TimeoutError") is TimeoutError
     assert named("json:JSONDecodeError") is json.JSONDecodeError
     with pytest.raises(UsageError, match="'nowhere:f' cannot be imported"):

@@ -55,7 +55,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 @looped
-async def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
+async def test_published_messages_are_delivered_and_acked(client: Client) -> None:
     first = await client.publish("jobs", b"one", key="k")
     async with client.producer("jobs") as producer:
         second = await producer.publish(b"two")
@@ -135,7 +135,7 @@ async def test_a_publish_takes_no_task_of_the_other_thread(client: Client) -> No
 
 
 @looped
-async def test_what_is_wrong_with_a_publish_is_raised_where_it_is_awaited(client: Client) -> None:
+async def test_a_failed_publish_raises_at_its_await(client: Client) -> None:
     await client.publish("jobs", b"the first opens a session")
     with pytest.raises(TooLarge):
         await client.publish("jobs", b"x" * (2 << 20))
@@ -257,7 +257,7 @@ async def test_a_cancelled_wait_takes_no_message_along(client: Client) -> None:
 
 
 @looped
-async def test_what_came_for_a_cancelled_task_comes_again_at_once(client: Client) -> None:
+async def test_messages_of_a_cancelled_task_come_again_at_once(client: Client) -> None:
     """The message is there already, and the event loop has not heard of it."""
     await client.publish("jobs", b"x")
     async with client.consumer("jobs", "g") as consumer:
@@ -362,7 +362,7 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
 
 
 @looped
-async def test_what_the_end_of_the_grace_interrupts_comes_again_once_its_coroutine_has_ended(
+async def test_an_interrupted_message_comes_again_when_its_coroutine_has_ended(
     client: Client,
 ) -> None:
     stopping = asyncio.Event()

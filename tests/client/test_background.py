@@ -39,7 +39,7 @@ async def test_a_cancelled_body_is_served_to_its_end(how: str) -> None:
     assert log == ["body", "served"]
 
 
-async def test_what_a_task_begins_on_its_way_out_ends_too() -> None:
+async def test_tasks_started_by_an_ending_task_end_too() -> None:
     log: list[str] = []
     with trio.fail_after(1.0):
         async with background() as tasks:
@@ -74,7 +74,7 @@ async def test_a_task_that_fails_ends_the_body_and_the_others() -> None:
     assert log == ["served"]
 
 
-async def test_what_the_body_raises_comes_out_as_it_is() -> None:
+async def test_an_exception_of_the_body_propagates_unchanged() -> None:
     async def body() -> None:
         async with background() as tasks:
             tasks.spawn(serve, [])

@@ -36,7 +36,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "quorumq"]
 
 
-def test_what_is_published_is_delivered_and_acked(client: Client) -> None:
+def test_published_messages_are_delivered_and_acked(client: Client) -> None:
     with client.producer("jobs") as producer:
         name = producer.publish(b"one", key=b"k", headers={"n": 1})
         more = producer.publish_many([b"two", b"three"], headers={"n": 2})
@@ -79,7 +79,7 @@ def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
     assert letter.fencing_token > b.fencing_token
 
 
-def test_what_is_derived_from_a_message_is_stored_once(client: Client) -> None:
+def test_a_derived_output_is_stored_once(client: Client) -> None:
     client.create_topic("out")
     with client.producer("jobs") as producer, client.producer("out") as out:
         producer.publish(b"input")
@@ -192,7 +192,7 @@ async def spawned(client: Client, task: Callable[[], Awaitable[None]]) -> None:
     client.inner.nodes.spawn(task)
 
 
-def test_what_is_there_is_taken_without_waiting(client: Client) -> None:
+def test_ready_messages_are_taken_without_waiting(client: Client) -> None:
     client.producer("jobs").publish_many(b"%d" % number for number in range(10))
     with client.consumer("jobs", "g") as consumer:
         assert next(consumer).payload == b"0"

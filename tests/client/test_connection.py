@@ -95,7 +95,7 @@ async def test_a_connection_ends_by_itself(how: str) -> None:
             await connection.ended.wait()
 
 
-async def test_what_was_never_begun_to_be_written_was_not_sent_and_never_is() -> None:
+async def test_a_request_that_was_never_written_is_not_sent_later() -> None:
     async with started(lockstep=True) as (nursery, connection, node):
         heard: dict[str, Lost] = {}
 
@@ -167,7 +167,7 @@ async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_a
         await connection.ended.wait()
 
 
-async def test_what_still_waits_to_be_written_when_it_is_lost_was_not_sent() -> None:
+async def test_requests_queued_on_a_lost_connection_were_not_sent() -> None:
     async with started(lockstep=True) as (nursery, connection, node):
         heard: dict[str, bool] = {}
 

@@ -114,7 +114,7 @@ async def test_a_message_whose_deadline_has_passed_is_never_handed_over() -> Non
                 assert sorted(message.payload for message in again) == [b"%d" % i for i in range(10)]
 
 
-async def test_what_was_prefetched_over_a_lost_connection_is_not_handed_over_but_given_back() -> None:
+async def test_prefetched_messages_of_a_lost_connection_are_released() -> None:
     async with jobs(10) as (cluster, client), client.consumer("jobs", "g") as consumer:
         first = await take(consumer, 6)
         await trio.testing.wait_all_tasks_blocked()
@@ -128,7 +128,7 @@ async def test_what_was_prefetched_over_a_lost_connection_is_not_handed_over_but
         assert consumer.expired + consumer.given_back >= 4
 
 
-async def test_what_came_over_a_lost_connection_goes_back_though_nobody_iterates() -> None:
+async def test_messages_of_a_lost_connection_are_released_without_a_reader() -> None:
     async with jobs(10) as (cluster, client), client.consumer("jobs", "g") as consumer:
         await take(consumer, 6)
         await trio.testing.wait_all_tasks_blocked()
@@ -389,7 +389,7 @@ async def test_a_handler_that_is_started_and_not_awaited_is_bounded() -> None:
                 nursery.cancel_scope.cancel()
 
 
-async def test_who_collects_what_ran_out_before_settling_it_is_not_stuck() -> None:
+async def test_a_consumer_that_settles_after_expiry_goes_on() -> None:
     async with jobs(1, max_deliveries=2) as (_, client):
         assert len(await client.fetch("jobs", "g", hold_time=1.0)) == 1
         await trio.sleep(2.0)
@@ -426,7 +426,7 @@ async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_eve
 
 
 @pytest.mark.parametrize("turns", [0, 1])
-async def test_what_is_acked_at_once_goes_before_the_next_fetch(turns: int) -> None:
+async def test_an_immediate_ack_is_sent_before_the_next_fetch(turns: int) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
         await client.create_topic("jobs")
         async with client.consumer("jobs", "g", prefetch=1) as consumer:
@@ -441,7 +441,7 @@ async def test_what_is_acked_at_once_goes_before_the_next_fetch(turns: int) -> N
     assert order == [Fetch, *[AckRequest, Fetch] * 20]
 
 
-async def test_who_waits_for_more_and_acks_later_is_fetched_for_at_once() -> None:
+async def test_a_waiting_consumer_with_unacked_messages_is_served_at_once() -> None:
     turns = 0
 
     async def count() -> None:
@@ -544,7 +544,7 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
         assert max(after.values()) <= max(before.values())
 
 
-async def test_what_is_in_buffer_of_a_topic_that_is_deleted_is_handed_over_all_the_same() -> None:
+async def test_buffered_messages_of_a_deleted_topic_are_handed_over() -> None:
     """Whoever is fast has a buffer, and another FETCH under way, which hears of the deletion."""
     async with jobs(400) as (_, client):
         consumer = client.consumer("jobs", "g", prefetch=1000)

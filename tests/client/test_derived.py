@@ -223,7 +223,7 @@ async def test_a_conflict_that_nobody_waited_for_is_heard_when_the_producer_is_l
                 await producer.flush()
 
 
-async def test_what_is_unknown_is_unknown_and_its_retry_makes_no_second() -> None:
+async def test_an_unknown_output_retried_makes_no_second_message() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("out")
         messages = await inputs(client, 3)
@@ -240,7 +240,7 @@ async def test_what_is_unknown_is_unknown_and_its_retry_makes_no_second() -> Non
         assert await outputs(client) == [b"out 0", b"out 1", b"out 2"]
 
 
-async def test_what_cannot_be_is_refused_by_name() -> None:
+async def test_impossible_arguments_are_refused_by_name() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("out")
         (message,) = await inputs(client, 1)

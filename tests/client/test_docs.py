@@ -104,7 +104,7 @@ def arguments_of(method: Any) -> list[str]:
     ("name", "kind", "options"),
     [("producer", Producer, ProducerOptions), ("consumer", Consumer, ConsumerOptions)],
 )
-def test_what_makes_producers_and_consumers_names_every_argument(
+def test_factories_of_producers_and_consumers_name_every_argument(
     front: Any, name: str, kind: Any, options: Any
 ) -> None:
     """To type checkers and editors by its annotations, to people by `help`; and they are what the class takes."""
@@ -121,7 +121,7 @@ def test_what_makes_producers_and_consumers_names_every_argument(
     assert all(re.search(rf"^ +(\w+, )*{one}(, \w+)*: ", text, re.MULTILINE) for one in optional), text
 
 
-def test_what_is_not_given_is_as_help_says() -> None:
+def test_omitted_arguments_have_the_documented_defaults() -> None:
     for method, kind in ((Client.producer, Producer), (Client.consumer, Consumer)):
         text = " ".join((inspect.getdoc(method) or "").split())
         for name, one in inspect.signature(kind.__init__).parameters.items():
@@ -131,5 +131,5 @@ def test_what_is_not_given_is_as_help_says() -> None:
                 assert re.search(rf"{name}: (?:(?! \w+: ).)*{number} if not given", text), name
 
 
-def test_what_is_exported_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert all(hasattr(quorumq.client, name) for name in quorumq.client.__all__)

@@ -50,7 +50,7 @@ async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:
         assert (sorted(came), sorted(sizes)) == (sorted(ids), [1, 2])
 
 
-async def test_what_cannot_be_meant_is_refused() -> None:
+async def test_contradictory_arguments_are_refused() -> None:
     async with jobs() as (_, client):
         await client.create_topic("others")
         (name, other) = [await client.publish(topic, b"x") for topic in ("jobs", "others")]

@@ -156,7 +156,7 @@ async def test_a_rewind_to_a_time_leaves_out_what_is_before_it() -> None:
         assert len(await client.fetch("jobs", "g")) == 8
 
 
-async def test_what_is_redriven_after_a_rewind_past_it_comes_to_the_same_consumer() -> None:
+async def test_a_redrive_after_a_rewind_reaches_the_same_consumer() -> None:
     """It is of the generation that the rewind has ended, and stands."""
     async with jobs(5) as (cluster, client), client.consumer("jobs", "g", prefetch=1) as consumer:
         first = await take(consumer, 3)
@@ -299,7 +299,7 @@ async def test_a_consumer_with_a_mistyped_group_hears_so_where_the_topic_wants_g
         assert payloads(await client.fetch("jobs", "mian", max_wait=0.5)) == [0]
 
 
-async def test_what_expires_is_gone_where_the_topic_drops_it_and_the_backlog_counts_it() -> None:
+async def test_expired_messages_of_a_dropping_topic_are_counted_as_dropped() -> None:
     async with jobs(ttl=60.0, on_expiry="drop") as (_, client):
         await client.create_group("jobs", "g")
         await publish(client, 3)

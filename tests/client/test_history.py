@@ -220,7 +220,7 @@ async def test_a_complete_listing_says_that_it_came_to_its_end(letters: int) -> 
     assert bool(shown) == bool([row for row in listed if row["spans"]])
 
 
-async def test_what_is_derived_from_what_is_written_before_it_is_published() -> None:
+async def test_inputs_of_an_output_are_written_before_its_publish() -> None:
     file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs")

@@ -87,7 +87,7 @@ def test_the_frame_is_the_innermost_without_its_line() -> None:
         ("took 1.5s", "took <n>s"),
     ],
 )
-def test_what_differs_from_message_to_message_is_taken_out(text: str, expected: str) -> None:
+def test_varying_parts_are_removed_from_a_fingerprint(text: str, expected: str) -> None:
     assert normalised(text) == expected
 
 

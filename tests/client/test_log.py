@@ -32,19 +32,19 @@ def test_one_line_of_a_kind_in_ten_seconds_and_the_next_says_how_many_were_betwe
     assert lines(caplog, logging.WARNING) == ["two"]
 
 
-def test_what_it_remembers_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_memory_of_a_log_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     log = Log(lambda: 0.0)
     for number in range(KINDS_MAX + 10):
         log.warning(number, "x")
     assert len(log._said) == KINDS_MAX
 
 
-def test_what_is_not_listened_to_costs_nothing() -> None:
+def test_a_disabled_level_costs_nothing() -> None:
     log = Log(lambda: 1 / 0)
     log.info("a", "x")
 
 
-async def test_what_a_consumer_gives_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_messages_released_by_a_consumer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "quorumq.client")
     async with fake_cluster() as cluster, connected(cluster) as client:
         await publish(client, 20)
@@ -59,7 +59,7 @@ async def test_what_a_consumer_gives_back_is_said(caplog: pytest.LogCaptureFixtu
         ]
 
 
-async def test_what_a_consumer_leaves_unsettled_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_messages_left_unsettled_by_a_consumer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await publish(client, 20)
         async with client.consumer("jobs", "g", hold_time=7.0) as consumer:
@@ -83,7 +83,7 @@ async def test_a_consumer_that_leaves_nothing_says_nothing(caplog: pytest.LogCap
         assert lines(caplog, logging.WARNING) == []
 
 
-async def test_what_cannot_be_given_back_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_release_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await publish(client, 20)
         cluster.answer = failing("usage", times=1_000, of=LeaveRequest)

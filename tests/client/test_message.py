@@ -31,7 +31,7 @@ def test_an_id_is_read_back(
 
 
 @pytest.mark.parametrize("text", ["", "jobs/0/a.1.2.3/4", "00/0/a.1.0000000000000002.3/4", "x" * 500])
-def test_what_is_no_id_is_named(text: str) -> None:
+def test_a_text_that_is_no_id_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="not a message id"):
         MessageId.parse(text)
 

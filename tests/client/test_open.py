@@ -25,7 +25,7 @@ async def opened(cluster: FakeCluster, nursery: trio.Nursery, **options: Any) ->
     )
 
 
-async def test_what_was_sent_is_stored_when_it_is_closed_and_the_nursery_ends() -> None:
+async def test_sent_messages_are_stored_when_client_and_nursery_end() -> None:
     async with fake_cluster() as cluster:
         with trio.fail_after(5.0):
             async with trio.open_nursery() as nursery:
@@ -79,7 +79,7 @@ async def test_it_ends_with_its_nursery() -> None:
             await client.publish("jobs", b"1")
 
 
-async def test_who_cannot_connect_raises_as_connect_does() -> None:
+async def test_a_failed_open_raises_as_connect_does() -> None:
     async with fake_cluster() as cluster, trio.open_nursery() as nursery:
         cluster.refuse.update(cluster.addresses)
         with pytest.raises(TooFewReplicas, match="connecting"):

@@ -260,7 +260,7 @@ async def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing() -> Non
 
 
 @pytest.mark.parametrize("code", ["outcome-unknown", "not-stored", "too-few-replicas", "storage-full"])
-async def test_what_may_do_later_is_tried_again(code: str) -> None:
+async def test_a_retryable_failure_is_tried_again(code: str) -> None:
     async with jobs() as (cluster, client):
         cluster.answer = failing(code, times=7, of=Publish)
         async with client.producer("jobs") as producer:
@@ -349,7 +349,7 @@ async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch
         assert any(f"{4 - heard} messages" in note for note in caught.value.__notes__)
 
 
-async def test_what_a_task_waits_for_while_the_producer_is_left_is_raised_there_alone() -> None:
+async def test_a_task_waiting_in_a_closed_producer_alone_gets_its_error() -> None:
     async with jobs() as (cluster, client):
         heard: list[BaseException] = []
 
@@ -399,7 +399,7 @@ async def test_a_closed_producer_id_fails_its_batches_and_the_next_go_under_a_ne
 
 
 @pytest.mark.parametrize("first_answer", ["lost", "outcome-unknown"])
-async def test_what_an_earlier_attempt_may_have_stored_is_not_called_refused(first_answer: str) -> None:
+async def test_a_batch_that_may_be_stored_is_not_reported_as_refused(first_answer: str) -> None:
     """Told that its session was closed before it was stored, the application would publish it a second time."""
     async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
@@ -449,7 +449,7 @@ async def test_a_message_every_other_day_comes_through() -> None:
             assert (second.producer_id != first.producer_id, second.seq) == (True, 0)
 
 
-async def test_what_waited_for_room_while_the_session_was_closed_goes_under_the_next_one() -> None:
+async def test_messages_blocked_while_a_session_closes_use_the_next_session() -> None:
     async with jobs() as (cluster, client):
         async with client.producer("jobs", batch_bytes=1, buffer_bytes=1) as producer:
             first = await producer.publish(b"0")

@@ -62,9 +62,7 @@ def test_replies_come_in_any_order_and_in_any_chunks() -> None:
         (m.CreateTopic("jobs", 1 << 70), "CreateTopic cannot be sent: .*64 bits"),
     ],
 )
-def test_what_cannot_be_written_is_the_callers_mistake_and_uses_no_number(
-    request_: m.ClientRequest, says: str
-) -> None:
+def test_an_unencodable_request_raises_and_uses_no_number(request_: m.ClientRequest, says: str) -> None:
     protocol = welcomed()
     with pytest.raises(UsageError, match=says):
         protocol.request(request_)
@@ -138,7 +136,7 @@ def test_a_request_over_a_limit_uses_up_no_number() -> None:
     assert protocol.request(m.StatusRequest())[0] == 2
 
 
-def test_what_a_newer_node_says_unreachable_is_skipped() -> None:
+def test_an_unsolicited_message_of_a_newer_node_is_skipped() -> None:
     protocol = welcomed()
     assert protocol.receive(reply(m.LeaveReply(), 0)) == []
 

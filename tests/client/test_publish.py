@@ -42,7 +42,7 @@ def sizes(cluster: FakeCluster) -> list[int]:
 
 
 @pytest.mark.e2e
-def test_what_was_awaited_is_stored_though_the_process_dies() -> None:
+def test_an_awaited_publish_survives_the_process() -> None:
     programs = {
         "trio": """
 import os, sys, trio
@@ -273,7 +273,7 @@ async def test_one_that_may_still_be_waited_for_is_raised_there_or_once_it_is_le
         await producer.publish(b"6")
 
 
-async def test_who_cancels_a_publish_has_chosen_not_to_hear() -> None:
+async def test_a_cancelled_publish_is_not_reported() -> None:
     async with fake_cluster() as cluster, connected(cluster, timeout=2.0, attempt_timeout=1.0) as client:
         await client.publish("jobs", b"0")
         cluster.mute.update("abc")
@@ -330,7 +330,7 @@ async def test_not_more_than_the_buffer_is_read_ahead() -> None:
         cluster.mute.clear()
 
 
-async def test_what_is_wrong_in_itself_is_left_out_and_named() -> None:
+async def test_an_invalid_message_is_left_out_and_named() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         wrong: Any = ["text", b"x" * (1 << 20), NewMessage(b"d", ttl=-1.0)]
         with pytest.raises(NotAllStored, match="2 messages to 'jobs' are stored") as caught:
@@ -344,7 +344,7 @@ async def test_what_is_wrong_in_itself_is_left_out_and_named() -> None:
         assert await payloads(client) == [b"a", b"b"]
 
 
-async def test_where_no_node_is_left_it_says_what_is_stored() -> None:
+async def test_an_unreachable_cluster_leaves_a_list_of_stored_messages() -> None:
     async with jobs() as (cluster, client):
         producer = client.producer("jobs", timeout=2.0)
         await producer.publish(b"0")
@@ -377,7 +377,7 @@ async def test_nothing_is_taken_of_a_topic_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("front", ["trio", "blocking"])
-def test_what_the_messages_raise_comes_out_when_those_before_are_stored(front: str) -> None:
+def test_an_exception_of_the_iterable_is_raised_after_earlier_messages_are_stored(front: str) -> None:
     wrong: Any = "text"
 
     def messages() -> Iterator[bytes]:
@@ -443,7 +443,7 @@ async def test_json_and_keys_of_text() -> None:
             other.json()
 
 
-async def test_what_is_no_json_is_not_taken() -> None:
+async def test_values_outside_json_are_refused() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         with pytest.raises(TypeError, match="payload or json=, and neither"):
             await client.publish("jobs")
@@ -466,7 +466,7 @@ async def test_a_key_of_text_has_the_partition_of_its_bytes() -> None:
 # ------------------------------------------------------------------------------------ logging
 
 
-async def test_what_nobody_waits_for_is_logged_when_it_is_given_up_and_not_for_each_message(
+async def test_unawaited_messages_that_fail_are_logged_together(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
@@ -539,14 +539,14 @@ async def test_failover_is_logged_once_a_node_and_not_for_each_request(
 # ----------------------------------------------------------------------------- one base class
 
 
-def test_what_passes_has_one_base_class() -> None:
+def test_errors_that_pass_have_one_base_class() -> None:
     passing = [NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, HoldLost]
     assert all(issubclass(each, Transient) for each in passing)
     assert not issubclass(UsageError, Transient)
     assert not issubclass(Transient, UsageError)
 
 
-def test_what_may_be_stored_is_no_kind_of_what_is_not() -> None:
+def test_outcome_unknown_is_no_subclass_of_not_stored() -> None:
     """F6a: ``except (NotStored, TooFewReplicas)`` in front took what may be stored for what is not."""
     assert not issubclass(OutcomeUnknown, TooFewReplicas)
     assert not issubclass(TooFewReplicas, OutcomeUnknown)
@@ -599,7 +599,7 @@ async def test_a_publish_has_a_time_of_its_own_and_says_whether_it_was_sent() ->
         assert trio.current_time() - began < 3.5
 
 
-async def test_what_has_no_turn_in_its_time_is_never_sent() -> None:
+async def test_a_batch_without_a_turn_before_its_timeout_is_never_sent() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs", partitions=1)
         async with client.producer("jobs", in_flight=1) as producer:

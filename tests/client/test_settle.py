@@ -108,7 +108,7 @@ async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together
         assert {message.outcome for message in messages} == {Outcome.ACKED}
 
 
-async def test_what_is_to_be_repeated_is_raised_before_what_never_will_be() -> None:
+async def test_a_retryable_failure_is_raised_before_a_final_one() -> None:
     """Who treats a lost hold as the end of the matter would else take the other message as rejected."""
     async with held(2) as (cluster, client, (lost, kept)):
         await lost.reject(60.0)
@@ -254,7 +254,7 @@ async def test_a_cancelled_ack_may_happen_and_hangs_nobody() -> None:
 # ---------------------------------------------------------------------------- reject, letters
 
 
-async def test_who_still_waits_when_the_client_is_closed_hears_of_it() -> None:
+async def test_waiters_get_an_error_when_the_client_is_closed() -> None:
     heard: dict[str, BaseException | None] = {}
 
     async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
@@ -442,7 +442,7 @@ async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
         assert first.sent_at == pytest.approx(3.0, abs=0.01)
 
 
-async def test_what_an_extension_fails_with_is_not_what_an_ack_at_the_same_time_hears() -> None:
+async def test_a_failed_extension_leaves_a_simultaneous_ack_alone() -> None:
     async with held(1) as (cluster, _, (message,)):
         cluster.mute.add("a")
         async with trio.open_nursery() as nursery:

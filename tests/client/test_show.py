@@ -84,7 +84,7 @@ async def test_histories_tell_each_delivery_in_order(tmp_path: Path) -> None:
     assert lines[-1].startswith("client:x ack of g · outcome acked")
 
 
-async def test_who_does_not_answer_is_named_and_what_cannot_be_shown_is_refused() -> None:
+async def test_silent_nodes_are_named_and_impossible_requests_refused() -> None:
     async with jobs() as (cluster, client):
         await client.create_topic("others")
         await publish(client, 1)

@@ -63,7 +63,7 @@ def test_the_handler_of_a_server_is_left_alone_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize("signals", [None, True])
-def test_what_is_ignored_stays_so(signals: bool | None) -> None:
+def test_an_ignored_signal_stays_ignored(signals: bool | None) -> None:
     heard: list[Any] = []
     signal.signal(INT, signal.SIG_IGN)
     with hearing(heard, signals=signals):
@@ -104,7 +104,7 @@ def test_several_pools_hear_it_whichever_ends_first() -> None:
     assert signal.getsignal(TERM) is signal.SIG_DFL
 
 
-def test_who_takes_the_place_meanwhile_keeps_it_and_what_they_put_back_later_is_not_ours() -> None:
+def test_a_handler_installed_meanwhile_stays_installed() -> None:
     heard: list[Any] = []
     servers: list[int] = []
     mine: list[int] = []

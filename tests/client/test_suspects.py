@@ -94,7 +94,7 @@ async def work(
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
-async def test_what_ran_out_comes_again_when_nothing_else_is_in_hand(concurrency: int) -> None:
+async def test_an_expired_message_comes_again_to_an_idle_worker(concurrency: int) -> None:
     """A message that takes its process along would else take along all that is beside it."""
     async with with_suspects(5, 35) as (_, client):
         await trio.sleep(RUNS_OUT_S)
@@ -132,7 +132,7 @@ def mixed(count: int) -> float:
     return 0.5 * count if count <= 16 else 8.0
 
 
-async def test_of_several_workers_one_makes_room() -> None:
+async def test_only_one_worker_drains_for_a_suspect() -> None:
     async with with_suspects(1, 100) as (cluster, client), connected(cluster) as other:
         log = Log(warm=RUNS_OUT_S)
         with trio.move_on_after(30.0):
@@ -203,7 +203,7 @@ async def test_whoever_reads_gets_suspects_however_it_reads(
         assert log.done > 30
 
 
-async def test_who_keeps_what_it_has_is_not_stuck_and_asked_again_less_often() -> None:
+async def test_a_worker_that_keeps_its_messages_is_asked_less_often() -> None:
     async with with_suspects(1, 20) as (_, client):
         async with client.consumer("jobs", "g", hold_time=5.0) as consumer:
             kept = await consumer.take(20)
@@ -223,7 +223,7 @@ async def test_who_keeps_what_it_has_is_not_stuck_and_asked_again_less_often() -
         assert all(message.attempt == 1 for message in kept)
 
 
-async def test_what_comes_from_elsewhere_is_not_beside_a_suspect() -> None:
+async def test_a_suspect_is_never_delivered_beside_other_messages() -> None:
     """Topics have FETCHes of their own: the one brings a suspect, the other brings first-timers all the time."""
     async with with_suspects(3, 50) as (_, client):
         await client.create_topic("others")
@@ -247,7 +247,7 @@ async def test_what_comes_from_elsewhere_is_not_beside_a_suspect() -> None:
         assert log.done > 40
 
 
-async def test_who_made_room_for_a_suspect_whose_topic_is_deleted_fetches_ahead_again() -> None:
+async def test_a_worker_drained_for_a_deleted_suspect_prefetches_again() -> None:
     """It waited for nothing to be in hand; what it then asked for is not there."""
     async with with_suspects(1, 0) as (cluster, client):
         await client.create_topic("others")

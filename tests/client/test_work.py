@@ -64,7 +64,7 @@ async def letters(client: Client) -> list[Any]:
 # ---------------------------------------------------------------------------------- verdicts
 
 
-async def test_what_returns_is_acked_and_so_many_run_at_once() -> None:
+async def test_returning_handlers_ack_and_run_within_the_concurrency() -> None:
     async with jobs(20) as (_, client):
         running = most = 0
 
@@ -145,7 +145,7 @@ async def test_without_a_backoff_of_its_topic_a_message_waits_twice_as_long_each
         assert all(least <= wait < least + 0.5 for least, wait in zip((1, 2, 4), waits, strict=True)), waits
 
 
-async def test_what_the_cluster_could_not_do_for_a_handler_is_tried_again() -> None:
+async def test_a_handler_that_met_a_cluster_error_runs_again() -> None:
     async with jobs(1) as (_, client):
 
         async def handler(message: Message) -> None:
@@ -192,7 +192,7 @@ async def test_the_hold_is_kept_for_as_long_as_the_handler_runs() -> None:
         assert len(cluster.of(ExtendRequest)) > 10
 
 
-async def test_what_the_handler_settles_itself_stays_as_it_is() -> None:
+async def test_a_message_settled_by_its_handler_stays_settled() -> None:
     async with jobs(3) as (cluster, client):
 
         async def handler(message: Message) -> None:
@@ -590,7 +590,7 @@ async def test_a_pool_that_starts_in_an_outage_begins_when_it_is_over() -> None:
         assert worked[0].done == 1
 
 
-async def test_what_can_never_work_is_raised_as_it_is() -> None:
+async def test_an_error_that_can_never_pass_is_raised_unchanged() -> None:
     async with jobs(0) as (_, client):
         for wrong, said in [
             ({"handler": "work"}, "the handler is 'work'"),
@@ -680,7 +680,7 @@ def test_a_thousand_poison_messages_cost_ten_minutes_at_most_and_other_failures_
     assert not any(fuse.died(type(f"Kind{number}", (Exception,), {})("no"), 0.0) for number in range(3000))
 
 
-async def test_what_is_acked_after_its_hold_is_late_and_a_loop_that_stood_is_named(
+async def test_an_ack_after_the_hold_is_late_and_a_blocked_loop_is_named(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """F3: a handler that blocks the loop had its message done twice, and was told "done"."""

@@ -137,7 +137,7 @@ def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() ->
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_was_seen_of_a_node_is_durable_before_it_is_welcome(again: bool) -> None:
+def test_an_incarnation_is_durable_before_its_welcome(again: bool) -> None:
     cluster = Cluster()
     core = cluster.nodes["a"]
     hello = cluster.nodes["b"].hello(cluster.now)

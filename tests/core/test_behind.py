@@ -88,7 +88,7 @@ def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPat
     assert replica_of(cluster).group(group).records.count(Kind.SKIPPED) == 3000
 
 
-def test_who_comes_when_all_is_taken_does_not_look_at_all_that_it_reads(
+def test_waiting_fetches_with_nothing_ready_examine_few_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(**QUIET)
@@ -177,7 +177,7 @@ def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> Non
     assert cluster.time - began >= (300 * 30 / limits.LOOKS_PER_STEP - 2) * limits.COSTLY_PAUSE_S
 
 
-def test_what_a_batch_of_many_sessions_costs_many_groups_is_done_with_pauses() -> None:
+def test_a_batch_of_many_sessions_is_processed_in_steps() -> None:
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for number in range(32):

@@ -76,7 +76,7 @@ def test_over_a_boot_the_time_of_day_counts_and_is_doubted_where_it_moved() -> N
         assert batch.born == pytest.approx(cluster.time - 3600, abs=0.01)
 
 
-def test_of_two_boots_what_is_older_is_doubted_where_the_time_of_day_moved_since() -> None:
+def test_ages_of_an_earlier_boot_are_uncertain_after_a_clock_change() -> None:
     cluster = booted()
     publish_first(cluster, ttl_ms=10_000)
     restarted(cluster, 0, boot=True)
@@ -125,7 +125,7 @@ def test_starts_of_a_copy_with_the_same_count_say_nothing() -> None:
     wall_ms=st.integers(0, 2 * 10**12),
     start=st.integers(0, 5),
 )
-def test_what_passed_is_never_negative_and_exact_within_a_boot(
+def test_elapsed_time_is_never_negative_and_exact_within_a_boot(
     mono: float, mono_ms: int, wall: int, wall_ms: int, start: int
 ) -> None:
     state = PLAIN.nodes["a"].state

@@ -43,7 +43,7 @@ def counts(cluster: Cluster, node: str = "a") -> tuple[int, int, int]:
     return part.ready, part.dying, part.dead
 
 
-def test_what_is_out_of_deliveries_is_buried_though_nobody_reads() -> None:
+def test_an_exhausted_message_dies_without_a_reader() -> None:
     cluster = Cluster()
     published(cluster, 300, max_deliveries=1)
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_what_is_out_of_deliveries_is_buried_though_nobody_reads() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_what_is_too_old_is_buried_though_nobody_reads(own: bool) -> None:
+def test_an_expired_message_dies_without_a_reader(own: bool) -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 0, ttl_s=0.0 if own else MINUTE_S)
     cluster.ask("a", fetch())
@@ -71,7 +71,7 @@ def test_what_is_too_old_is_buried_though_nobody_reads(own: bool) -> None:
 
 
 @pytest.mark.parametrize("reader", [False, True])
-def test_what_is_too_old_is_dropped_where_the_topic_says_so(reader: bool) -> None:
+def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> None:
     """With the setting by CREATE, or by ALTER; what is out of deliveries is a dead letter there as well."""
     cluster = Cluster()
     settings = {} if reader else {"on_expiry": "drop"}
@@ -105,7 +105,7 @@ def test_an_answer_to_an_expiry_that_is_none_is_refused_by_name() -> None:
     assert (reply.code, "on_expiry is ''" in reply.detail) == ("usage", True)
 
 
-def test_what_is_too_old_costs_who_asks_for_one_message_no_round_each() -> None:
+def test_expired_messages_cost_a_fetch_no_round_each() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 100, ttl_s=MINUTE_S)
     cluster.advance(59.0)
@@ -164,7 +164,7 @@ def test_after_a_start_whose_time_of_day_moved_the_others_say_what_is_too_old(re
     assert counts(cluster, "b") == (0, 0, 3), "nobody contradicts"
 
 
-def test_what_is_out_of_deliveries_is_a_dead_letter_at_once() -> None:
+def test_an_exhausted_message_is_a_dead_letter_at_once() -> None:
     cluster = Cluster()
     published(cluster, 3, max_deliveries=1)
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 3
@@ -172,7 +172,7 @@ def test_what_is_out_of_deliveries_is_a_dead_letter_at_once() -> None:
     assert counts(cluster) == (0, 0, 3)
 
 
-def test_what_is_dying_is_no_bodys_after_a_restart_either() -> None:
+def test_a_dying_message_is_not_delivered_after_a_restart() -> None:
     cluster = Cluster(hold_time_max=5.0)
     published(cluster, 3, max_deliveries=1)
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 3

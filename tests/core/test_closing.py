@@ -104,7 +104,7 @@ def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
     assert closed(cluster) == [1, 1, 1]
 
 
-def test_what_one_replica_had_stored_before_its_promise_still_reaches_the_others() -> None:
+def test_a_batch_stored_before_the_closing_promise_reaches_all_replicas() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster)
     drained(cluster)
@@ -194,7 +194,7 @@ def test_a_derived_producer_id_is_never_closed(ask: bool) -> None:
     assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, producer_id, 1, [b"y"]))), PublishReply)
 
 
-def test_what_anti_entropy_brings_beside_a_record_that_conflicts_is_stored() -> None:
+def test_a_synced_batch_beside_a_conflicting_record_is_stored() -> None:
     """Outputs derived anew with other bytes: one record conflicts, and the next one is missing here."""
     cluster = Cluster()
     topic = cluster.topic()
@@ -229,7 +229,7 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     )
 
 
-def test_what_one_replica_keeps_of_a_session_that_is_closed_is_not_refused() -> None:
+def test_a_batch_kept_by_one_replica_of_a_closed_session_is_accepted() -> None:
     """Its copy spreads and is delivered: who heard `session-closed` would publish it a second time."""
     cluster = Cluster()
     topic, producer_id = published(cluster, 1)

@@ -239,7 +239,7 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
 
 
 @pytest.mark.parametrize("limit", ["max_messages", "max_bytes"])
-def test_what_earlier_rounds_of_a_fetch_won_counts_against_its_limits(limit: str) -> None:
+def test_messages_won_in_earlier_rounds_count_against_the_limits_of_a_fetch(limit: str) -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 3)
     (replica,) = cluster.nodes["a"].replicas.values()

@@ -77,7 +77,7 @@ def filled(cluster: Cluster, topic: Topic, node: str) -> None:
 # ---------------------------------------------------------------------- conflicts destroy nothing
 
 
-def test_what_was_refused_to_a_node_that_had_not_heard_destroys_nothing() -> None:
+def test_a_refusal_to_an_uninformed_node_destroys_nothing() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: (
         to == "a" and sender != "a" and isinstance(message, PutTopic | SyncTopics)
@@ -207,7 +207,7 @@ def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_
     )
 
 
-def test_what_was_accepted_by_a_majority_is_what_the_next_creation_finds() -> None:
+def test_the_next_creation_finds_the_value_that_a_majority_accepted() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
     silent = cluster.drop
@@ -230,7 +230,7 @@ def test_what_was_accepted_by_a_majority_is_what_the_next_creation_finds() -> No
     assert cluster.nodes["c"].topic_named("jobs").rf == 1  # type: ignore[union-attr]
 
 
-def test_what_a_producer_makes_is_made_to_order_by_the_first_who_orders_it() -> None:
+def test_a_topic_made_by_a_producer_takes_the_first_explicit_settings() -> None:
     cluster = Cluster()
     first = created(cluster.ask("a", CreateTopic("jobs", implicit=True)))
     assert (first.born, first.partitions) == (1, 1)
@@ -241,7 +241,7 @@ def test_what_a_producer_makes_is_made_to_order_by_the_first_who_orders_it() -> 
     assert created(cluster.ask("c", CreateTopic("jobs", implicit=True))) == made
 
 
-def test_of_two_who_order_at_once_what_a_producer_made_nobody_hears_conflict_for_what_is_served() -> None:
+def test_two_simultaneous_creations_of_an_implicit_topic_do_not_conflict() -> None:
     cluster = Cluster()
     cluster.ask("a", CreateTopic("jobs", implicit=True))
     late: list[tuple[str, str, object]] = []
@@ -311,7 +311,7 @@ def of_others(cluster: Cluster) -> Topic | None:
     return cluster.nodes["d"].topic_named("jobs")
 
 
-def test_what_an_acceptor_accepted_survives_its_restart() -> None:
+def test_an_accepted_value_survives_a_restart_of_the_acceptor() -> None:
     cluster = Cluster(5, hold_time_max=1.0)
     topic = half_chosen(cluster)
     cluster.kill("b")
@@ -319,7 +319,7 @@ def test_what_an_acceptor_accepted_survives_its_restart() -> None:
     assert of_others(cluster) == topic
 
 
-def test_what_an_acceptor_accepted_is_in_its_snapshot() -> None:
+def test_an_accepted_value_is_in_the_snapshot_of_the_acceptor() -> None:
     cluster = Cluster(5, hold_time_max=1.0)
     topic = half_chosen(cluster)
     snapshot = cluster.nodes["b"].snapshot(cluster.now)
@@ -329,7 +329,7 @@ def test_what_an_acceptor_accepted_is_in_its_snapshot() -> None:
     assert of_others(cluster) == topic
 
 
-def test_what_a_wiped_acceptor_had_accepted_is_told_by_the_others() -> None:
+def test_a_wiped_acceptor_learns_its_accepted_value_from_peers() -> None:
     """By c, to which it is no register."""
     cluster = Cluster(5, hold_time_max=1.0)
     topic = half_chosen(cluster)
@@ -342,7 +342,7 @@ def test_what_a_wiped_acceptor_had_accepted_is_told_by_the_others() -> None:
     assert of_others(cluster) == topic
 
 
-def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
+def test_a_wiped_acceptor_learns_its_promise_from_peers() -> None:
     """An ACCEPT that is late by a wipe must not pass an acceptor that has promised otherwise."""
     cluster = Cluster(5, hold_time_max=1.0)
     late: list[tuple[str, str, object]] = []
@@ -376,7 +376,7 @@ def test_what_a_wiped_acceptor_had_promised_is_told_by_the_others() -> None:
 
 
 @pytest.mark.parametrize("order", ["ac", "ca"])
-def test_of_two_values_that_were_accepted_the_one_under_the_higher_ballot_is_proposed_again(
+def test_the_accepted_value_of_the_higher_ballot_is_proposed_again(
     order: str,
 ) -> None:
     """a alone has accepted its own; c, d and e have accepted e's, under a higher ballot: that is chosen."""

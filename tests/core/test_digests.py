@@ -172,7 +172,7 @@ class Work:
 
 
 @pytest.mark.parametrize("count", [100, 8000])
-def test_what_is_idle_is_not_looked_at(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_partitions_are_not_examined(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _ = filled(count)
     work = Work(monkeypatch)
     cluster.drop = work.hear
@@ -200,7 +200,7 @@ def test_one_producer_id_that_differs_costs_its_path(monkeypatch: pytest.MonkeyP
     assert work.said <= 6 + 8 * 4 * 16
 
 
-def test_of_offers_that_wait_the_newest_is_answered() -> None:
+def test_the_newest_of_several_waiting_digests_is_answered() -> None:
     cluster, topic = filled(10)
     core = cluster.nodes["b"]
     (replica,) = core.replicas.values()

@@ -101,7 +101,7 @@ ASKED: dict[str, tuple[Capacity, Callable[[World], Any]]] = {
 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("name", ASKED)
-def test_what_is_done_in_which_room(name: str, room: Capacity) -> None:
+def test_each_request_has_its_limit_of_disk_space(name: str, room: Capacity) -> None:
     last, ask = ASKED[name]
     world = World()
     world.fill(room)
@@ -143,7 +143,7 @@ def test_holds_run_out_in_every_room_and_attempts_are_counted_while_they_can_be_
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_what_is_out_of_deliveries_is_buried_while_an_ack_can_be_written(room: Capacity) -> None:
+def test_an_exhausted_message_dies_while_an_ack_can_be_written(room: Capacity) -> None:
     cluster = Cluster()
     published(cluster, 1, max_deliveries=1)
     cluster.ask("a", fetch(hold_time=1.0))

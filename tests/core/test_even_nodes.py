@@ -47,7 +47,7 @@ def test_half_of_the_nodes_changes_nothing(size: int) -> None:
 
 
 @pytest.mark.parametrize("other", ["a", "b", "c"])
-def test_what_three_of_four_have_any_two_find(other: str) -> None:
+def test_any_two_of_four_nodes_find_a_value_of_three(other: str) -> None:
     cluster = Cluster(4)
     cluster.drop = lambda sender, to, message: "d" in (sender, to) and sender != to
     cluster.topic()

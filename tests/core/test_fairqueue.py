@@ -32,7 +32,7 @@ def test_callers_have_turns_and_each_is_served_in_order() -> None:
     assert "".join(served) == "axpbqcd"
 
 
-def test_who_has_many_connections_has_no_more_turns_than_who_has_one() -> None:
+def test_a_client_with_many_connections_has_no_more_turns() -> None:
     queue: FairQueue[str] = FairQueue()
     for number in range(50):
         for work in "ab":
@@ -50,7 +50,7 @@ def test_who_has_many_connections_has_no_more_turns_than_who_has_one() -> None:
     queue.check()
 
 
-def test_what_has_a_key_waits_once_and_can_be_called_off() -> None:
+def test_work_with_a_key_is_queued_once_and_can_be_cancelled() -> None:
     queue: FairQueue[str] = FairQueue()
     queue.put(1, 5, "a", 7)
     queue.put(1, 5, "again", 7)
@@ -71,7 +71,7 @@ CHEAP = {m.Hello, m.OpenSession, m.Publish, m.DeclareSurvivors}
 """Begin little, or cost as much as they have bytes."""
 
 
-def test_of_every_request_it_is_said_what_it_costs() -> None:
+def test_every_request_has_a_cost() -> None:
     assert {*costs.COSTS} | CHEAP == {*get_args(m.ClientRequest)}
     assert not {*costs.COSTS} & CHEAP
 
@@ -104,7 +104,7 @@ def wide(partitions: int = 200) -> Cluster:
         (m.PurgeRequest("jobs", 0, "g"), limits.COSTLY_PER_STEP),
     ],
 )
-def test_what_a_request_costs_is_known_before_it_is_looked_at(request_: Any, cost: int) -> None:
+def test_the_cost_of_a_request_is_known_before_it_is_examined(request_: Any, cost: int) -> None:
     catalogue = wide().nodes["a"].catalogue
     assert costs.COSTS[type(request_)](catalogue, request_) == cost
 
@@ -183,7 +183,7 @@ def test_many_requests_of_many_receipts_are_many_steps(step: str, monkeypatch: p
     assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
-def test_who_asks_for_one_thing_waits_for_one_thing_of_the_other() -> None:
+def test_a_client_with_one_request_waits_for_one_of_the_other_client() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 30, caller=1)
     (one,) = send(cluster, [fetch()], caller=2)
@@ -194,7 +194,7 @@ def test_who_asks_for_one_thing_waits_for_one_thing_of_the_other() -> None:
     wait_for(cluster, many)
 
 
-def test_what_is_cheap_waits_for_nothing() -> None:
+def test_a_cheap_request_does_not_wait() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 30)
     before = sum(key in cluster.replies for key in many)
@@ -209,7 +209,7 @@ def test_what_is_cheap_waits_for_nothing() -> None:
     wait_for(cluster, many)
 
 
-def test_who_is_never_left_alone_serves_what_is_costly_all_the_same() -> None:
+def test_a_busy_node_still_serves_costly_requests() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 10)
     steps = 0
@@ -267,7 +267,7 @@ def test_a_pause_follows_from_how_long_the_share_before_it_took_with_all_that_th
     assert cluster.time - began <= 12 * limits.COSTLY_PAUSE_S, "a long one counts once"
 
 
-def test_what_waits_for_its_turn_can_be_called_off() -> None:
+def test_a_queued_request_can_be_cancelled() -> None:
     cluster = wide(limits.PARTITIONS_MAX)
     many = send(cluster, [fetch()] * 5)
     waiting = [key for key in many if key not in cluster.replies]
@@ -279,7 +279,7 @@ def test_what_waits_for_its_turn_can_be_called_off() -> None:
     assert not core.context.requests
 
 
-def test_what_has_begun_goes_on_to_its_end_although_its_client_is_gone() -> None:
+def test_a_started_request_finishes_without_its_client() -> None:
     cluster, got = by_one_each(300)
     keys = send(cluster, [m.AckRequest(got)] * 2)
     cluster.feed("a", *(Gone(key) for key in keys))
@@ -291,7 +291,7 @@ def test_what_has_begun_goes_on_to_its_end_although_its_client_is_gone() -> None
     assert receipts(cluster.ask("b", fetch())) == ()
 
 
-def test_who_gives_back_much_again_and_again_waits_for_that_himself() -> None:
+def test_a_client_that_releases_much_delays_only_itself() -> None:
     cluster, got = by_one_each(500)
     costly, under_way = cluster.nodes["a"].context.costly, 4
     keys: list[int] = []
@@ -329,7 +329,7 @@ def test_a_fetch_of_a_peer_has_its_turn_and_can_be_called_off(monkeypatch: pytes
     assert not a.context.requests
 
 
-def test_what_is_published_reaches_those_that_wait_for_much() -> None:
+def test_a_publish_reaches_clients_with_many_waiting_requests() -> None:
     cluster = wide(64)
     keys = send(cluster, [fetch(wait=1.0, most=1)] * 40)
     cluster.advance(0.2)

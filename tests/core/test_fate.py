@@ -258,7 +258,7 @@ TestFateMachine = FateMachine.TestCase
 TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-def test_of_two_letters_of_one_death_a_replica_keeps_that_of_the_lower_ballot() -> None:
+def test_the_death_of_the_lower_ballot_is_kept() -> None:
     facts = GroupView("g", MIN_BALLOT, ClosedSessions()).facts(0.0)
     first, second = (Record(0, 0, Kind.DEAD, letter(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):

@@ -37,7 +37,7 @@ def suspects(reply: object) -> list[bool]:
     return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
 
 
-def test_what_is_named_comes_once_and_nothing_else() -> None:
+def test_named_messages_come_once_and_no_others() -> None:
     cluster = Cluster()
     _, producer_id = published(cluster)
     named = (
@@ -123,7 +123,7 @@ def test_many_that_are_apart_come_in_several_answers() -> None:
         (by_id(SOME)._replace(max_wait=0.5), "must be 0"),
     ],
 )
-def test_what_names_too_much_is_refused(request_: Fetch, says: str) -> None:
+def test_a_fetch_of_too_many_names_is_refused(request_: Fetch, says: str) -> None:
     cluster = Cluster()
     published(cluster, 1)
     answer = cluster.ask("a", request_)

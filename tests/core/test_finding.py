@@ -94,7 +94,7 @@ Ask = Callable[[Cluster, Topic], object]
         ),
     ],
 )
-def test_what_was_created_is_there_at_a_node_that_has_not_heard_of_it(make: Ask, kind: type | None) -> None:
+def test_a_created_topic_is_found_at_an_uninformed_node(make: Ask, kind: type | None) -> None:
     cluster, topic = made()
     reply = cluster.ask("c", make(cluster, topic))
     assert not isinstance(reply, Failed), reply
@@ -189,7 +189,7 @@ def test_a_majority_is_enough_to_say_that_there_is_none_and_less_is_not() -> Non
     assert "'jobs' is not known to node c" in reply.detail  # type: ignore[union-attr]
 
 
-def test_of_five_nodes_three_others_are_heard_before_a_name_is_not_found() -> None:
+def test_not_found_of_five_nodes_takes_replies_of_three_others() -> None:
     cluster = Cluster(5)
     behind(cluster, "c", "d")
     cluster.topic()
@@ -234,7 +234,7 @@ def test_one_that_is_gone_is_not_answered_and_nothing_is_fetched_for_it() -> Non
     assert len(receipts(cluster.ask("a", fetch()))) == 1
 
 
-def test_what_is_known_is_asked_for_by_nobody() -> None:
+def test_a_known_topic_is_not_asked_for() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     asked: list[object] = []

@@ -303,7 +303,7 @@ def dated(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, o
         cluster.time = before
 
 
-def test_what_is_unpublished_when_it_is_asked_is_the_groups_however_it_reaches_the_replicas() -> None:
+def test_a_message_absent_at_the_question_belongs_to_the_group() -> None:
     """c has a message, of unknown outcome, that neither a nor b has; they are asked. It spreads later, and is new."""
     cluster = Cluster()
     topic, producer_id = published(cluster, 3)
@@ -316,7 +316,7 @@ def test_what_is_unpublished_when_it_is_asked_is_the_groups_however_it_reaches_t
     assert drained(cluster) == [3]
 
 
-def test_what_was_reclaimed_is_behind_a_group_from_now_on() -> None:
+def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
     """One replica retained what the others have reclaimed: nobody pulls it again for a group that is not to get it."""
     cluster = Cluster()
     topic, producer_id = published(cluster)
@@ -360,7 +360,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
     assert drained(cluster) == [4, 5]
 
 
-def test_who_finds_that_another_one_was_done_throws_away_what_it_has_found() -> None:
+def test_a_skip_that_another_one_finished_is_discarded() -> None:
     """c asks what there is; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
 
     b answers c's question behind the publish, and knows the message; c has heard nobody who has begun in its page.
@@ -484,7 +484,7 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
     assert drained(cluster) == [0, 1, 2]
 
 
-def test_what_is_left_undecided_goes_with_its_topic() -> None:
+def test_an_undecided_register_is_deleted_with_its_topic() -> None:
     cluster = Cluster(request_timeout=1.0)
     topic, _ = published(cluster, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
@@ -622,7 +622,7 @@ def test_groups_begin_once_whoever_asks_for_them_and_whatever_is_lost(seed: int)
     judged(cluster)
 
 
-def test_of_many_requests_of_one_node_one_proposes_at_a_time() -> None:
+def test_one_request_of_a_node_proposes_at_a_time() -> None:
     """Else they compete with each other: where a round trip is long, nothing is ever chosen."""
     cluster = Cluster()
     cluster.topic()

@@ -259,7 +259,7 @@ def test_a_node_without_a_replica_that_has_not_heard_is_told_by_its_legs() -> No
     assert is_not_found(cluster.replies[key])
 
 
-def test_what_is_known_of_its_readers_goes_with_the_group() -> None:
+def test_state_of_its_readers_is_deleted_with_the_group() -> None:
     cluster = Cluster()
     published(cluster)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
@@ -287,7 +287,7 @@ def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:
     assert is_not_found(cluster.replies[key])
 
 
-def test_what_comes_late_makes_no_view_and_hears_not_found() -> None:
+def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
     cluster = Cluster()
     published(cluster)
     got = receipts(cluster.ask("a", fetch(most=3)))
@@ -380,7 +380,7 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     assert spans(cluster.ask("a", fetch())) == [(10, 11)]
 
 
-def test_what_was_acked_since_stays_where_the_deletion_is_heard_of_after_it() -> None:
+def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
     """c voted for an ACK of the group that was made again, and then hears of the deletion, and then of the creation."""
     cluster = Cluster()
     published(cluster)

@@ -206,7 +206,7 @@ def test_an_ack_of_an_older_generation_that_comes_late_ends_no_delivery_of_the_n
     assert spans(cluster.ask("c", fetch())) == []
 
 
-def test_what_was_won_before_a_rewind_is_not_handed_out_after_it() -> None:
+def test_messages_won_before_a_rewind_are_not_delivered_after_it() -> None:
     cluster = Cluster()
     published(cluster)
     cluster.ask("a", fetch(most=1))
@@ -283,7 +283,7 @@ def test_an_ack_of_one_delivery_ends_no_hold_of_another_so_a_rewind_waits_for_it
     assert again.slices[0].deliveries[0].attempt == 1
 
 
-def test_what_another_delivery_acked_is_not_rejected() -> None:
+def test_a_message_acked_by_another_delivery_is_not_rejected() -> None:
     for request in (RejectRequest, lambda items: RejectRequest(items, letter=LETTER)):
         cluster = Cluster()
         published(cluster, 1)
@@ -665,7 +665,7 @@ def test_a_complete_peek_goes_page_by_page() -> None:
 # ------------------------------------------------------------------------------ too few replicas
 
 
-def test_where_too_few_replicas_can_be_reached_nobody_is_said_to_have_refused() -> None:
+def test_too_few_reachable_replicas_are_not_reported_as_a_refusal() -> None:
     """Every settling request through a node that has lost its links: its outcome is unknown, and nothing else."""
     cluster = Cluster()
     died(cluster)
@@ -777,7 +777,7 @@ def test_a_topic_may_want_its_groups_created() -> None:
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest"])
-def test_who_lacks_a_message_does_not_say_that_a_rewind_opened_it_again(start: str) -> None:
+def test_a_replica_without_a_message_does_not_report_it_as_reopened(start: str) -> None:
     """b has not got the messages: it cannot tell whether the generation covers them."""
     cluster = Cluster()
     cluster.topic()

@@ -69,7 +69,7 @@ def cost(step: str, sections: int) -> int:
 
 
 @pytest.mark.parametrize("step", ["hold", "ack", "reject", "bury", "extend", "expire"])
-def test_what_many_sections_cost_grows_as_they_do(step: str) -> None:
+def test_the_cost_of_sections_is_linear(step: str) -> None:
     small, large = cost(step, SMALL), cost(step, LARGE)
     assert large <= SLACK * GROWTH * small, f"{step}: {small} calls for {SMALL} sections, {large} for {LARGE}"
 
@@ -157,7 +157,7 @@ def beside(topics: int) -> int:
     return count
 
 
-def test_who_waits_for_something_else_is_not_asked() -> None:
+def test_a_fetch_of_another_topic_is_not_woken() -> None:
     """Of 40 more parked FETCHes each is only passed over: whether a publish is for it, wherever the step says so."""
     assert beside(41) - beside(1) <= 40 * 5
 

@@ -131,7 +131,7 @@ def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
     assert outcomes(cluster.ask("c", AckRequest(second))) == ["acked"]
 
 
-def test_what_a_dead_coordinator_won_comes_back_within_one_hold_time() -> None:
+def test_messages_held_by_a_dead_coordinator_come_back_within_one_hold_time() -> None:
     """a has its majority, and is killed before it hears of it; the message must not be hidden for longer."""
     cluster = Cluster(hold_time_max=4.0)
     _, producer_id = published(cluster, 1)

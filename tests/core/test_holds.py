@@ -64,7 +64,7 @@ def test_an_extend_shortens_no_hold() -> None:
     assert table.expire(span(), 4.9) == []
 
 
-def test_where_ballots_were_forgotten_the_min_ballot_of_those_messages_is_higher() -> None:
+def test_dropped_ballots_raise_the_min_ballot_of_their_messages() -> None:
     table = Holding(MIN_BALLOT)
     table.hold(span(), owner(11), 0.0, 5.0)
     table.release(span(), owner(11))
@@ -82,7 +82,7 @@ def test_where_ballots_were_forgotten_the_min_ballot_of_those_messages_is_higher
     assert not table.view.ballots
 
 
-def test_what_the_min_ballot_itself_says_may_have_been_granted() -> None:
+def test_the_min_ballot_itself_may_have_been_granted() -> None:
     table = Holding(MIN_BALLOT)
     assert table.exclusive(span(), owner(MIN_BALLOT)) == ([], [])
     assert table.exclusive(span(), owner(MIN_BALLOT + 1)) == ([span()], [])

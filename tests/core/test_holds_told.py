@@ -197,7 +197,7 @@ def part_of(got: tuple[ReceiptPart, ...], start: int, stop: int) -> tuple[Receip
 
 @pytest.mark.parametrize("how", [left, rejected, buried])
 @pytest.mark.parametrize("gone", [False, True], ids=["the group stays", "the group is deleted"])
-def test_what_its_owner_gave_up_is_not_told_and_the_rest_is(
+def test_a_released_part_of_a_hold_is_not_reported(
     how: Callable[[Cluster, tuple[ReceiptPart, ...]], None], gone: bool
 ) -> None:
     """Of one delivery some is given up, some is acked, and some is held."""
@@ -216,7 +216,7 @@ def test_what_its_owner_gave_up_is_not_told_and_the_rest_is(
         assert told(cluster, node) == []
 
 
-def test_what_was_given_up_and_granted_anew_is_told_by_the_new_grant() -> None:
+def test_a_new_grant_after_a_release_is_reported() -> None:
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
     left(cluster, receipts(cluster.ask("a", fetch(hold_time=HOLD_S))))
@@ -228,7 +228,7 @@ def test_what_was_given_up_and_granted_anew_is_told_by_the_new_grant() -> None:
     assert told(cluster, "b") == [], "the first one would last for longer, and was given up"
 
 
-def test_what_was_refused_beside_a_grant_is_not_told() -> None:
+def test_a_refused_part_of_a_hold_is_not_reported() -> None:
     """c holds the first message for itself, which a asks for with the others, and is acked by nobody."""
     cluster = Cluster()
     _, producer_id = published(cluster, 4)
@@ -259,7 +259,7 @@ def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_w
 
 
 @pytest.mark.parametrize("acks", [False, True], ids=["both release", "one acks"])
-def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
+def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     """Both were reported. Where one lets go, and the other one acks at this replica alone, its time is told."""
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
@@ -296,7 +296,7 @@ def test_of_two_owners_each_gives_up_for_itself(acks: bool) -> None:
 # ------------------------------------------------------------------------------ bounds
 
 
-def test_what_was_given_up_is_forgotten_when_its_time_is_over() -> None:
+def test_a_released_hold_is_dropped_when_it_would_have_expired() -> None:
     """One note for each delivery, in runs; the time of the oldest one being over, the next one sweeps it."""
     cluster = Cluster()
     published(cluster, 200)

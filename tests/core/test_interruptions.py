@@ -77,7 +77,7 @@ def test_it_comes_again_at_once_with_the_attempt_that_it_had(via: str) -> None:
 
 
 @pytest.mark.parametrize("max_deliveries", [1, 3])
-def test_from_the_eleventh_on_it_counts_and_the_letter_tells_of_both(max_deliveries: int) -> None:
+def test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts(max_deliveries: int) -> None:
     cluster = Cluster()
     published(cluster, 1, max_deliveries=max_deliveries)
     for count in range(INTERRUPTIONS_MAX):
@@ -102,7 +102,7 @@ def test_a_retry_of_it_is_ok_anywhere_and_counts_once() -> None:
     assert counts(cluster) == on_all([(0, 1)])
 
 
-def test_what_comes_when_the_hold_is_over_counts_nothing() -> None:
+def test_an_interruption_after_the_hold_counts_nothing() -> None:
     cluster = Cluster()
     published(cluster, 1)
     items, _ = got(cluster, hold_time=5.0)

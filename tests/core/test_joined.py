@@ -55,7 +55,7 @@ def one(
     return Publish(cluster.batch(topic, producer_id, seq, [b"work"], partition, **more))
 
 
-def test_what_comes_in_one_step_is_one_store_one_append_and_one_answer_and_is_delivered() -> None:
+def test_publishes_of_one_step_are_one_store_one_append_and_one_answer() -> None:
     cluster = Watched()
     topic = cluster.topic(partitions=4)
     producer_ids = sessions(cluster, 40)
@@ -159,7 +159,7 @@ def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> Non
     assert len(cluster.nodes["c"].replicas) == 2
 
 
-def test_what_one_replica_refuses_is_counted_batch_by_batch() -> None:
+def test_a_refusal_of_a_replica_is_counted_by_batch() -> None:
     """b is short of memory: what it has already is there, what is new is not; c is away."""
     cluster = Watched()
     topic = cluster.topic()

@@ -27,7 +27,7 @@ def test_it_is_the_percentile_of_a_sorted_list_but_for_a_step(times: list[float]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
-def test_what_is_long_ago_is_forgotten(seed: int, thousands: int) -> None:
+def test_old_times_are_dropped(seed: int, thousands: int) -> None:
     rng = random.Random(seed)
     latency = Latency()
     for _ in range(thousands * 100):
@@ -51,7 +51,7 @@ def test_few_answers_say_nothing_and_strange_ones_do_no_harm() -> None:
     assert latency.timeout(0.05, 1.0) == 0.05
 
 
-def test_of_all_times_since_the_start_none_is_forgotten() -> None:
+def test_the_histogram_keeps_all_times_since_the_start() -> None:
     latency = Latency()
     for seconds in [0.0, 0.001, 0.003, 1e9] * HALVE_EVERY:
         latency.note(seconds)

@@ -117,7 +117,7 @@ def test_a_newer_start_waits_while_the_older_one_is_heard_from() -> None:
     assert isinstance(cluster.ask("a", newer), Welcome)
 
 
-def test_what_was_seen_of_a_peer_is_durable_before_it_is_welcome() -> None:
+def test_the_incarnation_of_a_peer_is_durable_before_its_welcome() -> None:
     cluster = Cluster()
     cluster.kill("b")
     cluster.ask("a", hello(cluster, incarnation=Incarnation(5, 3)))

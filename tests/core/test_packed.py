@@ -110,14 +110,14 @@ def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[St
         ),
     ],
 )
-def test_what_a_row_cannot_say_stays_an_object(batch: StoredBatch) -> None:
+def test_a_batch_that_does_not_fit_a_row_stays_an_object(batch: StoredBatch) -> None:
     table = StoredBatches(HERE)
     table[1] = batch
     table.pack(batch)
     assert dict.get(table, 1) is batch
 
 
-def test_which_batches_are_packed_and_when() -> None:
+def test_the_oldest_durable_and_due_batches_of_one_message_are_packed() -> None:
     """The oldest of those of one message, once durable, due, and of a known age; never so many as `packed_above`."""
     cluster = Cluster(1, packed_above=3)
     topic = cluster.topic(rf=1)

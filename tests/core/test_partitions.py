@@ -231,7 +231,7 @@ def test_a_group_of_one_partition_is_registered_in_another_one_by_the_fetch_that
     assert all((grown.id, "g") in cluster.nodes[node].catalogue.groups for node in (cluster.v, cluster.w))
 
 
-def test_who_makes_a_group_is_told_of_partitions_where_it_is_written() -> None:
+def test_a_creation_of_a_group_learns_of_partitions_from_its_voters() -> None:
     """x, which has not heard of the other partition, writes to x, y and z: a majority of all that it knows of."""
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
@@ -319,7 +319,7 @@ def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("first", ["the rewind", "the proposal"])
-def test_of_a_rewind_and_a_proposal_at_one_node_the_later_one_hears_of_the_other(first: str) -> None:
+def test_a_rewind_and_a_proposal_at_one_node_see_each_other(first: str) -> None:
     """x and y alone have the rewind, z, v and w the proposal: z is the node that both have asked, in either order."""
     cluster = Five()
     assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), SetGroupReply)

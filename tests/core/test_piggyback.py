@@ -86,7 +86,7 @@ class Piggyback:
         return [self.replica(node).group("g").held_count for node in self.cluster.nodes]
 
 
-def test_who_waits_gets_what_is_published_in_one_round() -> None:
+def test_a_waiting_fetch_gets_a_publish_in_one_round() -> None:
     piggyback = Piggyback()
     key = piggyback.waits()
     published = piggyback.publish(3)
@@ -100,7 +100,7 @@ def test_who_waits_gets_what_is_published_in_one_round() -> None:
     assert outcomes(piggyback.cluster.ask("c", AckRequest(receipts(reply)))) == ["acked"]
 
 
-def test_who_has_nothing_in_hand_gets_it_before_who_waits_longer_and_has_something() -> None:
+def test_a_client_with_nothing_in_hand_is_served_before_one_that_waits_longer() -> None:
     piggyback = Piggyback()
     first, second, third, fourth = [piggyback.waits(most=1, idle=idle) for idle in (False, False, True, True)]
     for number, key in enumerate((third, fourth, first, second)):
@@ -109,7 +109,7 @@ def test_who_has_nothing_in_hand_gets_it_before_who_waits_longer_and_has_somethi
         assert piggyback.got(key) == [Span(piggyback.producer_id, number, number + 1)]
 
 
-def test_what_is_behind_the_room_of_the_fetch_stays_for_others() -> None:
+def test_messages_beyond_the_limit_of_the_fetch_stay_for_others() -> None:
     piggyback = Piggyback()
     key = piggyback.waits(most=2)
     piggyback.publish(3)
@@ -210,7 +210,7 @@ def test_a_hold_rides_for_nobody_else(case: str) -> None:
     assert piggyback.rode() == []
 
 
-def test_what_a_full_node_refuses_keeps_nobody_from_what_there_is() -> None:
+def test_a_full_node_that_refuses_a_store_still_delivers() -> None:
     """A HOLD that was piggybacked would be lost with it, and followed by a pause."""
     piggyback = Piggyback()
     piggyback.publish()
@@ -225,7 +225,7 @@ def test_what_a_full_node_refuses_keeps_nobody_from_what_there_is() -> None:
     assert piggyback.got(key) == [item.receipt.span]
 
 
-def test_what_names_messages_does_not_wait_for_others() -> None:
+def test_a_fetch_of_named_messages_does_not_wait_for_others() -> None:
     piggyback = Piggyback()
     named = fetch(wait=1.0)._replace(partitions=(0,), spans=(Span(piggyback.producer_id, 5, 6),))
     piggyback.cluster.submit("a", named)
@@ -247,7 +247,7 @@ KNOWN: dict[str, Callable[[Replica, Span], object]] = {
 
 
 @pytest.mark.parametrize("how", KNOWN)
-def test_what_is_known_here_is_not_new(how: str) -> None:
+def test_a_known_batch_gets_no_piggybacked_hold(how: str) -> None:
     piggyback = Piggyback()
     context, replica, span = (
         piggyback.cluster.nodes["a"].context,
@@ -284,7 +284,7 @@ def test_it_rides_for_who_waits_for_just_that_and_for_nothing_else() -> None:
     assert waiting(context, replica, replica.group("g")) is None
 
 
-def test_what_is_won_already_takes_room_in_bytes() -> None:
+def test_messages_won_already_count_against_the_bytes_of_a_fetch() -> None:
     piggyback = Piggyback()
     piggyback.waits(least=2)
     piggyback.publish()
@@ -410,7 +410,7 @@ def test_a_replica_that_abstains_stores_all_the_same() -> None:
     assert piggyback.got(key) == [Span(piggyback.producer_id, 0, 1)], "it is asked for again, and b votes"
 
 
-def test_who_has_not_heard_of_the_topic_is_told_and_asked_for_both() -> None:
+def test_a_node_that_lacks_the_topic_gets_it_and_both_requests() -> None:
     piggyback = Piggyback()
     piggyback.loses = lambda sender, to, message: to == "b"
     piggyback.topic = piggyback.cluster.topic("other")
@@ -424,7 +424,7 @@ def test_who_has_not_heard_of_the_topic_is_told_and_asked_for_both() -> None:
     assert piggyback.got(key) == [Span(piggyback.producer_id, 0, 1)]
 
 
-def test_who_falls_silent_does_not_keep_the_fetch_for_ever() -> None:
+def test_a_silent_voter_does_not_keep_the_fetch_open() -> None:
     piggyback = Piggyback()
     for _ in range(40):  # HOLDs are answered fast here
         piggyback.cluster.nodes["a"].context.hold_times.note(0.001)
@@ -439,7 +439,7 @@ def test_who_falls_silent_does_not_keep_the_fetch_for_ever() -> None:
     assert [type(it) for _, to, it in piggyback.said if to == "b"] == [Store, Release, Hold]
 
 
-def test_what_rides_does_not_tell_how_long_a_hold_takes() -> None:
+def test_a_piggybacked_hold_is_no_sample_of_hold_latency() -> None:
     """Its answers wait for disks: rounds of HOLD that do not would be waited for longer."""
     piggyback = Piggyback()
     piggyback.waits()
@@ -475,7 +475,7 @@ def test_a_coordinator_that_dies_leaves_an_attempt_that_ran_out() -> None:
     assert (delivery.attempt, delivery.suspect) == (2, False)
 
 
-def test_who_cannot_be_asked_is_not_waited_for() -> None:
+def test_an_unreachable_node_is_not_waited_for() -> None:
     piggyback = Piggyback()
     piggyback.cluster.feed("a", LinkDown("c"))
     piggyback.cluster.feed("b", DiskFull(True))
@@ -543,7 +543,7 @@ def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPa
     assert len(said) <= SAID * count
 
 
-def test_who_is_ahead_of_our_own_disk_waits_for_it() -> None:
+def test_a_round_ahead_of_the_own_disk_waits_for_it() -> None:
     """Our own vote may come last: until then nothing is lost for want of it."""
     piggyback = Piggyback()
     piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)

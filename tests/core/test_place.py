@@ -232,7 +232,7 @@ def test_a_new_node_that_was_moved_before_it_was_heard_is_new() -> None:
 
 
 @pytest.mark.parametrize("lost", ["moved", "wiped"])
-def test_who_cannot_trusted_abstains_from_a_hold_at_once(lost: str) -> None:
+def test_an_untrusted_node_abstains_from_a_hold_at_once(lost: str) -> None:
     cluster = Cluster(hold_time_max=5.0)
     published(cluster, 5)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))

@@ -204,7 +204,7 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
     assert batches(cluster) == [0, 0, 0]
 
 
-def test_of_many_topics_those_that_wait_are_asked_about_a_few_at_a_time(
+def test_waiting_topics_are_examined_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_groups, "TOPICS_PER_ASK", 2)
@@ -317,7 +317,7 @@ def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
 
 
-def test_what_was_reclaimed_is_not_missing_for_a_group_that_comes_later() -> None:
+def test_reclaimed_messages_are_not_missing_for_a_later_group() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster)
     drained(cluster)
@@ -341,7 +341,7 @@ def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
 
 
 @pytest.mark.parametrize("how", ["purge", "ids", "group", "rewind", "restart"])
-def test_what_is_settled_before_it_is_due_is_reclaimed(how: str) -> None:
+def test_a_message_settled_before_it_is_due_is_reclaimed(how: str) -> None:
     """However it is settled: else it lies on every disk until then, for a year at most, and nothing shows it."""
     cluster = Cluster()
     topic = cluster.topic()
@@ -386,7 +386,7 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
     }
 
 
-def test_what_is_reclaimed_elsewhere_before_its_tombstones_are_here_is_not_wanted_for_ever() -> None:
+def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing() -> None:
     """The chunks of a sync come in any order; one that is lost comes with the next sync."""
     cluster = Cluster()
     cluster.kill("c")
@@ -443,7 +443,7 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     assert (send.message.reclaimed, send.message.nowhere) == ((gone,), ())
 
 
-def test_what_a_group_would_read_again_is_still_wanted_after_a_restart() -> None:
+def test_payload_that_a_group_needs_is_still_missing_after_a_restart() -> None:
     cluster = Cluster()
     published(cluster)
     cluster.drop = lambda sender, to, message: "c" in (sender, to)

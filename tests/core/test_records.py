@@ -41,6 +41,6 @@ def test_merging_is_commutative_associative_and_idempotent(a: Record, b: Record,
     assert record_rank(merge_records(a, b)) == max(record_rank(a), record_rank(b))
 
 
-def test_of_two_equal_deads_the_lower_ballots_history_stays() -> None:
+def test_the_lower_ballot_of_two_equal_dead_records_stays() -> None:
     first, second = record(0, 0, Kind.DEAD, 1), record(0, 0, Kind.DEAD, 2)
     assert merge_records(second, first).letter == first.letter

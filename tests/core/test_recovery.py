@@ -136,7 +136,7 @@ def half_acked(cluster: Cluster, stopped: bool = False) -> None:
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["it goes on", "the teller was stopped meanwhile"])
-def test_what_one_other_replica_alone_has_acked_is_not_delivered_inside_its_hold(stopped: bool) -> None:
+def test_a_message_acked_at_one_replica_is_not_delivered_inside_its_hold(stopped: bool) -> None:
     """Seed 6047545."""
     cluster = Cluster()
     half_acked(cluster, stopped)

@@ -53,7 +53,7 @@ def test_a_redrive_through_a_node_that_missed_a_rewind_is_delivered(covers: bool
     assert spans(cluster.ask("c", fetch())) == []
 
 
-def test_what_was_redriven_and_not_delivered_stays_open_where_a_rewind_leaves_it_out() -> None:
+def test_a_redriven_message_outside_a_rewind_stays_open() -> None:
     """It is given back, delayed, extended and purged there, as anywhere; what was open at n = 0 is left backfill."""
     cluster = Cluster()
     died(cluster)
@@ -73,7 +73,7 @@ def test_what_was_redriven_and_not_delivered_stays_open_where_a_rewind_leaves_it
     assert spans(cluster.ask("a", fetch())) == []
 
 
-def test_what_was_redriven_dies_where_a_rewind_leaves_it_out() -> None:
+def test_a_redriven_message_outside_a_rewind_can_die() -> None:
     """Nodes bury what is out of deliveries in whatever generation it is open."""
     cluster = Cluster()
     published(cluster, max_deliveries=1)

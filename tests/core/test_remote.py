@@ -70,7 +70,7 @@ def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(roo
 
 
 @pytest.mark.parametrize("node", ["a", "b", "c"])
-def test_what_there_is_no_room_for_is_not_asked_for_again_and_again(node: str) -> None:
+def test_messages_too_large_for_the_fetch_are_not_asked_for_again(node: str) -> None:
     """Neither in one step, where a node asks itself, nor with another node, for as long as the client would wait."""
     cluster = Cluster(3)
     filled(cluster, 1, 3, 10)
@@ -217,7 +217,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     assert sizes_of(asked(cluster, stranger, fetch())) == 1
 
 
-def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
+def test_late_and_unsent_deliveries_are_released_at_all_voters() -> None:
     cluster = Cluster(5)
     topic, producer_id = filled(cluster, 3, 2, 10)
     stranger = next(name for name in cluster.names if name not in topic.replicas[0])
@@ -232,7 +232,7 @@ def test_what_comes_too_late_or_is_not_sent_is_given_back_everywhere() -> None:
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 1
 
 
-def test_what_a_leg_has_won_of_a_topic_that_is_deleted_then_is_not_handed_out() -> None:
+def test_messages_won_of_a_topic_deleted_meanwhile_are_not_delivered() -> None:
     """Our own sub-fetch's batch is forgotten with the topic: nobody could read it any more."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 6, 1)

@@ -184,7 +184,7 @@ def test_a_batch_takes_the_place_that_its_age_gives_it() -> None:
     assert got == [1, 0, 2]
 
 
-def test_what_a_peer_brings_takes_the_place_that_the_peer_s_age_gives_it() -> None:
+def test_a_batch_from_a_peer_is_ordered_by_the_age_that_the_peer_gives() -> None:
     cluster = Cluster(sync_interval=0.5)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     cluster.kill("c")
@@ -228,7 +228,7 @@ def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
     assert all(500 < len(part) < 2500 for part in chosen.values())
 
 
-def test_what_ranks_for_an_idle_coordinator_is_taken_after_a_while() -> None:
+def test_messages_of_an_idle_coordinator_are_taken_after_a_while() -> None:
     cluster = Cluster(steal_after=0.05)
     published(cluster, 64 * 6)
     for node in "bc":

@@ -105,7 +105,7 @@ def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     assert len(cluster.restarts) == 1
 
 
-def test_what_was_missing_of_a_topic_that_is_deleted_meanwhile_is_not_waited_for() -> None:
+def test_a_resync_does_not_wait_for_a_topic_deleted_meanwhile() -> None:
     cluster = Cluster()
     topic, _ = published(cluster, 1)
     cluster.drop = lambda sender, to, message: (
@@ -312,7 +312,7 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     assert all(receipts(cluster.ask(node, fetch(group))) == () for node in "abc" for group in ("g", "new"))
 
 
-def test_what_no_replica_has_is_counted_as_lost_until_one_comes_back_with_it() -> None:
+def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
     cluster = Cluster(hold_time_max=5.0)
     topic, producer_id = published(cluster, 5)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))

@@ -74,7 +74,7 @@ def test_one_column_can_be_the_key_and_negative_numbers_have_their_place() -> No
     assert (7,) not in table
 
 
-def test_what_is_appended_and_taken_from_the_front_leaves_nothing_behind() -> None:
+def test_a_table_used_as_a_queue_does_not_grow() -> None:
     table = Rows("Q", 1)
     for number in range(40):
         table.put((number,))

@@ -37,7 +37,7 @@ def answer(having: Known, end: int | None) -> SurveyReply:
 
 
 @given(st.lists(st.tuples(known, st.sampled_from([None, 1, 3, 6])), min_size=2, max_size=3), st.booleans())
-def test_what_somebody_knows_is_skipped_but_for_what_all_have_settled(
+def test_known_messages_are_skipped_unless_all_have_settled_them(
     replicas: list[tuple[Known, int | None]], alike: bool
 ) -> None:
     """In the part of the order that all pages have come to; the next page begins behind it."""

@@ -367,7 +367,7 @@ def test_a_large_producer_id_is_copied_once_after_a_clone_and_then_changed_in_pl
     assert [value for _, value in twin.items()] == ["x"] * 20
 
 
-def test_what_cannot_be_stored_is_refused_and_named() -> None:
+def test_an_invalid_run_is_refused_by_name() -> None:
     map_: SpanMap[str] = SpanMap()
     with pytest.raises(ValueError, match="None is no value for node-c"):
         map_.set(Span(A, 0, 1), None)  # type: ignore[arg-type]

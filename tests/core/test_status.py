@@ -52,7 +52,7 @@ def test_each_message_that_a_group_has_still_to_do_is_counted_once_and_its_age_t
     assert counted(cluster) == (0, 0, 0, 1, 4, None, 4.5), "a dead letter is kept, and is nothing to do"
 
 
-def test_what_waits_for_its_time_since_it_was_published_is_delayed() -> None:
+def test_a_message_delayed_since_its_publish_is_listed_as_delayed() -> None:
     cluster = Cluster()
     publish_first(cluster, delay_ms=5000)
     cluster.ask("a", fetch(most=1))

@@ -186,7 +186,7 @@ def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
 
 
 @pytest.mark.parametrize("rule", [True, False])
-def test_where_a_node_that_is_cut_off_is_not_waited_for_what_was_acked_comes_again(rule: bool) -> None:
+def test_acks_known_to_a_cut_off_node_alone_come_again_without_a_wait(rule: bool) -> None:
     """The row of docs/protocol.md, section 4: c lives, and knows what b acked with it."""
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 1)
@@ -242,7 +242,7 @@ def test_a_topic_that_was_deleted_needs_nobody() -> None:
     assert answer.detail == "nothing has to be declared: a, b, c, d, e is trusted"
 
 
-def test_what_a_node_has_seen_is_durable_before_it_says_so() -> None:
+def test_a_declaration_is_durable_before_its_reply() -> None:
     cluster = Cluster()
     (effect,) = tell(cluster.nodes["b"].context, None, "a", SurvivorsRequest(7))
     assert isinstance(effect, Persist)
@@ -422,7 +422,7 @@ def made_with_a_message(cluster: Cluster, through: str, request: CreateTopic) ->
     return topic  # type: ignore[no-any-return]
 
 
-def test_of_two_operators_both_hear_the_same_or_one_has_to_look_again() -> None:
+def test_two_operators_get_the_same_answer_or_one_looks_again() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     cluster.topic(rf=5)
     wiped(cluster, "cde")
@@ -437,7 +437,7 @@ def test_of_two_operators_both_hear_the_same_or_one_has_to_look_again() -> None:
     assert isinstance(answer, Failed), "it is done"
 
 
-def test_of_two_declarations_each_learner_goes_on_by_the_last_that_it_heard_and_hears_all_it_names() -> None:
+def test_learners_follow_the_last_of_two_declarations() -> None:
     """a and b are left; b is lost as well between two declarations, of which the first reached c only."""
     cluster = Cluster(5, hold_time_max=10.0)
     cluster.topic(rf=5)

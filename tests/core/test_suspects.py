@@ -153,7 +153,7 @@ def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_i
     assert [sum(part.receipt.span.size for part in lot) for lot in lots] == [2, 2, 2, 0]
 
 
-def test_who_was_only_rejected_and_expires_at_its_last_delivery_gets_one_more_alone() -> None:
+def test_an_expiry_after_rejects_alone_gets_one_more_delivery_alone() -> None:
     cluster = Cluster()
     published(cluster, 2, max_deliveries=3)
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_who_was_only_rejected_and_expires_at_its_last_delivery_gets_one_more_al
     assert len(seqs(cluster.ask("b", fetch(group="g!dead")))) == 2
 
 
-def test_who_had_a_lot_has_first_timers_next_if_there_are_any() -> None:
+def test_a_client_that_had_a_suspect_gets_first_deliveries_next() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 3)
     expired(cluster, 3)
@@ -210,7 +210,7 @@ def forget_counts(cluster: Cluster, node: str, count: int) -> GroupView:
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_what_the_voters_call_a_suspect_is_given_back_and_learned(idle: bool) -> None:
+def test_a_suspect_known_to_the_voters_alone_is_released_and_learned(idle: bool) -> None:
     cluster = Cluster()
     published(cluster, 5)
     expired(cluster, 3)
@@ -221,7 +221,7 @@ def test_what_the_voters_call_a_suspect_is_given_back_and_learned(idle: bool) ->
     assert (seqs(cluster.ask("b", fetch())), view.held_count) == ([0], 3)
 
 
-def test_of_nothing_but_suspects_in_the_votes_an_idle_client_gets_one() -> None:
+def test_an_idle_client_gets_one_of_several_suspects_in_the_votes() -> None:
     cluster = Cluster()
     published(cluster, 3)
     expired(cluster, 3)

@@ -218,7 +218,7 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1, 2])
-def test_of_five_replicas_two_wrong_clocks_decide_nothing_for_one_that_was_away(wrong: int) -> None:
+def test_two_wrong_clocks_of_five_decide_nothing_for_a_returning_node(wrong: int) -> None:
     cluster = Cluster(5, hold_time_max=1.0)
     cluster.drop = lambda sender, to, message: to == "e" and isinstance(message, Store)
     topic = cluster.topic(rf=5)
@@ -234,7 +234,7 @@ def test_of_five_replicas_two_wrong_clocks_decide_nothing_for_one_that_was_away(
     assert got(cluster, "a") == 0
 
 
-def test_who_is_in_doubt_of_an_age_counts_on_after_a_restart_and_tells_nobody() -> None:
+def test_a_node_uncertain_of_an_age_counts_on_and_does_not_spread_it() -> None:
     """c has the batch from a, then b, which lost it, too: only a knows its age, and one clock decides nothing."""
     cluster = Cluster(hold_time_max=1.0)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
@@ -343,7 +343,7 @@ def test_whatever_one_clock_does_the_others_decide(
 
 
 @pytest.mark.parametrize(("ttl_ms", "ttl_s"), [(5_000, 0.0), (0, 5.0), (5_000, 1.0), (5_000, 99.0)])
-def test_what_nobody_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: float) -> None:
+def test_a_message_not_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: float) -> None:
     cluster = Cluster()
     publish_first(cluster, ttl_ms=ttl_ms, ttl_s=ttl_s)
     cluster.advance(4.9)
@@ -413,7 +413,7 @@ def test_one_clock_does_not_keep_a_message_from_expiring(node: str) -> None:
     assert letters(cluster, node) == ["expired"]
 
 
-def test_where_too_few_answer_a_minoritys_flag_delivers() -> None:
+def test_the_flag_of_a_minority_delivers_when_too_few_answer() -> None:
     cluster = Cluster(hold_time_max=1.0)
     publish_first(cluster, ttl_ms=60_000)
     cluster.advance(58)

@@ -122,7 +122,7 @@ def test_two_operators_who_change_different_settings_both_get_theirs() -> None:
     assert after in (one.topic, other.topic), "the later of the two heard what stands"
 
 
-def test_of_two_operators_who_change_one_setting_one_wins_everywhere() -> None:
+def test_one_of_two_simultaneous_changes_of_a_setting_wins_everywhere() -> None:
     cluster = Cluster()
     cluster.topic()
     one, other = both(
@@ -339,7 +339,7 @@ def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
     assert cluster.nodes["c"].topic_named("jobs") is None
 
 
-def test_what_comes_late_for_a_deleted_topic_leaves_no_hint_behind() -> None:
+def test_a_late_message_for_a_deleted_topic_leaves_no_hint() -> None:
     """Who fetches and who waits is forgotten with the topic: nothing would forget it later."""
     cluster = Cluster()
     topic, _ = published(cluster)

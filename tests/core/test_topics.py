@@ -45,7 +45,7 @@ def test_a_setting_out_of_bounds_is_refused_by_name(settings: dict[str, object],
     assert named in check_topic_request(CreateTopic("jobs", **settings), NODES)  # type: ignore[arg-type]
 
 
-def test_what_is_within_bounds_is_taken() -> None:
+def test_settings_within_bounds_are_taken() -> None:
     request = CreateTopic("jobs", retention_s=limits.TOPIC_TIME_MAX_S, ttl_s=0.5, backoff=(0.0, 1.0, 600.0))
     assert check_topic_request(request, NODES) == ""
 
@@ -67,7 +67,7 @@ def made(request: CreateTopic, time: int = 1) -> Topic:
     return first_topic(request, NODES, 0, Stamp(time, "a"))
 
 
-def test_what_a_topic_was_born_with_stays_when_it_grows() -> None:
+def test_initial_settings_of_a_topic_stay_when_it_grows() -> None:
     """Where a derived message goes must not depend on when it is published (docs/patterns.md)."""
     topic = made(CreateTopic("jobs", 3, 3))
     assert (topic.born, topic.partitions) == (3, 3)
@@ -100,7 +100,7 @@ DECISIONS = st.builds(
 
 
 @given(DECISIONS, DECISIONS, DECISIONS)
-def test_what_was_promised_and_accepted_merges_to_the_same_in_any_order(
+def test_promises_and_accepted_values_merge_in_any_order(
     one: Decision, two: Decision, three: Decision
 ) -> None:
     assert merge_decisions(one, one) == one

@@ -80,9 +80,7 @@ def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize("lost", ["wiped", "wiped twice", "restored", "restored twice"])
 @pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.soak)])
-def test_what_one_peer_alone_has_heard_is_not_undone_while_it_is_away(
-    count: int, lost: str, how: str
-) -> None:
+def test_a_value_known_to_one_absent_peer_is_not_undone(count: int, lost: str, how: str) -> None:
     """F4, F5: the last node's later starts, which have b's ACK, are seen by b alone; b is away when they are lost."""
     cluster = Cluster(count, hold_time_max=5.0)
     published(cluster, 1) if count == 3 else published_on_five(cluster)

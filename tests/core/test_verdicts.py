@@ -69,7 +69,7 @@ def test_an_attempt_that_lost_is_no_later_delivery(*, restarted: bool, verdict: 
 
 
 @pytest.mark.parametrize(("room", "verdict"), [(2, "acked"), (1, "acked_unproven")])
-def test_what_a_clean_stop_has_no_room_for_is_unproven(
+def test_state_beyond_the_space_of_a_clean_stop_is_unproven(
     monkeypatch: pytest.MonkeyPatch, room: int, verdict: str
 ) -> None:
     monkeypatch.setattr(replay, "BALLOTS_AT_STOP_MAX", room)

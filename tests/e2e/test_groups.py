@@ -207,7 +207,7 @@ def test_a_rewind_to_a_time_under_load_delivers_what_it_covers_again(
     assert load.outcomes[Outcome.REWOUND] > 0, "somebody held something when it was rewound"
 
 
-def test_of_two_rewinds_at_once_the_later_one_stays_everywhere(five: LocalCluster, tmp_path: Path) -> None:
+def test_the_later_of_two_simultaneous_rewinds_stays_everywhere(five: LocalCluster, tmp_path: Path) -> None:
     load = Load(five, tmp_path, "twice")
     at = [0.0]
 

@@ -149,7 +149,7 @@ def test_a_pool_that_is_killed_is_done_about_when_it_would_have_been(
     trio.run(main)
 
 
-def test_what_was_rejected_before_and_is_killed_once_is_as_fast(shared: LocalCluster) -> None:
+def test_messages_rejected_before_one_kill_are_as_fast(shared: LocalCluster) -> None:
     async def main() -> None:
         async with place(shared, "rejected") as here:
             await here.publish(str(number) for number in range(200))

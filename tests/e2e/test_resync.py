@@ -157,7 +157,7 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
         assert cluster.log_tail("n2", 400).count("directory_damaged") == 1, "its directory is trusted again"
 
 
-def test_what_no_disk_has_any_more_is_listed_as_lost_and_found_when_one_comes_back() -> None:
+def test_messages_without_a_disk_are_lost_until_a_disk_returns() -> None:
     with LocalCluster(3, hold_time_max=3.0) as cluster:
         with Raw(cluster.address("n1")) as client:
             topic = client.topic("jobs")

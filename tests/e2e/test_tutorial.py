@@ -165,5 +165,5 @@ def test_every_step_does_what_the_page_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "like"), [("ab  12\nc\n", True), ("ab 12", False), ("ab\nc", False), ("xab 12 c", False)]
 )
-def test_what_is_shown_is_compared(printed: str, like: bool) -> None:
+def test_shown_output_is_compared(printed: str, like: bool) -> None:
     assert is_like(printed, "ab …2\nc\n") == like

@@ -174,7 +174,7 @@ def test_two_deliveries_inside_one_hold_are_seen(run: Run) -> None:
     assert (verdict.overlapping, verdict.passed) == (1, False)
 
 
-def test_what_nobody_published_is_seen(run: Run) -> None:
+def test_an_unpublished_message_is_reported(run: Run) -> None:
     run.deliver(9, 20.0, 120)
     verdict = run.verdict(m2="E", m3="E")
     assert (verdict.strangers, verdict.passed) == (1, False)

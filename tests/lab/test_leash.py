@@ -69,7 +69,7 @@ def test_a_killed_dev_leaves_no_node(tmp_path: Path) -> None:
     wait_until_gone(pids)
 
 
-def test_what_ended_before_is_not_killed_again_and_the_rest_is_at_a_normal_end() -> None:
+def test_ended_processes_are_not_killed_again_at_a_normal_end() -> None:
     script = (
         "import sys\n"
         "from quorumq.lab.leash import Leashed\n"

@@ -59,7 +59,7 @@ def test_a_client_that_goes_before_the_answer_leaves_a_line_and_many_under_way_a
 
 
 @pytest.mark.parametrize("code", ["usage", "not-found", "outcome-unknown", "too-few-replicas"])
-def test_what_may_have_changed_something_is_a_change_and_what_was_refused_is_none(code: str) -> None:
+def test_uncertain_changes_are_logged_and_refused_ones_are_not(code: str) -> None:
     log = Log()
     changes = Changes(log)
     changes.noticed([Request(1, m.AlterTopic("t"))], {}, Catalogue("a"))

@@ -105,7 +105,7 @@ def as_sent(request: Any, node: Node) -> Any:
     return request
 
 
-async def test_of_all_that_a_client_has_no_right_to_nothing_reaches_the_core(
+async def test_requests_without_a_right_do_not_reach_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[Any] = []
@@ -178,7 +178,7 @@ async def test_a_client_that_is_revoked_is_hung_up_on_while_it_waits_and_rights_
         assert len(cluster.services["a"].node.shown) == 1
 
 
-async def test_who_waits_for_messages_to_which_he_has_no_right_any_more_is_hung_up_on(tmp_path: Path) -> None:
+async def test_a_waiting_client_that_lost_its_right_is_disconnected(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     async with guarded(path, hold_time_max=60.0) as cluster:
         boss, worker = [await cluster.client("a", token=token) for token in (BOSS, WORKER)]
@@ -261,7 +261,7 @@ async def test_a_full_node_lets_an_operator_in(tmp_path: Path) -> None:
             await cluster.client("a", token=BOSS)
 
 
-def test_of_two_who_change_the_file_at_once_neither_undoes_what_the_other_did(tmp_path: Path) -> None:
+def test_two_simultaneous_changes_of_the_file_are_both_kept(tmp_path: Path) -> None:
     path, names = tmp_path / "clients.toml", [f"worker-{number}" for number in range(8)]
     write_clients(path, {**ENTRIES, **dict.fromkeys(names, ENTRIES["worker"])})
     ready = threading.Barrier(len(names))
@@ -337,7 +337,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
     ids=["token", "hash", "pair", "field", "name", "table", "both", "none", "text"],
 )
-def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_errors_in_a_file_are_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "clients.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
         read_clients(tmp_path / "clients.toml")

@@ -101,7 +101,7 @@ async def test_after_one_slow_commit_the_thread_waits_for_the_next() -> None:
         assert [await it.on_loop(Work(it.clock)) for _ in range(2)] == [False, True]
 
 
-async def test_what_is_large_or_wanted_by_nobody_is_left_to_the_thread() -> None:
+async def test_large_and_unawaited_commits_are_left_to_the_thread() -> None:
     async with bench() as it:
         await it.on_loop(Work(it.clock))
         assert not await it.on_loop(Work(it.clock, size=HERE_BYTES + 1))

@@ -39,7 +39,7 @@ STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
         pytest.param(HELLO + HELLO[:-7] + b"", id="half a frame and goodbye"),
     ],
 )
-async def test_what_is_not_the_protocol_ends_its_connection_with_one_line_and_concerns_nobody_else(
+async def test_bytes_outside_the_protocol_end_their_connection_with_one_line(
     data: bytes,
 ) -> None:
     async with world("a") as cluster:
@@ -87,7 +87,7 @@ async def test_a_prefix_alone_and_a_frame_that_trickles_have_their_time() -> Non
         assert "did not become complete in 40" in reasons[1]
 
 
-async def test_of_too_many_begun_frames_the_oldest_is_given_up() -> None:
+async def test_the_oldest_of_too_many_unfinished_frames_is_dropped() -> None:
     async with world("a", inflight_bytes_max=16 * MIB) as cluster:
         clients = [await cluster.client("a") for _ in range(3)]
         for client in clients:
@@ -109,7 +109,7 @@ async def test_requests_that_came_with_hello_are_served_after_it() -> None:
         assert isinstance(await client.receive(2), m.StatusReply)
 
 
-async def test_what_is_well_formed_and_no_request_is_answered_and_the_connection_goes_on() -> None:
+async def test_a_well_formed_message_that_is_no_request_is_answered() -> None:
     async with world("a") as cluster:
         client = await cluster.client("a")
         newer = MAGIC + struct.pack(">II", 6, 0) + b"\x83\x18\xfa\x18\x63\x00"
@@ -354,7 +354,7 @@ async def test_another_cluster_list_or_version_is_refused_by_name_and_hung_up_on
         assert (itself.code, "'a'" in itself.detail) == ("superseded", True)
 
 
-async def test_who_does_not_know_the_secret_is_no_peer_and_nothing_of_its_hello_is_believed() -> None:
+async def test_a_hello_without_the_secret_is_refused() -> None:
     async with world() as cluster:
         core = cluster.services["a"].node.core
         hello = core.hello(now())._replace(node="b", incarnation=Incarnation(9, 9), stamp=1 << 57)
@@ -373,7 +373,7 @@ async def test_who_does_not_know_the_secret_is_no_peer_and_nothing_of_its_hello_
         assert core.state.links.keys() == {"b", "c"}
 
 
-async def test_where_nodes_have_an_address_of_their_own_each_comes_in_at_its_door_only() -> None:
+async def test_with_separate_addresses_nodes_and_clients_use_their_own_listener() -> None:
     apart = {name: f"127.0.0.1:{port}" for name, port in (("a", 8401), ("b", 8402))}
     async with world("ab", peers=apart) as cluster:
         service = cluster.services["a"]

@@ -55,7 +55,7 @@ def value(page: str, name: str) -> float:
 
 
 @in_real_time
-async def test_what_is_told_follows_what_the_node_is_and_does() -> None:
+async def test_the_endpoints_follow_the_state_of_the_node() -> None:
     async with world() as cluster, trio.open_nursery() as nursery:
         port = await watched(cluster, "a", nursery)
         assert await got(port, "/live") == (200, "live\n")
@@ -169,7 +169,7 @@ async def test_a_page_is_made_in_chunks_and_at_most_once_a_second(monkeypatch: p
         assert len(looks) == 6
 
 
-def test_of_so_many_groups_the_rest_are_summed_up() -> None:
+def test_groups_beyond_the_limit_are_summed_up() -> None:
     facts = {
         "available": 1, "suspects": 0, "dying": 0, "held": 2, "delayed": 0, "dead": 3, "dropped": 0, "oldest_s": None
     }  # fmt: skip

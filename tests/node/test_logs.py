@@ -50,7 +50,7 @@ def test_the_console_form_is_one_line_per_event() -> None:
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_what_others_call_themselves_reaches_no_terminal_as_it_is(form: str) -> None:
+def test_names_of_clients_are_escaped_in_logs(form: str) -> None:
     file = io.StringIO()
     make_log(form, "info", "a", file).warning(
         "connection_broken", client="c\x1b]0;owned\x07", reason="\x1b[1m\x9b1m"

@@ -168,7 +168,7 @@ def test_damage_in_the_last_records_of_a_cluster_of_one_is_seen_after_a_quiet_se
         ),
     ],
 )
-def test_what_the_cluster_was_made_with_cannot_change(
+def test_initial_settings_of_a_cluster_cannot_change(
     tmp_path: Path, changes: dict[str, object], words: list[str]
 ) -> None:
     table = str(changes.pop("table", ""))

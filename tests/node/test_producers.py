@@ -51,7 +51,7 @@ def test_a_clock_that_no_delay_explains_is_known_at_once_and_said_once_an_hour(a
     assert len(log.warnings) == 3, "it has changed"
 
 
-def test_what_was_on_its_way_for_long_does_not_make_a_clock_wrong() -> None:
+def test_a_slow_publish_does_not_make_a_clock_wrong() -> None:
     """One publish of a span that came quickly shows what the clock says."""
     clocks_, log = clocks()
     for second in range(60):

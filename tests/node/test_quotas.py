@@ -56,7 +56,7 @@ def test_no_more_is_spent_than_has_come_and_nobody_waits_for_ever(
     assert not bucket.lacks(1e9, now + bucket.lacks(1e9, now) + 1e-6), "what is more than all waits for all"
 
 
-def test_who_is_told_to_wait_is_told_when_its_turn_is() -> None:
+def test_a_busy_reply_has_the_time_of_the_next_turn() -> None:
     bucket = Bucket(10.0, 0.0)
     bucket.spend(10, 0.0)
     delays = [bucket.promise(1, 0.0) for _ in range(1000)]
@@ -117,7 +117,7 @@ def derived(topic: Any, first: int, count: int) -> m.Publish:
     return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), signature=b"")
 
 
-async def test_who_begins_many_producer_ids_is_told_to_wait_and_may_go_on_with_those_that_are_there(
+async def test_a_client_with_many_new_producer_ids_waits_and_may_use_known_ones(
     tmp_path: Path,
 ) -> None:
     path = clients(tmp_path / "clients.toml", producer_ids_per_s=10)
@@ -174,7 +174,7 @@ def test_every_reply_that_may_have_a_register_is_known() -> None:
     assert set(names) == {"CreateTopicReply", "AlterTopicReply", "DeleteTopicReply", "MetadataReply"}
 
 
-async def test_who_opens_many_connections_waits_for_his_own_costly_requests(tmp_path: Path) -> None:
+async def test_a_client_with_many_connections_waits_for_its_own_costly_requests(tmp_path: Path) -> None:
     path = clients(tmp_path / "clients.toml")
     async with world("a", clients_file=path) as cluster:
         greedy = [await cluster.client("a", token=GREEDY) for _ in range(20)]
@@ -242,7 +242,7 @@ async def test_a_message_that_is_named_again_and_again_makes_room_once(tmp_path:
         assert len(payloads(await greedy.ask(fetch(most=4)))) == 4
 
 
-async def test_what_answers_brought_is_made_up_for_however_many_were_under_way(tmp_path: Path) -> None:
+async def test_bytes_of_replies_are_charged_however_many_were_under_way(tmp_path: Path) -> None:
     path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
@@ -295,7 +295,7 @@ async def test_quotas_change_with_the_file_and_what_was_used_stays_where_they_do
             assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
 
 
-async def test_what_is_refused_counts_as_what_is_done(tmp_path: Path) -> None:
+async def test_refused_requests_count_like_served_ones(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     write_clients(path, {"greedy": Entry(GREEDY_ENTRY, consume=(("mine", "g"),), requests_per_s=5)})
     topic = b"x" * 16

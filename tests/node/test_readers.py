@@ -25,7 +25,7 @@ def won(number: int, count: int, topic: bytes = TOPIC.id) -> m.FetchReply:
     return m.FetchReply(0.0, 5.0, (m.Slice("jobs", here, 1, 1, 1 + count, header, ()),))
 
 
-async def test_what_another_node_won_is_counted_where_it_was_asked_for() -> None:
+async def test_a_delivery_won_by_another_node_counts_at_the_node_that_was_asked() -> None:
     async with served(rf=1) as (cluster, client, topic, producer_id):
         await client.ask(publish(topic, producer_id, 0, b"x", b"y"))
         far = await cluster.client(next(name for name in "abc" if name not in topic.replicas[0]))

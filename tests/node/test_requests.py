@@ -97,7 +97,7 @@ async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
         assert status.facts["inflight_bytes"] < 1 << 20
 
 
-async def test_what_a_request_names_has_one_limit_however_it_is_divided() -> None:
+async def test_the_names_in_a_request_have_one_limit_however_divided() -> None:
     async with served("a") as (_, client, topic, producer_id):
         assert isinstance(await client.ask(publish(topic, producer_id, 0, *[b"x"] * 20)), m.PublishReply)
         (receipt,) = receipts(await client.ask(fetch(20)))
@@ -133,7 +133,7 @@ async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> Non
         assert all(service.node.failed is None for service in cluster.services.values())
 
 
-async def test_what_a_request_names_is_bounded_and_named_twice_it_counts_once() -> None:
+async def test_the_names_in_a_request_are_bounded_and_repeats_count_once() -> None:
     async with served() as (_, client, topic, producer_id):
         await client.ask(publish(topic, producer_id, 0, b"x"))
         names = tuple(f"{number:06}" + "n" * 190 for number in range(1_001))

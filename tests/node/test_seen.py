@@ -160,7 +160,7 @@ async def test_no_answer_has_what_its_client_may_not_see(tmp_path: Path) -> None
         assert kinds == set(_NEEDS)
 
 
-async def test_what_a_client_may_not_see_is_not_there(tmp_path: Path) -> None:
+async def test_invisible_topics_and_groups_are_not_found(tmp_path: Path) -> None:
     """The same answer, but for the name or id itself, to a topic that is there, was there, and never was."""
     async with world("a", clients_file=clients_file(tmp_path / "clients.toml")) as cluster:
         filled = await Filled.make(cluster)

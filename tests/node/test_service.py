@@ -105,7 +105,7 @@ async def test_a_failed_fsync_stops_the_node_and_nothing_is_said_afterwards() ->
         assert "Input/output error" in line["reason"]
 
 
-async def test_what_was_queued_before_a_failed_fsync_is_not_said_after_it_either() -> None:
+async def test_replies_queued_before_a_failed_fsync_are_not_sent() -> None:
     async with world("a") as cluster:
         slow, client = await cluster.client("a", capacity=2000), await cluster.client("a")
         topic, producer_id = await client.topic(rf=1), await client.session()
@@ -264,7 +264,7 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
         assert lines == ["memory_full", "memory_not_full"]
 
 
-async def test_what_was_written_last_is_marked_once_after_a_quiet_second_and_damage_in_it_is_seen() -> None:
+async def test_a_quiet_second_marks_the_last_write_as_durable_once() -> None:
     async with served("a") as (cluster, client, topic, producer_id):
         await trio.sleep(3)
         store, disk = cluster.services["a"].node.store, cluster.disks["a"]
@@ -456,7 +456,7 @@ async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path
     assert (letter["outcome"], letter["reason"]) == ("ok", "max-deliveries")
 
 
-async def test_what_a_killed_node_wrote_and_did_not_sync_is_in_its_history_once_it_is_found(
+async def test_unsynced_writes_of_a_killed_node_enter_its_history_when_replayed(
     tmp_path: Path,
 ) -> None:
     def stored() -> list[list[tuple[int, int]]]:
@@ -499,7 +499,7 @@ async def test_a_link_that_is_full_drops_and_counts() -> None:
         assert link.waiting <= 17 * MIB
 
 
-async def test_what_a_full_link_drops_of_another_nodes_delivery_is_given_back_at_once() -> None:
+async def test_a_delivery_dropped_by_a_full_link_is_released_at_once() -> None:
     """LEAVE for an answer that was never begun (docs/protocol.md, section 4): nobody waits for its hold to end."""
     async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
         home, away, other = await far_from_home(cluster)

@@ -47,7 +47,7 @@ def test_a_client_has_one_share_a_turn_and_a_large_one_only_where_it_is_alone() 
     assert shares.share == SHARE_ALONE
 
 
-def test_who_begins_more_than_a_share_rests_for_it_beside_others_only() -> None:
+def test_a_client_beyond_its_share_rests_only_beside_others() -> None:
     clock = Clock()
     shares = Shares(clock)
     large = price(100, 100 * BODY_BYTES)
@@ -65,7 +65,7 @@ def test_who_begins_more_than_a_share_rests_for_it_beside_others_only() -> None:
         assert not shares.is_spent("calm")
 
 
-async def test_who_rests_goes_on_when_its_time_has_come_and_not_before() -> None:
+async def test_a_resting_client_goes_on_at_its_time() -> None:
     async with world("a") as cluster:
         calm = await cluster.client("a", address="calm:1")
         greedy = await cluster.client("a", address="greedy:1")
@@ -129,7 +129,7 @@ async def test_a_client_waits_for_a_share_of_another_one_and_not_for_all_that_it
         assert fed.of("greedy") >= FLOODS * (EACH - 1), "nothing is lost"
 
 
-async def test_what_one_that_has_left_had_sent_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_of_a_client_that_has_left_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world("a") as cluster:
         calm = await cluster.client("a", address="calm:1")
         fed = Fed(cluster.services["a"].node, monkeypatch)

@@ -69,7 +69,7 @@ async def copied(reader: TlsTransport, into: bytearray, size: int) -> None:
         into += await reader.receive()
 
 
-async def test_what_is_sent_arrives_however_little_room_there_is_and_both_know_who_the_other_is(
+async def test_bytes_arrive_through_small_buffers_and_both_sides_are_authenticated(
     files: Files,
 ) -> None:
     server, dialler, _ = ends(files, "n1", "n2")
@@ -117,7 +117,7 @@ class Turned(trio.abc.Instrument):
         self.turns += 1
 
 
-async def test_what_is_said_together_is_one_call_and_what_came_together_is_read_in_one_turn(
+async def test_chunks_are_encrypted_in_one_call_and_read_in_one_turn(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, dialler, _ = ends(files, "n1", "n2", 1 << 20)
@@ -199,7 +199,7 @@ class Asked:
         return b""
 
 
-async def test_as_much_is_read_at_a_time_in_tls_as_without(files: Files) -> None:
+async def test_tls_reads_as_much_at_a_time_as_plain_tcp(files: Files) -> None:
     server, dialler, _ = ends(files, "n1", "n2")
     await shaken(server, dialler)
     below = server._inner = Asked()  # type: ignore[assignment]

@@ -118,9 +118,7 @@ async def world() -> AsyncIterator[World]:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_comes_before_its_turn_stays_where_it_is_and_what_one_that_has_gone_sent_is_not_taken() -> (
-    None
-):
+async def test_early_frames_stay_in_the_socket_and_those_of_ended_connections_are_dropped() -> None:
     async with world() as here:
         (ours, end), (others, other), (third, _) = [here.connect() for _ in range(3)]
         await trio.testing.wait_all_tasks_blocked()
@@ -146,7 +144,7 @@ async def served(here: World, frames: int) -> None:
 
 
 @pytest.mark.parametrize("selector", [turns.make_selector, turns.Selector], ids=["here", "without epoll"])
-async def test_what_comes_on_many_connections_at_once_is_one_step(
+async def test_frames_on_many_connections_at_once_are_one_step(
     selector: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "make_selector", selector)
@@ -235,7 +233,7 @@ async def test_the_rest_of_a_large_frame_is_asked_for_at_once(
             assert transport.asked == [("now", RECEIVE_BYTES), *rest]
 
 
-async def test_of_a_larger_frame_a_part_is_asked_for_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_larger_frame_is_received_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflow, "RECEIVE_BYTES_MAX", RECEIVE_BYTES + 1)
     for turn_bytes in (len(LARGE), 0):
         monkeypatch.setattr(turns, "TURN_BYTES", turn_bytes)
@@ -246,7 +244,7 @@ async def test_of_a_larger_frame_a_part_is_asked_for_at_a_time(monkeypatch: pyte
             assert max(most for _, most in transport.asked) == RECEIVE_BYTES + 1
 
 
-async def test_who_has_to_rest_behind_a_large_frame_takes_no_turn_until_then() -> None:
+async def test_a_client_resting_after_a_large_frame_takes_no_turn() -> None:
     async with world() as here:
         ours, end = here.connect()
         end.inflow.reader.open_up()
@@ -302,7 +300,7 @@ async def test_a_turn_takes_no_more_frames_of_one_connection_than_came_in_one_re
         assert max(map(len, here.steps)) <= within + 1
 
 
-async def test_who_has_to_rest_is_read_no_further_and_loses_nothing() -> None:
+async def test_a_resting_connection_is_not_read_and_loses_nothing() -> None:
     async with world() as here:
         (busy, end), (other, _) = here.connect(), here.connect()
         await trio.testing.wait_all_tasks_blocked()
@@ -317,7 +315,7 @@ async def test_who_has_to_rest_is_read_no_further_and_loses_nothing() -> None:
         assert end.rested == 1
 
 
-async def test_what_is_no_frame_ends_that_connection_alone_and_so_does_the_other_sides_end() -> None:
+async def test_an_invalid_frame_or_a_disconnect_ends_one_connection() -> None:
     async with world() as here:
         pairs = [here.connect() for _ in range(3)]
         await trio.testing.wait_all_tasks_blocked()
@@ -478,7 +476,7 @@ def test_a_bug_in_a_turn_ends_the_run_as_it_does_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("here", [False, True])
-def test_what_a_thread_wants_called_is_called_on_the_loop_while_it_runs(here: bool) -> None:
+def test_calls_from_a_thread_run_on_the_running_loop(here: bool) -> None:
     async def main() -> None:
         turns = Turns(lambda *events: None)
         turns.waits_here = here

@@ -90,7 +90,7 @@ def test_lines_of_kinds_that_are_not_known_are_counted_and_not_judged(tmp_path: 
     assert (said["lines"], said["not_judged"]) == (2, {"checkpoint": 2})
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["check", str(tmp_path)])
     assert (done.exit_code, str(tmp_path) in done.output) == (66, True)
     (tmp_path / "h.jsonl").write_text("{}\n")

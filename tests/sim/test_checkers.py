@@ -182,7 +182,7 @@ def test_no_loss() -> None:
     assert Story().publish().deliver(5).broken() == []  # it says nothing before the end
 
 
-def test_what_nobody_keeps_may_be_gone_before_a_later_generation_reads_it() -> None:
+def test_payload_without_retention_may_be_gone_before_a_later_generation() -> None:
     def story(retention: float) -> Story:
         story = Story().set_topic("ok", 1, 0.1, 0.2, retention_s=retention).publish()
         return story.deliver(5).settle("ack", 5, "acked").rewind(7).drained()
@@ -368,7 +368,7 @@ def test_a_delivery_after_expiry_is_judged_where_every_replica_knew() -> None:
     assert timed(ttl=5.0, wrong="a").deliver(5, at=5.5).broken() == [], "a may have been asked, and one other"
 
 
-def test_as_many_clocks_count_as_the_topic_has_replicas() -> None:
+def test_the_number_of_clocks_is_that_of_the_replicas() -> None:
     story = timed(ttl=5.0, wrong="b").add(
         "client:op", "set_topic", 0.4, topic="t", op=1, settings={"rf": 1}, outcome="invoke"
     )
@@ -405,7 +405,7 @@ def test_nor_is_expiry_judged_for_a_group_that_was_made_later() -> None:
 # ---------------------------------------------------------------------------------------- generations
 
 
-def test_what_a_rewind_covers_is_delivered_again_and_what_it_does_not_cover_need_not_be() -> None:
+def test_a_rewind_redelivers_only_the_messages_that_it_covers() -> None:
     def story(from_ms: int) -> Story:
         return Story().publish().deliver(5, at=1.0).settle("ack", 5, "acked").rewind(7, from_ms)
 
@@ -492,7 +492,7 @@ def test_a_deletion_that_no_node_has_in_the_end_voids_nothing() -> None:
     assert story().drained().broken() == ["no loss", "dead letters conserved"], "it is still to be there"
 
 
-def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
+def test_purged_messages_and_no_others_are_not_delivered() -> None:
     def story() -> Story:
         return Story().publish().purge()
 
@@ -506,7 +506,7 @@ def test_what_was_purged_is_not_delivered_and_nothing_else_is_purged() -> None:
     assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
 
 
-def test_where_payload_goes_once_nobody_needs_it_no_rewind_has_to_bring_it_back() -> None:
+def test_a_rewind_need_not_bring_back_reclaimed_payload() -> None:
     """The last replica that had it may be lost, though it was delivered again from there, and is DEAD again."""
 
     def story(kept: bool, settle: Callable[[Story], Story]) -> list[str]:
@@ -589,7 +589,7 @@ def test_dead_letters_end_by_purge_or_ack_and_are_void_where_a_rewind_covers_the
     assert story().rewind(7, 50).dead().drained().broken() == []
 
 
-def test_what_was_purged_while_it_was_redriven_without_an_answer_may_be_gone() -> None:
+def test_a_message_purged_during_an_unanswered_redrive_may_be_gone() -> None:
     def story() -> Story:
         return Story().publish().deliver(5).settle("dead_letter", 5, "ok").purge("g!dead")
 
@@ -597,7 +597,7 @@ def test_what_was_purged_while_it_was_redriven_without_an_answer_may_be_gone() -
     assert story().redrive(0).drained().broken() == ["no loss"]
 
 
-def test_what_was_redriven_is_delivered() -> None:
+def test_a_redriven_message_is_delivered() -> None:
     def story() -> Story:
         return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
 
@@ -614,7 +614,7 @@ def test_what_was_redriven_is_delivered() -> None:
     ("began", "ended", "problems"),
     [(0.5, 5.0, []), (0.5, 1.5, []), (0.1, 0.2, ["dead letters conserved"]), (2.5, 5.0, [])],
 )
-def test_what_was_redriven_beside_a_rewind_to_latest_may_be_skipped(
+def test_a_message_redriven_beside_a_rewind_to_latest_may_be_skipped(
     began: float, ended: float, problems: list[str]
 ) -> None:
     """A rewind to latest makes no generation: it skips what was open before it was answered."""
@@ -648,16 +648,14 @@ def test_a_setting_has_the_value_of_its_last_writer(outcomes: str, possible: set
 
 
 @pytest.mark.parametrize(("ttl_s", "partitions", "expected"), [(0.0, 1, 0), (5.0, 1, 1), (0.0, 2, 1)])
-def test_what_a_creation_left_to_the_node_may_have_been_written(
-    ttl_s: float, partitions: int, expected: int
-) -> None:
+def test_defaults_of_a_creation_may_have_been_written(ttl_s: float, partitions: int, expected: int) -> None:
     story = Story().set_topic("ok", 6, 0.0, 0.2, max_deliveries=1)
     story.rows[-2]["defaults"] = {"ttl_s": 0.0, "partitions": 1}
     story.drained().registers(max_deliveries=1, ttl_s=ttl_s, partitions=partitions)
     assert story.broken() == ["settings as written"] * expected
 
 
-def test_of_two_writes_at_once_either_may_be_the_last() -> None:
+def test_either_of_two_simultaneous_writes_may_be_the_last() -> None:
     for value in (1, 2):
         story = Story().set_topic("ok", 6, 0.0, 0.4, max_deliveries=1)
         story.set_topic("ok", 7, 0.3, 0.5, max_deliveries=2).drained().registers(max_deliveries=value)
@@ -735,7 +733,7 @@ def test_topics_are_judged_apart() -> None:
     assert "no loss" in story.broken()
 
 
-def test_what_every_group_acked_or_purged_may_be_confirmed_without_being_stored_again() -> None:
+def test_a_message_acked_or_purged_by_all_groups_may_be_confirmed_without_a_store() -> None:
     def story() -> Story:
         story = Story().add("client:p", "settings", history=1, settings={"rf": 3}).publish("unknown")
         return story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]]).deliver(5)
@@ -747,7 +745,7 @@ def test_what_every_group_acked_or_purged_may_be_confirmed_without_being_stored_
     assert story().publish().broken() == ["no loss"]
 
 
-def test_what_was_redriven_may_have_died_again_and_been_read_as_a_dead_letter() -> None:
+def test_a_redriven_message_may_die_again() -> None:
     def story() -> Story:
         return Story().publish().deliver(5).settle("dead_letter", 5, "ok").redrive(0)
 
@@ -762,7 +760,7 @@ def test_what_was_redriven_may_have_died_again_and_been_read_as_a_dead_letter() 
 @pytest.mark.parametrize(
     ("outcome", "expected"), [("ok", []), ("unknown", []), ("invoke", []), ("fail", ["no loss"])]
 )
-def test_of_a_topic_that_may_be_deleted_nothing_has_to_be_there(outcome: str, expected: list[str]) -> None:
+def test_messages_of_a_topic_that_may_be_deleted_need_not_exist(outcome: str, expected: list[str]) -> None:
     story = Story().publish(stop=2).deliver(1).settle("ack", 1, "acked")
     assert story.delete(outcome).drained().broken() == expected
 
@@ -785,7 +783,7 @@ def test_in_the_end_no_node_has_a_deleted_topic() -> None:
     assert story.broken() == ["deleted for good"]
 
 
-def test_what_is_created_under_the_name_is_another_topic() -> None:
+def test_a_topic_created_again_is_another_topic() -> None:
     story = Story().publish(stop=2).deliver(1).settle("ack", 1, "acked")
     again = [{**row, "topic": "t#1"} for row in story.rows]
     story.delete().drained()
@@ -855,7 +853,7 @@ class Making(Story):
         return "creations stand" not in self.broken()
 
 
-def test_what_is_published_after_a_creation_is_delivered() -> None:
+def test_messages_published_after_a_creation_are_delivered() -> None:
     for start in ("earliest", "latest"):
         assert Making().made(start).send(0).got(5, 0).ack(5, 0).drained().stands()
         assert not Making().made(start).send(0).drained().stands()
@@ -866,7 +864,9 @@ def test_what_is_published_after_a_creation_is_delivered() -> None:
 
 
 @pytest.mark.parametrize(("start", "broken"), [("latest", []), ("earliest", ["no loss"])])
-def test_what_each_group_has_acked_or_skipped_need_not_be_stored_again(start: str, broken: list[str]) -> None:
+def test_a_message_acked_or_skipped_by_each_group_need_not_be_stored_again(
+    start: str, broken: list[str]
+) -> None:
     """Seed 9600182: group g has acked what an earlier try published, h skips it, and the last try is confirmed."""
     story = Making()
     story.add("sim", "settings", history=1, settings={"rf": 3})
@@ -876,7 +876,7 @@ def test_what_each_group_has_acked_or_skipped_need_not_be_stored_again(start: st
     assert story.later().send(0).broken() == broken
 
 
-def test_of_a_group_from_latest_nothing_of_before_is_delivered() -> None:
+def test_a_group_from_latest_gets_no_earlier_messages() -> None:
     assert not Making().send(0).made("latest").got(5, 0).stands()
     assert Making().send(0).made("latest").drained().stands()
     assert Making().send(0, "unknown").made("latest").got(5, 0).stands(), "it may have come later"
@@ -891,7 +891,7 @@ def test_a_group_from_earliest_gets_the_whole_backlog() -> None:
     assert unkept.send(0).made("earliest").drained().stands()  # type: ignore[attr-defined]
 
 
-def test_where_some_ask_for_the_backlog_all_of_it_is_delivered_or_nothing() -> None:
+def test_a_backlog_requested_by_some_is_delivered_whole_or_not_at_all() -> None:
     def story() -> Making:
         return Making().send(0).send(1).made("latest", "").later().made("earliest")
 
@@ -926,7 +926,7 @@ def test_a_fetch_never_makes_a_deleted_group_again_nor_moves_it() -> None:
     assert story(lambda before: before.made("latest", "unknown")).drained().stands()
 
 
-def test_what_was_acked_is_not_delivered_again_unless_somebody_rewinds() -> None:
+def test_an_acked_message_is_not_delivered_again_without_a_rewind() -> None:
     acked = Making().send(0).made().got(5, 0).ack(5, 0)
     assert acked.stands()
     assert not acked.got(6, 0, 7).stands()
@@ -957,7 +957,7 @@ def test_a_fetch_of_one_partition_says_nothing_of_the_others() -> None:
 # ---------------------------------------------------------------------- failed for certain
 
 
-def test_what_every_try_to_publish_had_failed_of_is_never_delivered() -> None:
+def test_a_message_with_failed_publishes_alone_is_never_delivered() -> None:
     assert Story().publish("fail").deliver(5).broken() == ["failed for certain"]
     assert Story().publish("unknown").deliver(5).broken() == []
     again = Story().publish("fail")
@@ -1073,7 +1073,7 @@ def test_a_hold_that_may_be_given_back_is_in_nobodys_way() -> None:
     assert won(buried, "b", 6, 3.0, 9.0).broken() == ["exclusive holds"]
 
 
-def test_what_nodes_bury_is_a_dead_letter_once_a_majority_has_it() -> None:
+def test_a_death_known_to_a_majority_is_a_dead_letter() -> None:
     def buried(*nodes: str) -> Story:
         story = Story().publish().deliver(5)
         for node in nodes:

@@ -102,9 +102,7 @@ def still(kind: str, victim: str, seed: int, disk: str = "memory") -> Schedule:
         ("damage", "a damaged directory was started from"),
     ],
 )
-def test_what_was_damaged_is_not_served_and_comes_back_from_the_others(
-    kind: str, seen: str, disk: str
-) -> None:
+def test_a_damaged_batch_is_not_served_and_returns_from_peers(kind: str, seen: str, disk: str) -> None:
     for victim in "abc":
         outcomes = [run_schedule(still(kind, victim, seed, disk)) for seed in SEEDS]
         assert [outcome.violations for outcome in outcomes] == [[]] * len(SEEDS)

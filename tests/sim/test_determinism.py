@@ -43,7 +43,7 @@ def test_a_seed_gives_one_trace_in_every_process(seeds: list[int]) -> None:
         assert json.loads(child.stdout) == here
 
 
-def test_how_span_maps_keep_their_runs_changes_nothing() -> None:
+def test_the_layout_of_span_maps_changes_nothing() -> None:
     schedule = next(s for s in map(draw, range(100)) if s.options.partial and s.options.small > 100)
     options = dataclasses.replace(schedule.options, small=2)
     small = run_schedule(dataclasses.replace(schedule, options=options), keep=True).rows[1:]

@@ -123,7 +123,7 @@ def test_a_path_of_the_explorer_is_told_step_by_step() -> None:
         story_of_trace(rule_named(RULE), 3, 60.0)
 
 
-def test_of_many_things_those_near_to_what_broke_are_kept(story: Story) -> None:
+def test_a_long_story_keeps_the_items_near_the_violation(story: Story) -> None:
     small = Story(story.title, items=list(story.items), broken=story.broken, focus=story.focus)
     small.shown(100)
     assert len(small.items) == 100

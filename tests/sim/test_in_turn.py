@@ -11,9 +11,7 @@ from sim.schedule import draw
 
 
 @pytest.mark.parametrize(("seed", "profile"), [(500_005, "store"), (500_009, "store"), (500_010, "swarm")])
-def test_what_waits_for_its_turn_breaks_nothing(
-    seed: int, profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queued_requests_break_nothing(seed: int, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     served = 0
     take = FairQueue.take
 

@@ -93,7 +93,7 @@ def test_a_patch_that_nobody_calls_is_noticed() -> None:
         del GroupView.nobody_reads_it  # type: ignore[attr-defined]
 
 
-def test_what_was_left_out_is_back_afterwards() -> None:
+def test_a_rule_left_out_is_restored() -> None:
     for rule in RULES:
         before = [vars(place).get(name) for place, name, _ in rule.patches]
         with pytest.raises(ZeroDivisionError), patched(rule.patches):
@@ -112,7 +112,7 @@ def test_a_rule_has_one_name_and_is_shown_to_matter() -> None:
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.test], ids=name_of)
-def test_where_nothing_else_shows_that_a_rule_matters_a_test_of_the_core_does(rule: Rule) -> None:
+def test_a_rule_without_a_seed_has_a_test_of_the_core(rule: Rule) -> None:
     module, name = rule.test.split("::")
     function = getattr(importlib.import_module(f"tests.core.{module}"), name)
     marks = [mark.args for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]

@@ -44,7 +44,7 @@ def test_a_rule_that_is_left_out_is_seen() -> None:
         )
 
 
-def test_what_a_node_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_a_node_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     from quorumq.core.partition.replica import Replica
 
     def broken(self: object, *args: object) -> None:
@@ -106,7 +106,7 @@ class Reader:
         events.append(CleanStop())
 
 
-def test_what_arrives_at_a_node_at_one_moment_is_one_step() -> None:
+def test_simultaneous_arrivals_at_a_node_are_one_step() -> None:
     async def main() -> None:
         network, fed = Network(random.Random(1), 0.0), list[int]()
         together = Together(lambda *events: fed.append(len(events)), network)
@@ -139,7 +139,7 @@ def test_what_arrives_at_a_node_at_one_moment_is_one_step() -> None:
     deterministic(1, main)
 
 
-def test_what_a_step_raises_ends_the_node_and_not_the_network() -> None:
+def test_an_exception_of_a_step_ends_the_node_and_not_the_network() -> None:
     async def main() -> None:
         network = Network(random.Random(1), 0.0)
 
@@ -159,7 +159,7 @@ def test_what_a_step_raises_ends_the_node_and_not_the_network() -> None:
     assert str(first_of(raised.value)) == "made to fail"
 
 
-def test_what_the_clock_calls_and_raises_is_named() -> None:
+def test_an_exception_in_a_timer_is_named() -> None:
     cause, error = AssertionError("made to fail"), trio.TrioInternalError("internal error in Trio")
     error.__cause__ = cause
     assert first_of(BaseExceptionGroup("", [error])) is cause

@@ -83,7 +83,7 @@ def test_a_run_may_end_early() -> None:
     assert not outcome.violations
 
 
-def test_what_is_smaller_is_a_schedule_that_runs() -> None:
+def test_a_smaller_schedule_can_run() -> None:
     schedule = draw(26)
     assert richness(with_only(schedule.options, [])) == []
     assert richness(schedule.options) == [n for n in PLAIN if getattr(schedule.options, n) != PLAIN[n]]

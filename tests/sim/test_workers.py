@@ -89,7 +89,7 @@ def test_without_suspects_good_messages_die() -> None:
     assert violations
 
 
-def test_where_voters_are_not_heard_a_coordinator_that_missed_a_hold_gives_company() -> None:
+def test_a_coordinator_that_missed_a_hold_without_its_voters_delivers_a_suspect_with_others() -> None:
     with patched(rule_named("voters-name-suspects").patches):
         assert [seed for seed in range(4) if run(seed, loss=0.15)[2]]
 

@@ -128,7 +128,7 @@ def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
     assert re.search(r"<span>1,234\s*<small", text)
 
 
-def test_what_is_cut_says_how_much_more_there_is() -> None:
+def test_cut_lists_show_the_number_of_further_rows() -> None:
     facts = summary("broken", word="word")
     assert "more in" not in page(facts, GUARANTEES)
     facts["counts"].update(broken=1020, undecided=3, latency=60)
@@ -175,7 +175,7 @@ def test_runs_are_told_apart_where_there_are_several() -> None:
     assert "Runs broken" not in page(summary("broken"), GUARANTEES)
 
 
-def test_what_was_not_read_says_what_follows() -> None:
+def test_unread_lines_are_shown_with_their_consequence() -> None:
     text = page(summary(word="word", unread=4), GUARANTEES)
     for said in ("proves nothing", "no guarantee holds", "every run"):
         assert said in text

@@ -112,7 +112,7 @@ GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside:
         (AnalysisException("no such column\n more"), 70, "quorumq: Spark failed: no such column (QUORUMQ_SPARK_LOG"),
     ],
 )  # fmt: skip
-def test_what_spark_fails_of_is_told_and_is_never_a_broken_guarantee(
+def test_a_failure_of_spark_is_reported_and_breaks_no_guarantee(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
 ) -> None:
     def fails(*args: object) -> None:

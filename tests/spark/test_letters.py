@@ -61,7 +61,7 @@ def test_kinds_of_failures_are_counted_with_what_became_of_them(spark: SparkSess
     assert row["message"] == "new"
 
 
-def test_what_is_new_regressed_ongoing_or_gone_is_told_by_the_run_before(spark: SparkSession) -> None:
+def test_new_regressed_ongoing_and_gone_kinds_follow_from_the_run_before(spark: SparkSession) -> None:
     letters = made(
         spark,
         letter(1, fingerprint="new", died_at=at(-60)),

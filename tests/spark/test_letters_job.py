@@ -160,7 +160,7 @@ def test_a_plan_names_the_cluster_whose_directories_were_read(tmp_path: Path) ->
         (("--nodes", "a:1", "--previous", "nowhere"), 66, "nowhere has no summary.json"),
     ],
 )
-def test_what_cannot_work_is_refused_before_spark_starts(
+def test_impossible_options_are_refused_before_spark_starts(
     tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     result = CliRunner().invoke(main, ["deadletters", "--out", str(tmp_path / "out"), *arguments])
@@ -229,7 +229,7 @@ def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) ->
     assert job.told(summary, tmp_path)[0] == "no dead letters in nothing"
 
 
-def test_what_the_data_source_refuses_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_refusal_of_the_data_source_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "no-node").mkdir()
     with pytest.raises(Exception, match="no-node") as raised:
         job.run(job.read(spark, data=[tmp_path / "no-node"]), tmp_path / "out", job.Settings(now=NOON))

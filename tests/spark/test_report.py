@@ -106,7 +106,7 @@ def test_payloads_stay_out_unless_asked_for() -> None:
     assert "the payload" in page(summary, details)
 
 
-def test_what_could_not_be_read_is_on_top() -> None:
+def test_unreadable_places_are_on_top() -> None:
     text = page(*facts("word"))
     assert text.index("could not be read") < text.index("dead letters now") < text.index("What to do")
     assert "died before they were published" in text

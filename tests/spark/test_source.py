@@ -114,7 +114,7 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
         ({"table": "history", "data": "a"}, "give option path"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_options(
+def test_options_that_cannot_be_read_are_refused(
     spark: SparkSession, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(Exception, match=says):

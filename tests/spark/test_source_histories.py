@@ -51,7 +51,7 @@ def test_every_line_is_a_row_and_a_torn_one_is_left_out(tmp_path: Path, name: st
         assert all(row[name] is None for name in row if name not in line)
 
 
-def test_what_is_no_history_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
         rows_of(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=r"ends in \.jsonl"):

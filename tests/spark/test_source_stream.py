@@ -180,7 +180,7 @@ def test_a_batch_that_is_repeated_after_a_node_was_added_is_the_same(tmp_path: P
     cluster.close()
 
 
-def test_from_latest_begins_with_what_comes(tmp_path: Path) -> None:
+def test_a_stream_from_latest_begins_with_new_letters(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     die(cluster, 1, 0, 1, 2)
     stream = stream_of(cluster, **{"from": "latest"})
@@ -223,6 +223,6 @@ def test_through_spark_a_restart_from_the_checkpoint_reads_nothing_again(
         ({"table": "deadletters", "data": "a", "onGap": "maybe"}, "must be fail or reread"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(options: dict[str, str], says: str) -> None:
+def test_a_journal_that_cannot_be_followed_is_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says):
         read_options(options, stream=True)

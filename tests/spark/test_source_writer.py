@@ -180,7 +180,7 @@ def test_the_examples_of_the_manual_run(
         ("payload", {"topic": "nowhere"}, "append", "nowhere"),
     ],
 )
-def test_what_cannot_be_written_is_refused(
+def test_rows_that_cannot_be_written_are_refused(
     spark: SparkSession, cluster: LocalCluster, columns: str, options: dict[str, str], mode: str, says: str
 ) -> None:
     rows = spark.sql("select 'x' as payload").selectExpr(*columns.split(", "))

@@ -72,7 +72,7 @@ def test_every_kind_of_record_comes_back_as_it_was_in_order_batches_last(disk: D
     store.close()
 
 
-def test_what_was_replayed_once_is_replayed_again_from_the_snapshot(disk: Disk) -> None:
+def test_replayed_state_is_replayed_again_from_the_snapshot(disk: Disk) -> None:
     """Small state moves into each new snapshot; batches stay where they are and are found through the list."""
     written = every_kind()
     store, _ = start(disk)

@@ -189,7 +189,7 @@ def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
     store.close()
 
 
-def test_what_no_commit_has_written_is_moved_later() -> None:
+def test_uncommitted_entries_are_moved_later() -> None:
     """A roll may come before the commit of what stands before it: those bytes cannot be read yet."""
     store, _ = start(MemoryDisk())
     store.append([batch(number, size=1_000) for number in range(6)])

@@ -63,7 +63,7 @@ def test_a_last_write_that_is_not_all_there_is_torn_and_so_is_what_follows(check
         assert scan.durable == len(HEAD), "the snapshot was, whatever is torn"
 
 
-def test_what_a_later_record_says_was_durable_is_damaged_and_not_torn() -> None:
+def test_an_unreadable_write_before_a_durable_mark_is_damage() -> None:
     before = HEAD + ONE + BATCH
     data = before + ONE + mark(before, ONE)
     scan = scan_of(flipped(data, len(before) - 1))

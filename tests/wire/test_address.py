@@ -38,7 +38,7 @@ def test_addresses(text: str, place: tuple[str, int]) -> None:
         (f"{'x' * 64}:7401", "labels"),
     ],
 )
-def test_what_is_no_address_is_named_with_what_to_write(text: str, why: str) -> None:
+def test_an_invalid_address_is_refused_with_advice(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why) as raised:
         split_address(text, name="listen")
     assert str(raised.value).startswith(f"listen = {text!r}: ")

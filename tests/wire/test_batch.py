@@ -47,7 +47,9 @@ messages = st.builds(
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.integers(0, NUMBERS_END - 6), st.data())
-def test_what_is_published_is_what_is_read(sent: list[Message], first_seq: int, data: st.DataObject) -> None:
+def test_published_messages_are_read_unchanged(
+    sent: list[Message], first_seq: int, data: st.DataObject
+) -> None:
     batch = build_batch(PARTITION, PRODUCER_ID, first_seq, 1_790_000_000_000, sent)
     header = decode_header(batch.raw)
     assert header == batch.header

@@ -222,7 +222,7 @@ def test_receipts_go_out_signed_and_are_opened_by_the_node() -> None:
         encode_message(typing.cast("m.AckRequest", opened))
 
 
-def test_what_is_too_large_is_not_sent() -> None:
+def test_a_message_that_is_too_large_is_not_sent() -> None:
     facts = m.StatusReply({"x": "y" * (5 << 20)})
     with pytest.raises(TooLarge, match="StatusReply has a header of 52"):
         encode_message(facts)

@@ -74,7 +74,7 @@ def test_frames_must_be_taken_before_more_is_fed() -> None:
         (MAGIC + b"\xff" * 8, "header of 4294967295"),
     ],
 )
-def test_what_is_not_a_frame_is_refused_at_once_and_for_good(data: bytes, says: str) -> None:
+def test_bytes_that_are_no_frame_are_refused_for_good(data: bytes, says: str) -> None:
     reader = FrameReader()
     reader.feed(data)
     with pytest.raises(PeerError, match=says):
@@ -135,7 +135,7 @@ def test_a_prefix_alone_makes_nobody_fill_memory() -> None:
         tracemalloc.stop()
 
 
-def test_what_is_over_a_limit_is_not_sent() -> None:
+def test_a_frame_over_a_limit_is_not_sent() -> None:
     with pytest.raises(TooLarge, match="a poem has a header of 4194305 bytes"):
         encode_frame(b"x" * (HEADER_BYTES_MAX + 1), name="a poem")
     half = bytes(FRAME_BYTES_MAX // 2)

@@ -58,7 +58,7 @@ def test_each_reason_is_told(receipt: Receipt) -> None:
         open_receipt(signed + bytes(2000), keys={2: SECRET})
 
 
-def test_what_was_signed_by_a_newer_version_is_told_from_a_forgery() -> None:
+def test_a_signature_of_a_newer_version_is_distinguished_from_a_forgery() -> None:
     encoded = b"\x80"
     digest = hashlib.blake2b(
         b"\x01\x00" + encoded, digest_size=16, key=SECRET, person=b"quorumq receipt"

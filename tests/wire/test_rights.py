@@ -80,7 +80,7 @@ def test_a_right_to_another_group_does_not_do_and_one_of_several_topics_is_enoug
 
 
 @pytest.mark.parametrize("request_", [m.DeclareSurvivors(("a",)), m.StatusRequest()])
-def test_what_concerns_the_whole_cluster_needs_the_right_to_all_of_it(request_: Any) -> None:
+def test_requests_about_the_whole_cluster_need_the_right_to_all(request_: Any) -> None:
     assert not passes(CLIENTS["admin"], request_)
     assert passes(Client("x", admin=("*",)), request_)
 

@@ -79,7 +79,7 @@ def test_integers_of_more_than_64_bits_are_not_written(n: int) -> None:
         ("ff", "break"),
     ],
 )
-def test_what_is_outside_the_subset_is_refused(data: str, says: str) -> None:
+def test_values_outside_the_subset_are_refused(data: str, says: str) -> None:
     with pytest.raises(BadValue, match=says):
         cbor.load(bytes.fromhex(data))
 
@@ -191,7 +191,7 @@ def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, 
         (StatusReply, ({"a": 2**65},), "an integer of 66 bits"),
     ],
 )
-def test_what_is_off_is_named(cls: type, data: object, says: str) -> None:
+def test_an_invalid_value_is_named(cls: type, data: object, says: str) -> None:
     with pytest.raises(BadValue, match=re.escape(says)):
         decode_value(cls, tuple(data) if isinstance(data, list) else _tuples(data))
 
