@@ -25,7 +25,7 @@ FIRST = (PROCESSES, SPARK, COMMANDS, EXPLORER, RULES)
 """The longest groups begin first, so that the short ones fill the gaps at the end."""
 
 HEAVY = re.compile(r"quorumq\.node\b|LocalCluster|\bjava\b|\bspark-|-m\0spark\b|\0(dev|demo|real)\b")
-"""What the command of a node, of a program that starts nodes, or of Java has in it, its arguments joined by NUL."""
+"""Texts in the command of a node, of a program that starts nodes, or of Java, its arguments joined by NUL."""
 
 
 MARK = "mark.e2e"
@@ -75,7 +75,7 @@ def refuse(command: str | bytes | os.PathLike[str] | Sequence[object], group: st
 
 
 def workers(cores: int) -> int:
-    """How many processes of pytest a machine bears.
+    """Return the number of pytest processes that a machine bears.
 
     The bounded groups wait for their processes most of the time, and have one of pytest's each; the rest computes.
 

@@ -1,4 +1,4 @@
-"""How tests run: which beside each other (bound.py), in which time (virtual.py), and what ends with them."""
+"""Grouping (bound.py), virtual time (virtual.py) and clean-up of tests."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ subprocess.Popen = Leashed  # type: ignore[misc]
 
 START = Leashed.__init__
 GROUP: list[str] = []
-"""Of the test that runs."""
+"""Group of the running test."""
 
 LESS: list[int] = []
-"""How much less of a processor this process of pytest asks for than others, once it does."""
+"""Niceness that this process of pytest takes, once it does."""
 
 
 @functools.wraps(START)

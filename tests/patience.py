@@ -1,4 +1,4 @@
-"""How long tests wait for what must come."""
+"""Waiting in tests for events that must come."""
 
 from __future__ import annotations
 

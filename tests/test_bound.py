@@ -1,4 +1,4 @@
-"""As many clusters at a time as tests/bound.py says, whoever writes a test that starts one."""
+"""Tests that start clusters respect the limit of tests/bound.py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_small_tests_may_start_anywhere() -> None:
 
 
 def test_every_test_of_real_processes_is_in_a_bounded_group() -> None:
-    """Which tests those are is said by the folder, or by the marker; each group is in one process of pytest."""
+    """The folder or the marker names those tests; each group is in one process of pytest."""
     groups = {path: bound.group_of(path) for path in bound.TESTS.rglob("test_*.py")}
     for path, group in groups.items():
         inside = path.parent.name in ("e2e", "spark") or bound.MARK in path.read_text()

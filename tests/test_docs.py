@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 WORDS_MAX = 60
-"""Of one paragraph, one item of a list, or one cell of a table."""
+"""Words of one paragraph, one item of a list, or one cell of a table."""
 
 EXAMPLES = ROOT / "docs" / "examples"
 PATTERNS = sorted(path.name.removesuffix("_trio.py") for path in EXAMPLES.glob("*_trio.py"))
@@ -34,7 +34,7 @@ CITATION = re.compile(
 
 
 def places() -> set[str]:
-    """What may be cited: headings, terms in bold, and the first cell of each row, in lower case."""
+    """Return the citable texts: headings, terms in bold, and the first cell of each row, in lower case."""
     headings = re.findall(r"^#+ (.+)$", PROTOCOL, re.MULTILINE)
     bold = re.findall(r"\*\*([^*]+?)\.?\*\*", PROTOCOL)
     rows = re.findall(r"^\| ([^|]+) \|", PROTOCOL, re.MULTILINE)

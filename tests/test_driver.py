@@ -40,7 +40,7 @@ class World:
         self.mono = 100.0
         self.answers: list[list[Effect]] = []
         self.steps: list[list[Event]] = []
-        self.done: list[Any] = []  # what happened outside, in order
+        self.done: list[Any] = []  # external effects, in order
         self.serving = False
         self.state = SimpleNamespace(me="a", incarnation=Incarnation(1, 1), clock=SimpleNamespace(value=7))
         self.ticket = self.durable = self.target = 0

@@ -43,7 +43,7 @@ OURS = {
     },
     "spark.transforms": {"spark"},
 }  # fmt: skip
-"""What each package may import of ours."""
+"""Packages of ours that each package may import."""
 
 CORE_MAY_USE = {
     "__future__", "abc", "array", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",

@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for is in .ci/*.txt, in a version that it allows, by hashes: `make` takes nothing else."""
+"""Requirements of pyproject.toml are in .ci/*.txt, in an allowed version, by hashes: `make` takes nothing else."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ REMEDIES: Final = {
     "test name": "name subject, condition and result",
     "test import": "move what is shared to a module that is no test",
 }
-"""What to do about each check."""
+"""Remedies by check."""
 
 ALLOWED: Final[dict[str, dict[str, int]]] = {
     "opener": {"tests": 242},

@@ -22,7 +22,7 @@ Args = ParamSpec("Args")
 
 VIRTUAL_LIMIT_S = 3600.0
 SEED = int(os.environ.get("QUORUMQ_TEST_SEED", "7"))
-"""Of trio's scheduler, which else shuffles differently in every run: another seed is another run."""
+"""Seed of trio's scheduler, which else shuffles differently in every run: another seed is another run."""
 
 
 def run(

@@ -59,7 +59,7 @@ def caught(name: str, seeds: range) -> tuple[int, list[Row]]:
 # -------------------------------------------------------------------------- clocks
 
 Reading = Callable[[str, float], float]
-"""What the clock of a machine shows at a true time."""
+"""A machine's clock: takes the true time, returns the reading."""
 
 
 def machine(who: str) -> str:
@@ -186,7 +186,7 @@ def lost(rows: list[Row]) -> list[Row] | None:
 
 
 def _covers(row: Row, span: list[object], group: str) -> bool:
-    """Whether a line about this group is about this message among others."""
+    """Return True if a line about this group is about this message among others."""
     if row.get("group") != group or row["kind"] not in ("deliver", "list"):
         return False
     return any(
@@ -259,7 +259,7 @@ def letter_forgotten(rows: list[Row]) -> list[Row] | None:
 
 
 def _about(row: Row, span: list[object], *kinds: str) -> bool:
-    """Whether a line of these kinds, or one that explains where a dead letter went, is about this message."""
+    """Return True if a line of these kinds, or one that explains a dead letter's end, is about this message."""
     producer_id, start, _ = span
     there = any(it[0] == producer_id and it[1] <= start < it[2] for it in row.get("spans", ()))
     return row["kind"] == "purge" or (there and row["kind"] in (kinds or ("ack", "redrive", "dead_letter")))

@@ -21,7 +21,7 @@ class Story:
         self.boot = boot or {}
         self.ahead = ahead or {}
         self.rows: list[Row] = []
-        self.seq = 0  # of the message that is meant
+        self.seq = 0  # the number of the next message
 
     def add(self, who: str, kind: str, at: float, **fields: Any) -> Story:
         """A line; `at` is true time, and each writer's own clock is ahead of it by so much."""
@@ -288,7 +288,7 @@ def stories() -> list[Story]:
 
     busy = Story("a-busy-producer", boot={**two, "client:p": "m9"}, ahead={**far, "client:p": 5000.0})
     busy.rows = [{**row, "run": busy.run} for row in known.rows]
-    for op in range(2, 40):  # whose clock has more bounds than any other, all on one side
+    for op in range(2, 40):  # its clock has more bounds than any other, all on one side
         where = {"topic": "t", "partition": 0, "spans": [["a.1.1.2", op, op + 1]]}
         busy.call("client:p", "publish", op / 5, {**where, "op": op}, crcs="0a0b0c0d", published_ms=int(1e12))
         for node in b:
@@ -304,7 +304,7 @@ def stories() -> list[Story]:
         row["wall_ms"] -= 3_600_000 * (row["who"] == "client:d" and row["at"] > 6)
     broke = apart("a-clock-broke")
     broke.ahead = {**far, "client:d": 40.7}
-    for number, who in enumerate(("client:c", "client:d")):  # which says that it is no node's clock
+    for number, who in enumerate(("client:c", "client:d")):  # the second one shows that it is no node's clock
         broke.deliver(who, 20.1, 21, 1100 + number, "node:b").deliver(who, 20.12, 21, 1200 + number, "node:a")
     return [
         *beside,

@@ -46,7 +46,7 @@ from tests.audit.stories import TWICE, Story, held, stories, text_of
 GOOD = 4
 ON_MACHINES = 2
 MUTANTS = 12
-"""Of the rules that are hunted every so many-th one is left out in a run; of the soak, every one."""
+"""One rule in this number is left out in a run; the soak leaves out every one."""
 SOAK_GOOD = 1500
 SEEDS = 200
 """Good runs among which one is found that can take each planted fault."""
@@ -609,7 +609,7 @@ def test_a_line_that_says_no_run_counts_against_the_run_of_its_file(tmp_path: Pa
     _, unread = unread_in(texts["a"] + b"\0\0\0\n", texts["b"] + texts["c"] + b"\0\0\n", folder=tmp_path)
     assert {(it.run, it.line) for it in unread} == {
         ("a", "\0\0\0"),
-        (None, "\0\0"),  # of one of two, or of both
+        (None, "\0\0"),  # one of the two, or both
     }
 
 

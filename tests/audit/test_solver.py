@@ -142,7 +142,7 @@ def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -
 
 
 def test_a_producer_whose_clock_is_set_is_named_where_only_a_promise_bounds_it_from_the_other_side() -> None:
-    """What was confirmed bounds it by the time of the reference, said as of window 0, however far its reading is."""
+    """Confirmed messages bound it by the time of the reference, as of window 0, however far its reading is."""
     at = range(10_000, 10_200, 2)
     ahead = {k: 2.0 if k >= 10_100 else 0.0 for k in at}
     sent = [Bound("p", k + round(ahead[k] / WIDTH_S), "a", k, 0.001 - ahead[k]) for k in at]

@@ -56,9 +56,8 @@ class Shell:
             self(f"consume {topic} --group g --max {left} --dead-letter", reason)
 
     def states(self, topic: str, group: str = "g") -> dict[str, int]:
-        """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks: that
-        of a replica which missed the REJECT.
-        """
+        """Return the number of messages in each state. `ready` includes messages that an old hold still blocks: that
+        of a replica which missed the REJECT."""
         counts: dict[str, int] = {}
         for line in self(
             f"peek {topic} --group {group} --which all --limit 100000 --complete --json"
@@ -69,7 +68,7 @@ class Shell:
 
 
 def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:
-    """What the node that answers lists of a group's messages."""
+    """Return the answering node's listing of a group's messages."""
     return list(shell(f"peek {topic} --group g --which all --json").lines())
 
 

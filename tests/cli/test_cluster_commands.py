@@ -61,7 +61,7 @@ def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def patient(shells: Callable[[float], Shell]) -> Shell:
-    """Where what is held stays so for a minute."""
+    """A shell on a cluster with holds of a minute."""
     return shells(60.0)
 
 

@@ -262,7 +262,7 @@ def test_a_damaged_batch_is_read_except_for_the_damaged_message(cluster: Cluster
 
 
 def offset_of(path: Path, kind: type) -> int:
-    """Where in the largest segment the last record of a type begins, and the one behind it says it was durable."""
+    """Return the offset of the last record of a type in the largest segment."""
     offsets = [at for number, at in record_headers(segment(path).read_bytes()) if number == TYPE_OF[kind]]
     return offsets[-1]
 

@@ -23,7 +23,7 @@ HOLD_S = 3.0
 
 
 def publish(shell: Shell, topic: str, count: int) -> None:
-    # What all have acked stays, to be read again and listed.
+    # Messages that all groups have acked stay, to be read again and listed.
     shell(f"topics create {topic} --retention 1h")
     shell(f"publish {topic} --lines", stdin="".join(f"{number}\n" for number in range(count)).encode())
 

@@ -107,7 +107,7 @@ def test_the_second_ctrl_c_ends_what_cannot_be_cancelled(shell: Shell, start: Ca
 
 
 def blocked(pid: int) -> bool:
-    """Whether its main thread waits to write to a pipe."""
+    """Return True if its main thread waits to write to a pipe."""
     return "pipe_w" in Path(f"/proc/{pid}/wchan").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What commands do where their output cannot be written or encoded: one sentence, never a traceback."""
+"""Commands whose output cannot be written or encoded print one sentence, never a traceback."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Plan:
 
 
 def total_of(done: Done) -> dict[str, int]:
-    """What a plan's run came to, without what did not occur."""
+    """Return the sums of a plan's run without zeros."""
     last = done.lines()[-1]
     return {key: count for key, count in last.items() if type(count) is int and count}
 
@@ -115,7 +115,7 @@ def test_a_plan_of_another_cluster_or_topic_changes_nothing(shell: Shell, tmp_pa
     plan.write()
     said = shell("deadletters redrive --plan", str(plan), code=64).err
     assert "none of the 2 messages" in said
-    # What is settled for good may have been reclaimed: a plan that names this cluster is not suspected.
+    # Settled messages may have been reclaimed: a plan that names this cluster is not suspected.
     plan.head["cluster"] = "local"
     plan.write()
     done = total_of(shell("deadletters redrive --plan", str(plan), "--json"))

@@ -1,4 +1,4 @@
-"""What `quorumq status` prints of facts: it fits a terminal of 80 columns."""
+"""`quorumq status` fits a terminal of 80 columns."""
 
 from __future__ import annotations
 

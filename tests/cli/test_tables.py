@@ -22,7 +22,7 @@ ID = f"{bytes(16).hex()}/12/node-1.1.{0:016x}.0/{MANY}"
 
 
 class Screen:
-    """What is printed on a terminal of 80 columns."""
+    """A terminal of 80 columns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = io.StringIO()

@@ -71,13 +71,13 @@ def tasks(tmp_path: Path) -> None:
 
 
 def is_settled(shell: Shell, topic: str, dead: int) -> bool:
-    """Whether nothing is left to do. What is acked may be reclaimed, and then is not counted any more."""
+    """Return True if no message is left to settle. Acked ones may be reclaimed and are then not counted."""
     counts = shell.states(topic)
     return counts.pop("dead", 0) == dead and not counts.keys() - {"acked"}
 
 
 def left(shell: Shell, topic: str) -> int:
-    """How many messages are not acked."""
+    """Return the number of messages that are not acked."""
     return sum(count for state, count in shell.states(topic).items() if state != "acked")
 
 
@@ -87,7 +87,7 @@ def both_begin(folder: Path) -> None:
 
 
 def stopped(worker: Running) -> dict[str, int]:
-    """What a worker says that it has done, when it is told to stop."""
+    """Stop a worker and return its counts."""
     assert worker.send(signal.SIGTERM) == 0
     counts: dict[str, int] = json.loads(worker.out.read_text())
     return counts

@@ -69,7 +69,7 @@ class FakeCluster(Cluster, Network):
         self.start(name)
 
     async def cut_off(self) -> None:
-        """From now on there is no node that can be reached."""
+        """Make every node unreachable from now on."""
         self.refuse.update(self.addresses)
         for name in self.names:
             self.hang_up(name)

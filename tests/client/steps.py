@@ -1,4 +1,4 @@
-"""What tests of the client do again and again."""
+"""Steps that several tests of the client share."""
 
 from __future__ import annotations
 

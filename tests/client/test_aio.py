@@ -113,7 +113,7 @@ async def test_many_tasks_share_the_client_while_the_loop_goes_on(client: Client
 
 @looped
 async def test_a_publish_takes_no_task_of_the_other_thread(client: Client) -> None:
-    """What a task costs there is most of what asyncio would cost beside trio."""
+    """A task would be most of the cost of asyncio beside trio."""
     async with client.producer("jobs") as producer:
         await asyncio.gather(client.publish("jobs", b"the first opens a session"), producer.publish(b"x"))
         works: list[Call] = []

@@ -200,7 +200,7 @@ def test_ready_messages_are_taken_without_waiting(client: Client) -> None:
         end = time.monotonic() + PATIENCE_S
         while (
             len(payloads) < 9 and time.monotonic() < end
-        ):  # who asks and does not wait is fetched for all the same
+        ):  # a call that does not wait starts a fetch as well
             payloads += [
                 message.payload for messages in consumer.batches(5, timeout=0) for message in messages
             ]
@@ -309,7 +309,7 @@ def test_holds_are_extended_while_the_program_computes(client: Client) -> None:
 
 
 class Interrupted(Exception):
-    """What a signal's handler raises."""
+    """Exception raised by a signal handler."""
 
 
 @contextmanager
@@ -363,7 +363,7 @@ def test_nothing_is_lost_where_a_call_is_interrupted(
                 messages += next(batches)
             assert [message.attempt for message in messages] == [
                 1
-            ] * 10  # what expires instead comes as the second
+            ] * 10  # the expired one comes as the second
             assert consumer.inner.unsettled == 10
 
 

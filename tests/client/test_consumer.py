@@ -110,7 +110,7 @@ async def test_a_message_whose_deadline_has_passed_is_never_handed_over() -> Non
                 for _ in range(10):
                     again += await take(consumer, 1)
                     assert again[-1].is_live
-                    await again[-1].ack()  # what ran out comes alone
+                    await again[-1].ack()  # the expired message comes alone
                 assert sorted(message.payload for message in again) == [b"%d" % i for i in range(10)]
 
 
@@ -172,7 +172,7 @@ async def test_leaving_by_cancellation_gives_back_too() -> None:
 
 
 async def test_cancellation_around_the_client_leaves_time_to_give_back() -> None:
-    """As by Ctrl-C, or where another task of the program failed: the connections do not go before the consumer."""
+    """A Ctrl-C or a failed task cancels all: the consumer ends before the connections."""
     async with fake_cluster() as cluster:
         with trio.move_on_after(1.0):
             async with connected(cluster) as client:
@@ -415,7 +415,7 @@ async def test_a_bound_that_is_asked_for_holds_for_lists_too_and_waiting_for_eve
             await consumer.ack(messages[:4])
             assert len(await consumer.take(100)) == 4
             caplog.clear()
-            for _ in range(12):  # who asks for a moment each time waits as long
+            for _ in range(12):  # a caller that asks for a moment each time waits as long
                 assert await consumer.take(100, timeout=1.0) == []
             assert "10 messages of group 'g' are not settled, the oldest for" in caplog.text
         async with client.consumer("jobs", "all") as consumer:

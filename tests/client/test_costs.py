@@ -1,4 +1,4 @@
-"""What the client does for each of many messages, counted: calls of its Python functions."""
+"""Counts of Python calls that the client makes for each of many messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRIO = ("/trio/_core/",)
 
 
 class Calls:
-    """How many were counted, and how many of them in trio's core."""
+    """Numbers of calls: all, and those inside of trio's core."""
 
     count = 0
     of_trio = 0

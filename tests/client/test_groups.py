@@ -118,7 +118,7 @@ async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_co
 
 
 async def test_a_consumer_goes_on_with_the_new_generation() -> None:
-    """What it has in hand cannot be acked: an outcome. What it has in the buffer goes back, and comes again."""
+    """Messages in hand cannot be acked: an outcome. Buffered ones are released and come again."""
     async with jobs(40) as (cluster, client):
         async with client.consumer("jobs", "g", hold_time=5.0, prefetch=20) as consumer:
             first = await take(consumer, 10)

@@ -44,7 +44,7 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
                 await taken[5].reject(1.0)
                 await taken[6].dead_letter(reason="no")
                 await taken[7].reject(interrupted=True)
-                await trio.sleep(3.0)  # what the application has is extended, what it has not goes back
+                await trio.sleep(3.0)  # messages of the application are extended, buffered ones released
             listed = [item async for item in client.peek("jobs", "g", "dead")]
             await client.redrive("jobs", "g", listed)
     lines = list(read_history([path]))
@@ -170,7 +170,7 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
         await client.create_group("jobs", "g")
         with pytest.raises(NotFound):
             await late.alter_topic("none", ttl=1.0)
-        await late.alter_topic("jobs", ttl=60.0)  # which is another one than it knew
+        await late.alter_topic("jobs", ttl=60.0)  # the topic is another one than it knew
         listed = [item async for item in client.peek("jobs", "g")]
         await late.ack(await late.fetch("jobs", "g"))
         await client.purge("jobs", "g")

@@ -314,7 +314,7 @@ async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
             with pytest.raises(OutcomeUnknown):
                 await pending.wait()
             cluster.mute.clear()
-            # What was given up leaves a gap, and nothing waits for it.
+            # A dropped batch leaves a gap, and no later one waits for it.
             assert (await producer.publish(b"2")).seq == 2
 
 
@@ -436,7 +436,7 @@ async def test_a_message_every_other_day_comes_through() -> None:
             later = 2 * SESSION_IDLE_S
 
             def closed(node: str, request: object) -> Failed | None:
-                """As nodes answer once the session was closed for being idle."""
+                """Answer as nodes do after closing an idle session."""
                 if (
                     isinstance(request, Publish)
                     and request.batch.header.sections[0].producer_id == first.producer_id
@@ -792,7 +792,7 @@ async def test_times_out_of_bounds_are_refused_by_name(options: Any, says: str) 
 
 
 async def test_an_address_that_cannot_be_one_is_a_node_that_cannot_be_reached() -> None:
-    """As METADATA says it: those that `connect` is given are looked at there."""
+    """METADATA gives the address; `connect` checks the ones that it is given."""
     addresses = (("a", "a:1"), ("b", "nonsense"), ("c", "c:1"))
     async with fake_cluster(addresses=addresses) as cluster:
 

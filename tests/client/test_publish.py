@@ -1,4 +1,4 @@
-"""What `publish` promises: what was awaited is stored; and nothing that was not stored is passed over in silence."""
+"""`publish` keeps its promises: awaited messages are stored, and every message that was not stored is reported."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together
 
 
 async def test_a_retryable_failure_is_raised_before_a_final_one() -> None:
-    """Who treats a lost hold as the end of the matter would else take the other message as rejected."""
+    """An application that handles a lost hold as final would else take the other message as rejected."""
     async with held(2) as (cluster, client, (lost, kept)):
         await lost.reject(60.0)
 

@@ -18,7 +18,7 @@ from tests.client.steps import jobs, publish
 
 
 def states(life: Life, group: str = "g") -> list[tuple[str, int]]:
-    """What each replica makes of the message, and how many deliveries ended."""
+    """Return each replica's state of the message and its number of ended deliveries."""
     return [
         (seen.state, seen.ended)
         for replica in life.replicas

@@ -1,4 +1,4 @@
-"""What may be what ended its consumers comes apart, to whoever reads, however busy; and nobody pauses for nothing else.
+"""Suspects are delivered alone, to any reader, however busy, and no reader pauses for anything else.
 
 Most tests have two deliveries a message: who ran out once is alone.
 """
@@ -36,10 +36,10 @@ async def with_suspects(
 
 
 class Log:
-    """What was in hand, and when.
+    """Messages in hand, with times.
 
     Attributes:
-        begun: when each message was handed over, by topic, payload and attempt.
+        started: when each message was handed over, by topic, payload and attempt.
         beside: of each suspect, the most that its reader had in hand at the same time.
         least: the fewest that each reader had in hand after its first `warm` seconds.
         done: how many were settled.
@@ -281,7 +281,7 @@ async def test_a_suspect_goes_before_what_waits_already_and_alone() -> None:
     async with with_suspects(1, 0) as (_, client):
         await client.create_topic("others")
         async with client.consumer(["jobs", "others"], "g", hold_time=30.0) as consumer:
-            assert await consumer.take(2, timeout=0.0) == []  # who may come back has both fetched
+            assert await consumer.take(2, timeout=0.0) == []  # a caller that may come back has both fetched
             await publish(client, 1, topic="others")
             await trio.sleep(RUNS_OUT_S)
             for topic in ("jobs", "others"):

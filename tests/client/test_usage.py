@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong in the first hour: it works, or says what to do; it never hangs and drops nothing."""
+"""A newcomer's mistakes work or get advice: no call hangs or drops messages."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from tests.patience import PATIENCE_S
 
 
 async def work_for(client: Client, seconds: float, handler: Callable[[Any], Any], **options: Any) -> Worked:
-    """What a pool has done when it is told to stop after so long."""
+    """Run a pool for some time, stop it, and return its counts."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_after, seconds)
         return await client.work("jobs", "g", handler, **options)
@@ -759,7 +759,7 @@ async def test_a_pool_that_is_refused_for_good_ends_after_a_while() -> None:
 def working(
     handler: Callable[[PlainMessage], object], count: int, **options: Any
 ) -> tuple[Worked, list[int]]:
-    """What a pool of threads did with messages, told to stop by `done`; and the attempts of what is left."""
+    """Run a pool of threads until `done`; return its counts and the attempts of the remaining messages."""
     with in_a_thread() as client:
         client.create_topic("jobs", max_deliveries=2)
         with client.producer("jobs") as producer:

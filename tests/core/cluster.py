@@ -38,7 +38,7 @@ class Cluster(Nodes):
         self.disks: list[list[JournalRecord]] = []  # every list that a node was started from: its place
         self.unreadable: dict[NodeId, set[int]] = {}  # damaged batches
         self.wall_off_ms: dict[NodeId, int] = {}
-        self.boots: dict[NodeId, int] = {}  # of the machines; 0: not known
+        self.boots: dict[NodeId, int] = {}  # boots of the machines; 0: not known
         self.checks = True  # whether steps are followed by the check of all invariants
         self.unchecked: dict[NodeId, int] = {}  # steps that each node may yet take until the next check
         self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
@@ -54,7 +54,7 @@ class Cluster(Nodes):
         return Now(self.time, WALL_MS + int(self.time * 1000))
 
     def clocks(self, name: NodeId) -> Now:
-        """What the clocks of a node show: its time of day may be wrong, by ``wall_off_ms``."""
+        """Return the clocks of a node: its time of day may be wrong, by ``wall_off_ms``."""
         return self.now._replace(wall_ms=self.now.wall_ms + self.wall_off_ms.get(name, 0))
 
     def checked_at(self, name: NodeId) -> Now:

@@ -20,7 +20,7 @@ SECRET = b"not a secret: 32 bytes for tests"
 
 
 def through_the_journal(record: JournalRecord) -> JournalRecord:
-    """What a start reads where ``record`` was written."""
+    """Encode ``record``, and return it as a start reads it."""
     header, body = encode_record(record, 0)
     decoded: Any = decode_record(cbor.load(header))
     if isinstance(record, BatchStored):
@@ -30,7 +30,7 @@ def through_the_journal(record: JournalRecord) -> JournalRecord:
 
 
 def through_the_wire(message: Any, **more: Any) -> Any:
-    """What the other side reads where ``message`` was sent."""
+    """Encode ``message``, and return it as the receiver reads it."""
     reader = FrameReader()
     reader.feed(b"".join(encode_message(message, **more)))
     frame = reader.next_frame()

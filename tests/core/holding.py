@@ -25,13 +25,13 @@ class Holding:
     def hold(
         self, span: Span, owner: Owner, now: float, hold_time: float
     ) -> tuple[list[Span], list[tuple[Span, Refused]]]:
-        """What was granted, and what was refused."""
+        """Return the granted and the refused spans."""
         answers = self.ask(span, fate.on_hold, HoldAsk(owner, OPEN_ZERO, now + hold_time, 5, 0.0), now)
         granted = [part for part, (vote, *_) in answers if vote is Granted]
         return granted, [(part, vote(part, *rest)) for part, (vote, *rest) in answers if vote is Refused]
 
     def release(self, span: Span, owner: Owner) -> list[Span]:
-        """What is not held any more."""
+        """Return the spans that are released."""
         before = self.view.held(span)
         self.ask(span, fate.on_release, ReleaseAsk(owner, theirs=True))
         return [part for part, _ in before if not self.view.held(part)]
@@ -39,18 +39,18 @@ class Holding:
     def extend(
         self, span: Span, owner: Owner, until: float, now: float = 0.0
     ) -> tuple[list[Span], list[Span]]:
-        """What was extended, and what was refused."""
+        """Return the extended and the refused spans."""
         answers = self.ask(span, fate.on_extend, ExtendAsk(owner, until), now)
         return [part for part, yes in answers if yes], [part for part, yes in answers if not yes]
 
     def expire(self, span: Span, now: float) -> list[Span]:
-        """What had been held for as long as it was granted."""
+        """Return the spans whose hold has expired."""
         before = self.view.held(span)
         self.ask(span, fate.on_expire, None, now)
         return [part for part, held in before if held.deadline <= now]
 
     def exclusive(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
-        """Where an ACK would hear that nothing higher was granted, and where that something was."""
+        """Return the spans for which an ACK would learn that no higher ballot was granted, and those with one."""
         answers = [
             (part, fate.exclusive(ballots or fate.NO_BALLOTS, self.view.facts(0.0), owner))
             for part, ballots in self.view.ballots.split(span)

@@ -1,4 +1,4 @@
-"""What promises something durable goes out behind the fsync of it: the answer stands in the `then` of its Persist."""
+"""Messages that promise a durable change follow its fsync: they stand in the `then` of its Persist."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Watched(Cluster):
 
 
 def promised(effect: Effect | Done) -> object | None:
-    """What an effect promises, if it does: its message."""
+    """Return the message of an effect that promises, else None."""
     match effect:
         case Send(_, StoreReply(problems=()) | AckReply(error="") | CloseReply(error="") as message):
             return message

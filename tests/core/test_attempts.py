@@ -1,4 +1,4 @@
-"""How often a message is delivered before it is a dead letter: replicas that miss a delivery learn of it in time."""
+"""Limits of deliveries hold: replicas that miss a delivery learn of it before the next one."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_gap_in_the_numbers_of_a_session_costs_a_page_nothing(monkeypatch: pyt
 
 
 def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every second message was acked, each is a run; a PEEK or a PURGE takes them a page at a time."""
+    """Every second message is acked, so each is a run; a PEEK or a PURGE takes them a page at a time."""
     cluster, (got,) = with_holes(6000)
     group = got.receipt.group
     for request in (
@@ -248,7 +248,7 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
 
 @pytest.mark.usefixtures("few")
 def test_nobody_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all() -> None:
-    """What is counted as available is not nothing, and a FETCH that does not wait looks on in the next steps."""
+    """A non-zero count of ready messages makes a FETCH that does not wait look on in the next steps."""
     cluster, _, producer_id = backlog(40)
     cluster.submit("a", SetGroup("jobs", "g"))
     replica, view = replica_of(cluster), replica_of(cluster).group("g")

@@ -1,4 +1,4 @@
-"""What nobody may get any more becomes dead letters though nobody fetches, in runs, and never by one clock's word."""
+"""Undeliverable messages become dead letters without a FETCH, in runs, and never by a single clock."""
 
 from __future__ import annotations
 

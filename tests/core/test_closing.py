@@ -31,7 +31,7 @@ from tests.core.steps import (
 
 
 def kept(cluster: Cluster) -> list[int]:
-    """How many producer ids each node keeps anything of."""
+    """Return the number of producer ids with state, by node."""
     counts = []
     for node in cluster.nodes:
         copy = replica_of(cluster, node)

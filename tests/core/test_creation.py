@@ -50,13 +50,13 @@ def is_conflict(reply: object) -> bool:
 
 
 def answer(cluster: Cluster, key: int) -> object:
-    """What the request was answered with, within ten seconds."""
+    """Return the reply to the request within ten seconds."""
     cluster.advance(10.0)
     return cluster.replies[key]
 
 
 def payload(cluster: Cluster, topic: Topic) -> list[int]:
-    """How many messages of the topic each node has."""
+    """Return the number of the topic's messages, by node."""
     return [
         sum(
             replica.batches.present.messages
@@ -532,7 +532,7 @@ def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
 
 
 def counted(cluster: Cluster) -> dict[str, int]:
-    """How many of each message were sent from now on."""
+    """Count the messages that are sent from now on, by type."""
     kinds: dict[str, int] = {}
 
     def count(sender: str, to: str, message: object) -> bool:
@@ -548,7 +548,7 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
     before = {name: len(cluster.journals[name]) for name in "abc"}
     kinds = counted(cluster)
     cluster.ask("a", CreateTopic("jobs"))
-    others = {"Prepare": 2, "Accept": 2, "PutTopic": 2}  # what a node sends to itself does not travel
+    others = {"Prepare": 2, "Accept": 2, "PutTopic": 2}  # messages of a node to itself do not travel
     assert kinds == {**others, "ProposalReply": 4, "PutReply": 2}
     for name in "abc":
         written = [type(record) for record in cluster.journals[name][before[name] :]]
@@ -556,7 +556,7 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
 
 
 def answers(effects: list[Effect]) -> list[tuple[int, PeerMessage]]:
-    """What is said to others, and how many records stand before it in the same Persist or an earlier one."""
+    """Return sent messages, each with the number of records before it in the same Persist or an earlier one."""
     sent: list[tuple[int, PeerMessage]] = []
     records = 0
     for effect in effects:
@@ -640,7 +640,7 @@ class Creating(Chaos):
                 assert first == topic, f"{name} serves {topic}, and {first} was served"
 
     def judge_answers(self) -> None:
-        """What was answered `conflict` was never served; what was said to be created was, as it was asked for."""
+        """Check that no settings answered with `conflict` were served, and that every creation answered OK was."""
         made = {topic.retention_s for topic in self.served.values()}
         for key, request in self.asked.items():
             reply = self.replies.get(key)  # None where the node was killed
@@ -654,7 +654,7 @@ class Creating(Chaos):
                 assert reply.code == "outcome-unknown" or request.retention_s not in made, reply
 
     def judge_messages(self) -> None:
-        """What was confirmed is there, unless somebody asked for its topic to be deleted."""
+        """Check that confirmed messages exist unless their topic may be deleted."""
         for key, (topic, span) in self.publishing.items():
             if (
                 isinstance(self.replies.get(key), PublishReply)

@@ -78,7 +78,7 @@ ME = "a"
 """The coordinator, of which links break."""
 
 HEALED_S = 45.0
-"""How long a cluster lives after the request: what is still under way then is over, and anti-entropy has run."""
+"""Seconds that a cluster lives after the request: open work is over then, and anti-entropy has run."""
 
 NOT_A_NO = ("ok", "acked", "acked_after_expiry", "acked_unproven", Code.OUTCOME_UNKNOWN)
 
@@ -90,7 +90,7 @@ Scene = Callable[[Cluster], Any]
 
 
 def missed(cluster: Cluster, node: NodeId, *kinds: type) -> None:
-    """From now on ``node`` misses messages of these kinds; until `heal`, or another call."""
+    """Make ``node`` miss messages of these kinds until `heal`, or another call."""
     cluster.drop = lambda sender, to, message: to == node and isinstance(message, kinds)
 
 
@@ -482,14 +482,14 @@ ROWS: dict[str, Scene] = {
     "DELETEGROUP": on(lambda cluster, topic: DeleteGroup("jobs", "g")),
     "DELETEGROUP of nothing": on(lambda cluster, topic: DeleteGroup("jobs", "new")),
 }  # fmt: skip
-"""What is asked, and in which state of the cluster, by name."""
+"""Requests with the state of the cluster before them, by name."""
 
 
 # ---------------------------------------------------------------------------------- the breaks
 
 
 class Break(NamedTuple):
-    """Where links of the coordinator break: after how many messages over these links, and how.
+    """A break of the coordinator's links: the number of messages before it, and its kind.
 
     ``noticed``: the nodes are told, else they wait for answers. ``lost``: what is on its way does not arrive.
     """
@@ -536,7 +536,7 @@ class Breaking:
                 cluster.queue.append((peer, LinkDown(ME)))
 
     def is_on_its_way(self, to: NodeId, event: object) -> bool:
-        """Whether this is a message over one of the links."""
+        """Return True if this is a message over one of the links."""
         if not isinstance(event, Received):
             return False
         ends = {to, event.envelope.sender}
@@ -554,12 +554,12 @@ def scene_of(name: str) -> tuple[Cluster, Any]:
     cluster = Cluster(hold_time_max=20.0)
     request = ROWS[name](cluster)
     hears_all(cluster)
-    cluster.checks = False  # of a table of thousands that is most of the time
+    cluster.checks = False  # checks of a table of thousands would be most of the time
     return cluster, request
 
 
 def answer(cluster: Cluster, request: Any) -> ClientReply:
-    """What comes of the request, in its time."""
+    """Return the reply to the request."""
     key = cluster.submit(ME, request)
     for _ in range(60):
         if key in cluster.replies:
@@ -569,7 +569,7 @@ def answer(cluster: Cluster, request: Any) -> ClientReply:
 
 
 def refused(reply: ClientReply) -> list[Span | None]:
-    """What a definite no is said of: messages; None stands for all that was asked for."""
+    """Return the messages of a definite no; None stands for all of the request."""
     if isinstance(reply, Failed):
         return [] if reply.code in NOT_A_NO else [None]
     if isinstance(reply, SettleReply):
@@ -578,7 +578,7 @@ def refused(reply: ClientReply) -> list[Span | None]:
 
 
 def settled_at(cluster: Cluster, time: float) -> dict[NodeId, dict[str, Any]]:
-    """What each node knows once the cluster is healed and the time has come, and what is delivered then."""
+    """Return each node's state after healing and waiting, and the messages delivered then."""
     heal(cluster)
     for node in cluster.names:
         cluster.feed(node, DiskFull(False))
@@ -613,7 +613,7 @@ def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
 
 
 def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
-    """What a consumer of each group gets: messages, one by one, each with its n."""
+    """Return the messages that a consumer of each group gets, one by one, each with its n."""
     by_group: dict[str, Any] = {}
     for group in ("g", "g!dead", "after"):
         got: list[tuple[Span, int]] = []
@@ -631,7 +631,7 @@ def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
 
 
 def cut_to(spans_: list[Span | None], state: dict[NodeId, dict[str, Any]]) -> Any:
-    """Of what was settled, only what is about these messages: others of the request may have been settled."""
+    """Return the part of the states that is about these messages: others may have been settled."""
     if None in spans_:
         return state
     kept: dict[str, dict[str, Any]] = {}
@@ -670,11 +670,11 @@ def broken_answers(
 
 
 def effects_of(name: str, chosen: slice = slice(None)) -> Iterator[str]:
-    """Where a row has been answered by a definite no and it had an effect: one for each of these breaks."""
+    """Yield one text for each break after which a definite no had an effect."""
     scene, request = scene_of(name)
     time = scene.time + HEALED_S
     before = state_of(scene)
-    ends: dict[str, Any] = {}  # what becomes of a state, for those that several breaks lead to
+    ends: dict[str, Any] = {}  # the end of each state: several breaks may lead to one
     for where, cluster, reply in broken_answers(scene, request, chosen):
         no = refused(reply)
         state = state_of(cluster)

@@ -183,7 +183,7 @@ def test_idle_partitions_are_not_examined(count: int, monkeypatch: pytest.Monkey
 
 
 def test_one_producer_id_that_differs_costs_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 8,000 producer ids one differs on one replica: a node of the tree at each level, and some producer ids of the
+    """One of 8,000 producer ids differs on one replica: a node of the tree at each level, and some producer ids of the
     last."""
     cluster, topic = filled(8000, sync_grace=0.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store | m.SyncOffer)
@@ -375,7 +375,7 @@ class Kept(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.heal()
-        for _ in range(20):  # what ends meanwhile has to spread
+        for _ in range(20):  # the results have to spread
             self.cluster.advance(5.0)
             if len({root_of(replica) for replica in replicas(self.cluster)}) == 1:
                 break

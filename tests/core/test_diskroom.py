@@ -1,4 +1,4 @@
-"""What is written while a disk is full: every kind of record takes a side, and no request walks around it."""
+"""Requests and records at a full disk: every kind of record has its limit, and no request evades it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class World:
             self.cluster.feed(name, DiskFull(room))
 
     def written(self) -> list[Any]:
-        """What was written since at the node that wrote most."""
+        """Return the newly written records of the node that wrote most."""
         new = [self.cluster.journals[name][count:] for name, count in self.before.items()]
         return max(new, key=size_of)
 
 
 def code(reply: Any) -> str:
-    """What became of a request: the error, or the verdict; "ok" of any other reply."""
+    """Return the error's or the verdict's code, or "ok"."""
     if isinstance(reply, m.Failed):
         return reply.code
     return outcomes(reply)[0] if isinstance(reply, m.SettleReply) else "ok"

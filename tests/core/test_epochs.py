@@ -40,7 +40,7 @@ LETTER = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
 
 
 def heard(effects: Iterable[Effect]) -> list[PeerMessage]:
-    """What these effects say to others; nothing may be journaled."""
+    """Return the messages that these effects send; none may be journaled."""
     messages: list[PeerMessage] = []
     for effect in effects:
         if isinstance(effect, Persist):
@@ -115,7 +115,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
         for epoch in (topic.epoch + 1, topic.epoch - 1):
             number = {"round": 99} if hasattr(envelope.message, "round") else {}  # 0 asks for no answer
             message = envelope.message._replace(epoch=epoch, **number)  # type: ignore[union-attr, arg-type]
-            if kind is SyncState:  # of something that b has not
+            if kind is SyncState:  # a span that b lacks
                 message = message._replace(spans=(Span(producer_id, 100, 101),))
             other = envelope._replace(message=message)
             answers = heard(core.step([Received(other)], cluster.now, cluster.rng))
@@ -178,7 +178,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
 
 
 def sizes(cluster: Cluster, node: str) -> dict[str, int]:
-    """How many messages are in which state, as one replica has them."""
+    """Return the number of messages by state at one replica."""
     counts: dict[str, int] = {}
     for item in cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
         counts[item.state] = counts.get(item.state, 0) + item.span.size

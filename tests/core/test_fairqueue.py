@@ -176,7 +176,7 @@ def test_many_requests_of_many_receipts_are_many_steps(step: str, monkeypatch: p
 
     def work() -> None:
         wait_for(cluster, send(cluster, [request] * 20))
-        cluster.advance(1.0)  # what is given back is so after the answer
+        cluster.advance(1.0)  # releases follow the answer
 
     steps = steps_of(monkeypatch, work, builtins=False)
     assert sum(steps) > 3 * STEP_CALLS_MAX

@@ -55,7 +55,7 @@ def test_named_messages_come_once_and_no_others() -> None:
 
 
 def test_it_wins_nothing_that_another_fetch_would_not() -> None:
-    """What is held, not due or dead stays as it is, also where this node has not heard of it."""
+    """Held, delayed and dead messages stay as they are, also if this node does not know about them."""
     cluster = Cluster()
     _, producer_id = published(cluster, 4)
     held, late, dead, free = (Span(producer_id, seq, seq + 1) for seq in range(4))

@@ -1,4 +1,4 @@
-"""What was created is there: a node that has not heard of it asks before it says that there is none."""
+"""Created topics exist everywhere: an uninformed node asks before it answers not found."""
 
 from __future__ import annotations
 

@@ -410,7 +410,7 @@ def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
 
 
 def counted(cluster: Cluster, request: object, node: str = "a") -> tuple[list[str], int]:
-    """What a request has the nodes say to each other, by kind, and how many records it leaves at that node."""
+    """Return the messages that a request causes, by type, and the number of records at its node."""
     kinds: list[str] = []
 
     def note(sender: str, to: str, message: object) -> bool:
@@ -512,7 +512,7 @@ class Deciding(Chaos):
         self.confirmed = False
         self.stored: dict[
             int, str
-        ] = {}  # what was OK: "before" anybody asked for the group, or "after" it was OK
+        ] = {}  # requests answered OK: "before" any question about the group, or "after" it was OK
         self.publishing: dict[int, tuple[int, str]] = {}
         self.given: dict[int, list[int]] = {}
         self.acked: set[int] = set()

@@ -211,7 +211,7 @@ def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
 
 
 def test_the_deletion_is_carried_to_new_partitions() -> None:
-    """Of five nodes two have heard of it, and those of the new partition are others, but for one."""
+    """Two of five nodes know about it, and all but one of the new partition's nodes are others."""
     cluster = Cluster(5)
     published(cluster)
     created(cluster)

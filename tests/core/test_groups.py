@@ -588,7 +588,7 @@ def test_a_redrive_tells_those_that_have_not_heard_of_the_dead_letter(of: int) -
     (dead,) = cluster.ask(heard, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
     entries = (SpanRecord(dead.span, dead.record),)
     assert outcomes(cluster.ask(others[0], RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
-    cluster.advance(60.0)  # who did not hear of the REJECT has it still held
+    cluster.advance(60.0)  # a replica that missed the REJECT still has it held
     (again,) = receipts(cluster.ask(others[0], fetch()))
     assert again.receipt.n == 1
 
@@ -716,7 +716,7 @@ def test_a_group_is_not_taken_in_before_its_topic() -> None:
 
 
 def test_a_damaged_journal_that_lost_a_topic_gives_back_none_of_its_groups() -> None:
-    """As above: the topic was deleted meanwhile, and made again under another id. Seed 30997 of the simulator."""
+    """Same as above after a deletion of the topic and a creation under another id. Seed 30997 of the simulator."""
     cluster = Cluster()
     topic = cluster.topic()
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)

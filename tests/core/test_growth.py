@@ -1,4 +1,4 @@
-"""What one step costs grows as the sections that it touches: counted in Python calls, which no busy machine changes."""
+"""Costs of a step grow with the sections that it touches: counted in Python calls, which load does not change."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_cost_of_sections_is_linear(step: str) -> None:
 # ------------------------------------------------------------------------- one message at a time
 
 SLACK = 1.1
-"""Of ceilings on calls, which count how code is cut into functions. Growth, steps, messages and fsyncs are exact."""
+"""Factor on ceilings of calls, which follow the cut of code into functions. Steps, messages and fsyncs are exact."""
 
 CALLS = {"publish": 225, "fetch": 379, "ack": 240}
 """Functions of Python called by all steps of the three cores for one message, at most: one a step is the counting."""
@@ -158,7 +158,7 @@ def beside(topics: int) -> int:
 
 
 def test_a_fetch_of_another_topic_is_not_woken() -> None:
-    """Of 40 more parked FETCHes each is only passed over: whether a publish is for it, wherever the step says so."""
+    """A publish passes over each of 40 more parked FETCHes without examining it."""
     assert beside(41) - beside(1) <= 40 * 5
 
 
@@ -342,7 +342,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
     core.state.at(cluster.now.mono, ("sync", "b"))
     cluster.advance(0.001)
     cluster.ask("c", DeleteTopic("jobs", topic.id))
-    cluster.advance(0.5)  # what was still to be offered is gone
+    cluster.advance(0.5)  # the messages to be offered are gone
 
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
@@ -367,7 +367,7 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
 
 
 def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
-    """What a replica keeps of one, its tables included, is bounded; partition and session are kept once for all."""
+    """A replica's memory for one is bounded, tables included; partition and session are kept once for all."""
     cluster = Cluster(1)
     topic = cluster.topic(rf=1)
     cluster.ask("a", fetch())

@@ -1,4 +1,4 @@
-"""What goes wrong in queues of this kind, done to this one (docs/verification.md, "Hazards").
+"""Hazards of queues of this kind, tried on this one (docs/verification.md, "Hazards").
 
 Each test here is a hazard that no other test did on purpose; the page lists all, with the tests that answer them.
 Messages are kept back and handed over late by `drop`; nothing waits.

@@ -1,4 +1,4 @@
-"""What a start is told of holds goes by the grant and its end, whatever became of the record (RECOVERY, (b) 7 to 9)."""
+"""Starts learn of holds by grant and end, whatever the record says (RECOVERY, (b) 7 to 9)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def replica(cluster: Cluster, node: str) -> Replica:
 
 
 def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
-    """What the node would tell: group, messages, and whether they are blocked, that is held by NOBODY."""
+    """Return the holds that the node would report: group, messages, and True if they are blocked, held by NOBODY."""
     copy = replica(cluster, node)
     granted = copy.node.grants(cluster.now).get(copy.partition, [])
     holds = copy.recall.holds_to_tell(cluster.now, granted)
@@ -131,7 +131,7 @@ def test_a_hold_whose_ack_one_replica_has_outlives_its_record(loss: str, stopped
         cluster.start("b")
     restart(cluster, "a")
     after(cluster)
-    cluster.drop = lambda sender, to, message: "b" in (sender, to)  # which has heard that a0 is over
+    cluster.drop = lambda sender, to, message: "b" in (sender, to)  # b knows that a0 is over
     began = cluster.time
     for node in ("c", "a"):
         assert asked(cluster, node) == [], "its hold has a while to go"
@@ -200,7 +200,7 @@ def part_of(got: tuple[ReceiptPart, ...], start: int, stop: int) -> tuple[Receip
 def test_a_released_part_of_a_hold_is_not_reported(
     how: Callable[[Cluster, tuple[ReceiptPart, ...]], None], gone: bool
 ) -> None:
-    """Of one delivery some is given up, some is acked, and some is held."""
+    """Messages of one delivery are partly released, partly acked, and partly held."""
     cluster = Cluster()
     _, producer_id = published(cluster, 6)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))

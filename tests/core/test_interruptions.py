@@ -1,4 +1,4 @@
-"""What a clean stop of a consumer interrupts comes again at once, costs no attempt, and is no suspicion."""
+"""Messages that a clean stop of a consumer interrupts come again at once, without an attempt or a suspicion."""
 
 from __future__ import annotations
 

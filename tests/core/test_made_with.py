@@ -1,4 +1,4 @@
-"""What a cluster was made with is on disk: a start that is told otherwise is refused (docs/protocol.md, section 1)."""
+"""Initial settings of a cluster are on disk: a start with others is refused (docs/protocol.md, section 1)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ publishes = st.tuples(
     st.sets(
         st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=3
     ),  # links that lose the STORE
-    st.sampled_from(["", "", "a", "b", "c"]),  # who is killed and started again afterwards
+    st.sampled_from(["", "", "a", "b", "c"]),  # the node that is killed and started again afterwards
 )
 
 

@@ -141,7 +141,7 @@ def test_the_oldest_durable_and_due_batches_of_one_message_are_packed() -> None:
 
 
 def test_a_batch_whose_age_is_asked_for_is_not_packed_by_a_start() -> None:
-    """Where none is kept as an object, the newest could be: its age, told later, would change a copy."""
+    """The newest, if none were kept as an object, would be packed: its age, learned later, would change a copy."""
     cluster = Cluster(1, packed_above=0)
     topic = cluster.topic(rf=1)
     producer_id = cluster.ask("a", OpenSession()).producer_id

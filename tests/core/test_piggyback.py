@@ -60,7 +60,7 @@ class Piggyback:
         return [type(message).__name__ for _, _, message in self.said]
 
     def rode(self) -> list[NodeId]:
-        """Who was sent a STORE on which a HOLD was piggybacked."""
+        """Return the nodes that got a STORE with a piggybacked HOLD."""
         return [to for _, to, message in self.said if isinstance(message, Store) and message.hold]
 
     def waits(self, node: NodeId = "a", most: int = 100, wait: float = 1.0, **more: object) -> int:
@@ -514,8 +514,8 @@ def test_each_group_has_its_own_and_one_of_them_rides() -> None:
 # ---------------------------------------------------------------------------- what it costs
 
 CALLS, STEPS, SAID = 819, 15, 8
-"""Of one message that is published, delivered and acked through one node while a client waits there: Python functions
-called in the steps of the three cores, steps, and messages between nodes."""
+"""Counts for one message that is published, delivered and acked through one node while a client waits there: Python
+calls in the steps of the three cores, steps, and messages between nodes."""
 
 
 def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ from tests.core.steps import (
 
 
 def batches(cluster: Cluster) -> list[int]:
-    """How many batches each node keeps, in memory and in its journal."""
+    """Return the number of batches in memory and in the journal, by node."""
     counts = [len(replica_of(cluster, node).batches.stored) for node in cluster.nodes]
     for node in cluster.nodes:
         stored = sum(isinstance(record, BatchStored) for record in cluster.journals[node])
@@ -72,7 +72,7 @@ def deaf(node: str, *more: str) -> Callable[[str, str, object], bool]:
 
 
 def standing(cluster: Cluster, node: str) -> tuple[Kind, int]:
-    """What the record of the first message is there."""
+    """Return the record of the first message there."""
     (record, *_) = [record for _, record in replica_of(cluster, node).group("g").home.records.items()]
     return record.kind, record.n
 

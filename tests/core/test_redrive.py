@@ -44,7 +44,7 @@ def test_a_redrive_through_a_node_that_missed_a_rewind_is_delivered(covers: bool
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     if wait:
         hears_all(cluster)
-        cluster.advance(wait)  # what was opened reaches every replica
+        cluster.advance(wait)  # reopened messages reach every replica
     got = receipts(cluster.ask("a", fetch()))
     expected = (0, 10, 1, 0) if covers else (0, 3, 0, 1)
     assert [(*it.receipt.span[1:], it.receipt.generation, it.receipt.n) for it in got] == [expected]
@@ -89,7 +89,7 @@ def test_a_redriven_message_outside_a_rewind_can_die() -> None:
 
 
 def test_a_receipt_of_before_a_rewind_that_leaves_its_message_out_is_refused_alone() -> None:
-    """What was redriven is acked, though a message at n = 0 of the same request, and generation, is refused."""
+    """A redriven message is acked, though a message at n = 0 of the same request and generation is refused."""
     cluster = Cluster()
     died(cluster)
     cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))

@@ -1,4 +1,4 @@
-"""What one replica answers: STORE, choosing, PEEK, anti-entropy (docs/protocol.md, section 3)."""
+"""Answers of one replica: STORE, choosing, PEEK, anti-entropy (docs/protocol.md, section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster may have of everything: where it is made, one more is refused with its limit, and the rest goes on."""
+"""Limits of a cluster: one item more is refused with its limit, and the others go on."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.core.steps import fetch, many, publish_first, published, receipts
 from tests.core.work import calls
 
 CALLS_OF_A_ROW = 60
-"""What a partition, or a group in it, may cost: a few microseconds."""
+"""Calls that a partition, or a group in it, may cost: a few microseconds."""
 
 
 def asked(cluster: Cluster, begin: Any = None) -> StatusReply:

@@ -150,7 +150,7 @@ def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
 
 
 def acked_at_b_alone(cluster: Cluster) -> None:
-    """What is left of an ACK by b, c and d is b's record; c, d and e are wiped, and hear a first."""
+    """Leave b's record alone of an ACK by b, c and d; c, d and e are wiped, and a answers them first."""
     topic = cluster.topic(rf=5)
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
@@ -163,7 +163,7 @@ def acked_at_b_alone(cluster: Cluster) -> None:
 
 
 def delivered(cluster: Cluster, through: str) -> int:
-    """How much a node delivers once all are out of quarantine."""
+    """Return the number of messages that a node delivers once all are out of quarantine."""
     cluster.advance(15.0)
     key = cluster.submit(through, fetch(wait=0.9))
     cluster.advance(6.0)

@@ -249,7 +249,7 @@ def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_firs
 
 
 def told(cluster: Cluster, via: str = "a", **options: Any) -> bool:
-    """Whether a FETCH of a client that has something in hand is answered by: have nothing."""
+    """Return True if a FETCH of a client with messages in hand gets the hint to settle them."""
     reply = cluster.ask(via, fetch(idle=False, **options))
     assert isinstance(reply, FetchReply), reply
     return reply.suspects

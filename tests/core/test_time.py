@@ -50,7 +50,7 @@ def letters(cluster: Cluster, node: str) -> list[str]:
 
 
 def uncertain(cluster: Cluster, node: str) -> int:
-    """How many batches there are whose age this node asks for."""
+    """Return the number of batches for whose age this node asks."""
     return sum(len(replica.batches.uncertain) for replica in cluster.nodes[node].replicas.values())
 
 

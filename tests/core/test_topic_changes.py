@@ -340,7 +340,7 @@ def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
 
 
 def test_a_late_message_for_a_deleted_topic_leaves_no_hint() -> None:
-    """Who fetches and who waits is forgotten with the topic: nothing would forget it later."""
+    """Fetching and waiting clients are dropped with the topic: no later event would drop them."""
     cluster = Cluster()
     topic, _ = published(cluster)
     late: list[Hold | Heartbeat] = []

@@ -68,7 +68,7 @@ def made(request: CreateTopic, time: int = 1) -> Topic:
 
 
 def test_initial_settings_of_a_topic_stay_when_it_grows() -> None:
-    """Where a derived message goes must not depend on when it is published (docs/patterns.md)."""
+    """The target of a derived message must not depend on its publish time (docs/patterns.md)."""
     topic = made(CreateTopic("jobs", 3, 3))
     assert (topic.born, topic.partitions) == (3, 3)
     grown = alter(topic, AlterTopic("jobs", partitions=7), Stamp(2, "b"))

@@ -31,14 +31,14 @@ from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> object:
-    """What a request is answered within that time, or None."""
+    """Return the reply to a request within that time, or None."""
     key = cluster.submit(node, request)
     cluster.advance(wait)
     return cluster.replies.get(key)
 
 
 def got(cluster: Cluster, node: str, hold_time: float = 60.0) -> tuple[ReceiptPart, ...]:
-    """What a FETCH through the node brings."""
+    """Return the messages that a FETCH through the node brings."""
     reply = asked(cluster, node, fetch(hold_time=hold_time), 0.3)
     return () if isinstance(reply, Failed) else receipts(reply)
 
@@ -144,7 +144,7 @@ def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_had_
 
 
 def cut_off(cluster: Cluster, names: Sequence[str]) -> None:
-    """What these nodes and the others say to each other is lost, and what all say of themselves."""
+    """Drop all messages between these nodes and the others, and all that nodes say of themselves."""
     cluster.drop = lambda sender, to, message: (
         (sender in names) != (to in names) or isinstance(message, SyncTopics)
     )

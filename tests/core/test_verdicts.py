@@ -1,4 +1,4 @@
-"""How sure an ACK can be beside nodes that were started again (docs/protocol.md, ACK and RECOVERY)."""
+"""Certainty of an ACK beside restarted nodes (docs/protocol.md, ACK and RECOVERY)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.steps import fetch, outcomes, published, receipts
 
 
 def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[str]:
-    """Of an ACK that has a second."""
+    """Return the verdicts of an ACK that has a second."""
     key = cluster.submit(node, AckRequest(got))
     cluster.advance(1.0)
     return outcomes(cluster.replies[key])
@@ -25,7 +25,7 @@ def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[
 
 @pytest.mark.parametrize("missing", ["b", "c"])
 def test_clean_restarts_one_after_the_other_leave_every_ack_certain(missing: str) -> None:
-    """What a node granted before it stopped, and what was delivered while it was down, are both certain there."""
+    """Grants before the stop, and deliveries while it was down, are both certain there."""
     cluster = Cluster()
     published(cluster, 30)
     got = receipts(cluster.ask("a", fetch(most=10, hold_time=60.0)))
@@ -105,7 +105,7 @@ OWNER = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
 
 
 def said(answers: tuple[str, ...], order: tuple[int, ...]) -> list[str | None]:
-    """What an ACK is answered after each of the answers: *yes*, *no* (more was granted) or *unsure*."""
+    """Return the verdict after each of the answers: *yes*, *no* (more was granted) or *unsure*."""
     members = tuple("abcde"[: len(answers)])
     round_ = Round(1, members)
     ballot = Ballot(round_, Ask(PartitionId(b"", 0), "g", 0))

@@ -1,4 +1,4 @@
-"""What tests of topics and groups on five nodes do through a client of one node."""
+"""Steps for tests of topics and groups on five nodes, through a client of one node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def drained(client: Client, topic: str, group: str, node: str | None = Non
 
 
 async def open_of(client: Client, topic: str, group: str) -> int:
-    """How many messages are neither settled nor dead; more than there are where nobody can say."""
+    """Return the number of messages that are neither settled nor dead; too high if replicas are missing."""
     try:
         look = client.peek(topic, group, "all", complete=True)
         return sum([item.peeked.span.size async for item in look if item.peeked.state in OPEN])

@@ -72,7 +72,7 @@ class Load:
 
     @property
     def partitions(self) -> int:
-        """Of the topic."""
+        """Partitions of the topic."""
         return 1 if self.outside else PARTITIONS
 
     @asynccontextmanager
@@ -185,7 +185,7 @@ class Load:
         return list(read_history(sorted(self.folder.glob("*.jsonl"))))
 
     def account(self) -> Account:
-        """Of the histories, and of the dead letters as all nodes list them."""
+        """Return the account of the histories, and of the dead letters as all nodes list them."""
         account = Account()
         for row in self.rows():
             account.feed(row)
@@ -250,7 +250,7 @@ def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
 
 
 def eventually(look: Callable[[], T], expected: T) -> T:
-    """What ``look`` gives, as soon as it is what is expected, or when patience is over."""
+    """Return the result of ``look`` once it is the expected one, or when patience is over."""
     end = time.monotonic() + PATIENCE_S
     while (value := look()) != expected and time.monotonic() < end:
         time.sleep(0.1)

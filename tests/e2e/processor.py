@@ -26,7 +26,7 @@ POINTS = ("fetched", "taken", "stored", "acked")
 
 
 def outputs_of(payload: bytes) -> list[bytes]:
-    """What is made of an input: a function of it alone."""
+    """Return the outputs of an input: a function of it alone."""
     return [b"%s: output %d" % (payload, index) * (1 + index) for index in range(2)]
 
 

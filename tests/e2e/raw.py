@@ -17,7 +17,7 @@ from quorumq.wire.values import SignedNamed
 from tests.patience import PATIENCE_S
 
 SEALS: dict[ProducerId, bytes] = {}
-"""Of the sessions that were opened here."""
+"""Signatures of the sessions that were opened here."""
 
 
 def client_hello(cluster_id: str = "") -> m.Hello:
@@ -90,7 +90,7 @@ class Raw:
         return self.receive(self.send(message))
 
     def is_closed(self) -> bool:
-        """Whether the node closes the connection; what it says before is thrown away."""
+        """Return True if the node closes the connection; earlier bytes are thrown away."""
         try:
             while self.sock.recv(1 << 16):
                 pass
@@ -179,7 +179,7 @@ def receipts(reply: Any) -> list[SignedNamed]:
 
 
 def size_of(reply: Any) -> int:
-    """How many messages a Fetched brings."""
+    """Return the number of messages in a Fetched."""
     assert isinstance(reply, m.FetchReply), reply
     return sum(part.header.size for part in reply.slices)
 

@@ -1,4 +1,4 @@
-"""What strangers send: each gets its answer or is hung up on, and nobody else notices."""
+"""Bytes of strangers: each gets an answer or is disconnected, and no other client notices."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) 
 
         again = elsewhere.take(
             "receipts", "g", 1, hold_time=3.0
-        )  # what was not acked within its hold comes again
+        )  # unacked messages come again after their hold
         late = outcomes(elsewhere.ack(*first))
         assert set(late) == {"acked_after_expiry"}
         assert set(outcomes(raw.ack(*again))) == {"acked"}

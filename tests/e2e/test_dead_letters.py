@@ -57,7 +57,7 @@ class Place(NamedTuple):
         return [item async for item in look]
 
     async def states(self, group: str = "g") -> Counter[str]:
-        """How many messages are in each state; of what nobody has, `ready` is also what an old hold still blocks.
+        """Return the number of messages in each state; `ready` includes messages that an old hold still blocks.
 
         A replica that missed the REJECT keeps its hold until that runs out, whatever became of the message.
         """
@@ -146,7 +146,7 @@ def test_the_delivery_limit_and_the_ttl_end_in_dead_letters_that_say_so(five: Lo
     async def main() -> None:
         async with place(five, "delivered-twice", 10, max_deliveries=2) as here:
             deliveries = 0
-            with trio.fail_after(PATIENCE_S):  # what ran out comes alone, and is buried alone
+            with trio.fail_after(PATIENCE_S):  # an expired message comes alone, and dies alone
                 while (await here.states()).get("dead", 0) < 10:
                     deliveries += len(await here.fetch(hold_time=0.3))
                     await trio.sleep(0.1)

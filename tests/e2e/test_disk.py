@@ -1,4 +1,4 @@
-"""What reaches the disk, when, and how a message that reached one disk only reaches the others."""
+"""Writes to disk and their times, and the spread of a message that reached one disk only."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_message_on_one_replica_reaches_all(own: LocalCluster) -> None:
 
 
 def stored(cluster: LocalCluster, topic: str) -> list[int]:
-    """How many messages of a topic are on each node's disk."""
+    """Return the number of a topic's messages on each node's disk."""
     return [messages_at(cluster, name, topic) for name in cluster.nodes]
 
 

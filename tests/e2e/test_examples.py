@@ -37,7 +37,7 @@ AGAIN_S = 60.0
 
 
 class Ran(NamedTuple):
-    """What a program printed, and the names that it has at its end."""
+    """Output of a program, and the names that it has at its end."""
 
     lines: list[str]
     names: dict[str, Any]
@@ -109,7 +109,7 @@ def run(
 
 
 def is_done(client: Client, topic: str, group: str, dead: int = 0) -> bool:
-    """Whether a group has nothing left to do."""
+    """Return True if a group has no message left to settle."""
     try:
         todo = client.backlog(topic, group)
     except NotFound:
@@ -132,7 +132,7 @@ def taken(client: Client, topic: str, group: str, count: int) -> list[Message]:
 
 
 def read(client: Client, topic: str, count: int) -> list[str]:
-    """What is in a topic for a group of the test, sorted: ``count`` messages, and no other within a moment."""
+    """Return the messages of a topic for a group of the test, sorted: ``count``, and no other within a moment."""
     messages = taken(client, topic, "test", count)
     messages += client.fetch(topic, "test", max_wait=0.2)
     client.ack(messages)
@@ -279,7 +279,7 @@ def web_service(name: str, cluster: LocalCluster, lines: list[str], **scope: str
 def test_an_asgi_service_stores_what_it_takes_and_ends_its_pool_by_the_lifespan(
     name: str, cluster: LocalCluster, client: Client
 ) -> None:
-    """As its server calls it: a lifespan, requests beside it, and SIGTERM, which is the server's."""
+    """The server calls it: a lifespan, requests beside it, and SIGTERM."""
     lines: list[str] = []
     app = web_service(name, cluster, lines)["app"]
     served: list[int] = []
@@ -299,7 +299,7 @@ def test_an_asgi_service_stores_what_it_takes_and_ends_its_pool_by_the_lifespan(
 
 
 async def serve(app: Any, lines: list[str]) -> None:
-    """What a server of either kind does with ``app``."""
+    """Run ``app`` as a server of either kind does."""
     sent: list[dict[str, Any]] = []
     sleep = asyncio.sleep if sniffio.current_async_library() == "asyncio" else trio.sleep
     messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]

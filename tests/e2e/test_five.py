@@ -22,7 +22,7 @@ LONG_POLL_S = 20.0
 
 
 def cpu_seconds(cluster: LocalCluster) -> float:
-    """What the nodes' processes have used so far."""
+    """Return the processor seconds of the nodes' processes so far."""
     ticks = 0
     for name in cluster.nodes:
         fields = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()

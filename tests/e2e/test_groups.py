@@ -125,7 +125,7 @@ class Load:
         return [key for key, ms in self.published.items() if not ms or ms >= self.newest.from_ms]
 
     def complete(self) -> bool:
-        """Whether h has acked everything, and g in its newest generation what that covers."""
+        """Return True if h has acked everything, and g in its newest generation all that it covers."""
         newest = self.newest.generation
         return len(self.done["h"]) == len(self.published) and all(
             self.done["g"].get(key, -1) >= newest for key in self.covered()

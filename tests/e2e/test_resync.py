@@ -26,7 +26,7 @@ LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 
 
 
 def dead(status: dict[str, Any]) -> int:
-    """How many dead letters a node has."""
+    """Return the number of dead letters at a node."""
     groups = [part["groups"].get("g", {}) for part in status["partitions"] if part["topic"] == "letters"]
     return sum(group.get("settled", 0) for group in groups)
 
@@ -102,13 +102,13 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
 
 
 def settled(status: dict[str, Any]) -> int:
-    """How many messages are settled at a node, of the one group of the one partition there is."""
+    """Return the number of settled messages at a node, of the one group of the one partition."""
     (partition,) = status["partitions"]
     return partition["groups"].get("g", {}).get("settled", 0)
 
 
 def tombstones_in(segment: Path) -> list[int]:
-    """Where records of settled messages begin."""
+    """Return the offsets of records of settled messages."""
     return [at for type_, at in record_headers(segment.read_bytes()) if type_ == TYPE_OF[RecordsMerged]]
 
 

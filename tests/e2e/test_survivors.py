@@ -81,7 +81,7 @@ def test_messages_are_read_out_of_what_is_left_and_published_again(
     running = run(emptied, "export", "--data", directory)
     assert running.exit_code == 74
     assert "is in use by a node" in running.stderr
-    emptied.terminate("n1")  # what it was told last is on its disk then, however slow that is
+    emptied.terminate("n1")  # its last news is on its disk then, however slow that is
     done = run(emptied, "export", "--data", directory, "--topic", "jobs", "--group", "g")
     assert done.exit_code == 0, done.stderr
     assert {json.loads(line)["payload"] for line in done.stdout.splitlines()} == {

@@ -34,7 +34,7 @@ INSTALL = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
 
 class Step(NamedTuple):
     command: str
-    before: str  # what it prints, until Ctrl-C if that is pressed
+    before: str  # its output, until Ctrl-C if that is pressed
     after: str | None  # and then
 
 
@@ -49,13 +49,13 @@ def steps_of(block: str) -> list[Step]:
 
 
 def is_like(printed: str, shown: str) -> bool:
-    """Whether a command printed what the page shows, but for spaces and for what is different each time."""
+    """Return True if a command printed the text of the page, except for spaces and varying parts."""
     pattern = ".*".join(re.escape(" ".join(part.split())) for part in shown.split("…"))
     return re.fullmatch(r"\s*" + pattern.replace(r"\ ", r"\s+") + r"\s*", printed, re.DOTALL) is not None
 
 
 class Terminal:
-    """Where commands of the page run."""
+    """A terminal in which the commands of the page run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -73,7 +73,7 @@ class Terminal:
             "QUORUMQ_NODES": ",".join(f"127.0.0.1:{self.base + index}" for index in range(3)),
         }
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.dev = ""  # what the cluster printed
+        self.dev = ""  # the output of the cluster
         self.pids: dict[str, str] = {}  # those of the page, and what they are here
 
     def _ports(self) -> int:
@@ -86,7 +86,7 @@ class Terminal:
         raise AssertionError("no three free ports in a row")
 
     def here(self, text: str) -> str:
-        """What the page says, with the ports and processes that there are."""
+        """Return the text of the page with the actual ports and processes."""
         text = re.sub(r"127\.0\.0\.1:740(\d)", lambda it: f"127.0.0.1:{self.base + int(it[1]) - 1}", text)
         for pid, real in self.pids.items():
             text = text.replace(pid, real)
@@ -120,7 +120,7 @@ class Terminal:
             shown += self.here(step.after)
         process.wait(PATIENCE_S)
         said = out.read_text()
-        if command.startswith("quorumq consume"):  # what is published at once may come in any order
+        if command.startswith("quorumq consume"):  # messages published at once may come in any order
             said, shown = ("".join(sorted(text.splitlines(keepends=True))) for text in (said, shown))
         assert is_like(said, shown), f"$ {command}\n{said}\nis not\n{shown}"
 

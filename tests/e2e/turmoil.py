@@ -40,8 +40,8 @@ RATE = 40.0
 """Messages a second of each producer."""
 
 DRAIN_S = PATIENCE_S
-"""How long a healed cluster may take to settle everything here. docs/protocol.md, G4, bounds it for nodes that compute
-in no time (sim/options.py, `drain_bound`): the simulator holds that."""
+"""Seconds that a healed cluster may take to settle everything here. docs/protocol.md, G4, bounds it for nodes that
+compute in no time (sim/options.py, `drain_bound`): the simulator holds that."""
 
 EARLY, LATE, BACK = "early", "late", "back"
 GROUPS = (EARLY, LATE, BACK)
@@ -71,7 +71,7 @@ class Turmoil:
     counts: Counter[str] = field(default_factory=Counter)
     phases: list[Row] = field(default_factory=list)
     lists: list[Row] = field(default_factory=list)
-    """What each replica lists as dead at the end."""
+    """Each replica's dead letters at the end."""
     _calm: bool = False
 
     def __post_init__(self) -> None:
@@ -214,7 +214,7 @@ class Turmoil:
                 await self._do(message, lambda message=message: message.reject(delay=0.1))
             elif kind == "again" and message.attempt == 1:
                 await self._do(message, lambda message=message: message.reject(delay=0.5))
-            elif kind != "late" or message.attempt > 1:  # what is late is left to its hold
+            elif kind != "late" or message.attempt > 1:  # late messages are left to their hold
                 good.append(message)
         while good:
             with suppress(Unanswered):
@@ -295,7 +295,7 @@ class Turmoil:
         self.counts.update({f"{group} {state}": n for group in states for state, n in states[group].items()})
 
     async def _states(self, client: Client, group: str) -> Counter[str]:
-        """What a majority makes of every message."""
+        """Return the state of every message by majority."""
         counts: Counter[str] = Counter()
         with suppress(Unanswered):
             async for item in client.peek(TOPIC, group, "all", complete=True):

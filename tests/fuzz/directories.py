@@ -41,7 +41,7 @@ from tests.fuzz.run import Fuzzer
 NAME: Final = "b"
 DIRECTORY: Final = 77
 OTHERS: Final = ((NAME, DIRECTORY + 1), ("c", DIRECTORY))
-"""Whose files get among them: those of an earlier directory of the node, and those of another node."""
+"""Owners of foreign files: an earlier directory of the node, and another node."""
 
 
 def worn(name: str, directory: int) -> MemoryDisk:
@@ -287,7 +287,7 @@ def case(seed: int, n: int) -> tuple[str]:
     try:
         again = use(disk, 2000.0)
     except StorageError:
-        if resealed:  # what was believed was wrong in a way that only the next start can see
+        if resealed:  # wrong content was believed, which only the next start can see
             return ("refused: at the next start",)
         raise
     assert resealed or again in ("sound", said), f"the first start said {said!r}, the next one {again!r}"

@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 
 def items_of(header: bytes) -> tuple[tuple[int, int], ...]:
-    """Where each integer, string and other simple item of well-formed CBOR begins and ends."""
+    """Return where each integer, string and other simple item of well-formed CBOR begins and ends."""
     items, at = [], 0
     while at < len(header):
         major, low = header[at] >> 5, header[at] & 31

@@ -1,4 +1,4 @@
-"""What a node does with bytes of a client or of a peer, up to its core: its own code, without sockets."""
+"""A node's reading of bytes of a client or a peer, up to its core: its own code, without sockets."""
 
 from __future__ import annotations
 

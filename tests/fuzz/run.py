@@ -32,7 +32,7 @@ class Fuzzer(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of a run. ``outcomes`` counts units, of which a case has one or several."""
+    """Result of a run. ``outcomes`` counts units: a case has one or several."""
 
     fuzzer: str
     seed: int

@@ -28,7 +28,7 @@ from tests.wire.strategies import BATCHES, read_part
 
 EACH: Final = 4
 MEASURED_EVERY: Final = 50
-"""Of so many cases one has its memory measured, which makes it slow."""
+"""One case in this number has its memory measured, which makes it slow."""
 MEMORY_MAX: Final = 20 * MIB
 GROWTH_MAX: Final = 60
 """Bytes in memory for each byte read, beside `MEMORY_MAX`: `cbor.load` says how many, and `requests.oversize` reads a
@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def corpus(seed: int) -> tuple[Sample, ...]:
-    """What each reader takes."""
+    """Return the inputs of each reader."""
     draw = Draw(rng_of(seed, -2))
     made: list[Sample] = []
     for _, cls in sorted(TYPES.items()):
@@ -100,7 +100,7 @@ ODD: Final = (
     b"\xd8\x23\x64(a+)",
     b"\xd8\x1c\x81\xd8\x1d\x00",
     b"\xdb" + b"\xff" * 8 + b"\x00",
-    b"\x9f\x01\xff",  # of a length that is not said
+    b"\x9f\x01\xff",  # an indefinite length
     b"\x5f\x41a\xff",
     b"\x7f\x61a\xff",
     b"\xbf\xff",
@@ -155,7 +155,7 @@ def encode(value: Any) -> bytes:
 
 
 def places(value: Any, seen: list[tuple[list[Any], int]]) -> list[tuple[list[Any], int]]:
-    """Where each item of nested lists lies."""
+    """Return the position of each item of nested lists."""
     if isinstance(value, list):
         for at, item in enumerate(value):
             seen.append((value, at))
@@ -221,7 +221,7 @@ def make(seed: int, n: int) -> tuple[str, bytes, bytes]:
 
 
 def read_record(encoded: bytes, *, only: bool) -> str:
-    """As segment.py and replay.py read a record of a right checksum; unless ``only`` that, it is written again."""
+    """Read a record with a right checksum as segment.py and replay.py do; unless ``only`` that, write it again."""
     fields = cbor.load(encoded)
     if type(fields) is not tuple or len(fields) < 2 or [*map(type, fields[:2])] != [int, int]:
         return "no record"

@@ -1,4 +1,4 @@
-"""What a batch costs three nodes and their client, counted exactly: a change that costs a step or a message says so."""
+"""Costs of a batch at three nodes and their client, counted exactly: one step or message more fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_calls_do_not_grow_with_the_messages_of_a_batch() -> None:
     calls = {}
     for size in (100, 400):
         profiler = cProfile.Profile(builtins=False)
-        measure({1: 1}, 100)  # what is made once is made
+        measure({1: 1}, 100)  # warms caches
         measure({size: 2}, 100, profiler=profiler)
         calls[size] = sum(row["calls"] for row in calls_by_file(profiler, 1))
     assert calls[400] - calls[100] < 300, calls

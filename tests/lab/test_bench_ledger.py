@@ -1,4 +1,4 @@
-"""What makes a benchmark's numbers count: the ledger, and payloads that prove themselves."""
+"""Proofs behind a benchmark's numbers: the ledger, and payloads that prove themselves."""
 
 from __future__ import annotations
 

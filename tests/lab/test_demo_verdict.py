@@ -65,7 +65,7 @@ class Run:
         }  # fmt: skip
 
     def account(self, **letters: str) -> Account:
-        """Of everything so far; letters by ``m<seq>="ErrorClass"``."""
+        """Return the account of everything so far; letters by ``m<seq>="ErrorClass"``."""
         account = Account()
         for row in read_history([self.path]):
             account.feed(row)

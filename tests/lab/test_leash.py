@@ -1,4 +1,4 @@
-"""What is started on this machine ends with who started it, however that ends."""
+"""Processes started on this machine end with their starter, however that ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quorumq.lab.local import LocalCluster
 cluster = LocalCluster(3, keep=sys.argv[1])
 thread = threading.Thread(target=lambda: [cluster.spawn(name) for name in cluster.nodes])
 thread.start()
-thread.join()  # what ends with a thread would be gone now
+thread.join()  # a process that ends with its thread would be gone now
 cluster.pause("n2")  # it can notice nothing
 cluster.kill("n3")
 print(json.dumps([cluster.pid("n1"), cluster.pid("n2")]), flush=True)
@@ -30,7 +30,7 @@ time.sleep(600)
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs, or is stopped; one that nobody has waited for yet does not."""
+    """Return True if it runs or is stopped; a zombie does not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

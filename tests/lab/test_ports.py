@@ -31,7 +31,7 @@ def test_a_held_port_is_given_to_nobody_else_and_a_node_listens_there_again_and_
             one.close()
     held.release()
     with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was just closed waits there
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # just closed connections linger there
         sock.bind(("127.0.0.1", held.numbers[1]))
 
 

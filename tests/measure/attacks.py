@@ -104,7 +104,7 @@ def half_frames(address: str) -> Iterator[object]:
 
 
 def idle(address: str) -> Iterator[object]:
-    """As many connections as one address may have, without a word."""
+    """Open as many silent connections as one address may have."""
     with contextlib.ExitStack() as stack:
         for number in range(1400):
             with contextlib.suppress(OSError):

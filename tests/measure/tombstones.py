@@ -23,7 +23,7 @@ from tests.storage.samples import PARTITION, PRODUCER_ID
 
 ACKED = Record(0, 0, Kind.ACKED, None)
 ENTRIES = 10_000
-"""Of one record in a snapshot."""
+"""Entries of one record in a snapshot."""
 
 COMMIT_EVERY = 256
 

@@ -55,7 +55,7 @@ async def served(
 
 
 class Quiet:
-    """Who may say everything, at first."""
+    """Rights of a new client: all."""
 
     silent = False
 
@@ -119,7 +119,7 @@ class Client:
         return await self.receive(await self.send(message))
 
     async def closed(self, within: float) -> bool:
-        """Whether the node hangs up within so many seconds."""
+        """Return True if the node disconnects within so many seconds."""
         with trio.move_on_after(within):
             while True:
                 try:
@@ -151,7 +151,7 @@ def publish(topic: Topic, producer_id: ProducerId, first: int, *payloads: bytes)
 
 
 def signed_session(producer_id: ProducerId) -> bytes:
-    """What comes with the session, of whatever producer id."""
+    """Return the signed session of any producer id."""
     return sign_session(producer_id, secret=SECRET, key=key_number(SECRET))
 
 

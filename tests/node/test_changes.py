@@ -1,4 +1,4 @@
-"""Who changed what is in the log, with what came of it."""
+"""Changes by clients are in the log, with their outcome."""
 
 from __future__ import annotations
 

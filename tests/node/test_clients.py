@@ -1,4 +1,4 @@
-"""Who may connect: tokens, rights, and a clients file that changes under way (docs/operations.md, Clients)."""
+"""Tokens, rights, and a clients file that changes under way (docs/operations.md, Clients)."""
 
 from __future__ import annotations
 

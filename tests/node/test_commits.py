@@ -1,4 +1,4 @@
-"""Where a commit is waited for: on the loop when the node is idle and the disk fast, else in the thread."""
+"""Commits are waited for on the loop if the node is idle and the disk fast, else in the thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAST, SLOW = HERE_S / 10, HERE_S * 20
 
 @dataclass
 class Work:
-    """What a commit is to its runner: so many bytes, so many seconds, or a failure."""
+    """A commit as its runner sees it: bytes, seconds, or a failure."""
 
     clock: list[float]
     seconds: float = FAST

@@ -1,4 +1,4 @@
-"""What dials in: strangers, clients, peers; in virtual time."""
+"""Incoming connections of strangers, clients and peers, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one message alone costs the shells of three nodes, counted exactly: a change that costs a call says so."""
+"""Costs of one message at the shells of three nodes, counted exactly: one call more fails."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
 
 
 SLACK = 1.1
-"""Of ceilings on calls, which count how code is cut into functions. COUNTS are exact."""
+"""Factor on ceilings of calls, which follow the cut of code into functions. COUNTS are exact."""
 
 CALLS = {"node": 629, "wire": 381, "storage": 316, "driver": 85}
 """Calls of Python functions of three nodes for a message that is published, delivered and acked alone, at most."""
 
 
 def part_of(file: str) -> str:
-    """Which part of a node a function belongs to."""
+    """Return the part of a node that a function belongs to."""
     if file.startswith("<quorumq"):
         return "wire"  # written when it is first needed
     parts = file.rpartition("/quorumq/")[2].split("/")

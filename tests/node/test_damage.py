@@ -1,4 +1,4 @@
-"""What a start does with a damaged directory where no other node can help (docs/operations.md)."""
+"""Starts with a damaged directory that no other node can repair (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_backup_of_the_last_start_resyncs() -> None:
 
 
 async def test_a_damaged_directory_of_a_long_path_starts_again_and_again() -> None:
-    """What is journaled of the damage has the path in it, and is read by the next start."""
+    """The journaled damage has the path in it, and the next start reads it."""
     path = "/" + "/".join(["a directory with a long name"] * 60)
     async with world() as cluster:
         client = await cluster.client("a")

@@ -77,7 +77,7 @@ async def test_damage_met_by_anti_entropy_is_reported_and_the_batch_is_fetched_f
         position = a.store._index.get(a.store._index.numbers[2])
         assert position is not None
         cluster.disks["a"].flip(segment_name(position.segment), position.end - 3)
-        cluster.start("c")  # which can get what it lacks from a alone
+        cluster.start("c")  # only a has the messages that c lacks
         await trio.sleep(10)
         assert len(a.store.unreadable) == 1
         assert len(cluster.services["c"].node.store) == 4

@@ -38,7 +38,7 @@ async def said(port: int, data: bytes) -> bytes:
             async for part in stream:
                 answer += part
         except trio.BrokenResourceError:
-            pass  # what it did not read was in the way
+            pass  # unread bytes reset the connection
         return answer
 
 

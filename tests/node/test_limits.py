@@ -13,7 +13,7 @@ from quorumq.wire.codec import encode_message
 from tests.node.memory import Client, World, fetch, payloads, publish, receipts, served, world
 
 FAR = (1 << 64) - 2
-"""As high as 64 bits allow, and one more can still be encoded."""
+"""The highest number whose successor can still be encoded in 64 bits."""
 
 
 async def again(cluster: World) -> None:

@@ -181,7 +181,7 @@ async def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next(
     with full, good, contextlib.ExitStack() as stack:
         full.listen(0)
         good.listen()
-        for _ in range(4):  # what does not fit into the backlog is not even refused
+        for _ in range(4):  # connections beyond the backlog are not even refused
             sock = stack.enter_context(socket.socket())
             sock.setblocking(False)
             sock.connect_ex(full.getsockname())

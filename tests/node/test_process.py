@@ -92,7 +92,7 @@ def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(t
                 assert word in answer.read()
     assert process.returncode == 0
     with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was closed lingers
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections linger
         taken.bind(("127.0.0.1", port))
         taken.listen()
         code, text = ends(path)

@@ -1,4 +1,4 @@
-"""What one client may ask of a node, and that nobody else waits for it (docs/operations.md, Quotas)."""
+"""Quotas of a client, which no other client waits for (docs/operations.md, Quotas)."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_no_client_is_told_under_which_key_replicas_compare(tmp_path: Path
 
 
 def test_every_reply_that_may_have_a_register_is_known() -> None:
-    """Who adds one sees here that `public` leaves the key out of it, too."""
+    """The author of a new one sees here that `public` leaves the key out of it, too."""
     topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, STAMP_ZERO, digest_key=b"k" * 16)
     names = {}
     for kind in get_args(m.ClientReply):
@@ -370,7 +370,7 @@ async def test_topics_and_groups_that_are_being_made_count_and_all_that_a_patter
         assert sum(isinstance(reply, m.FetchReply) for reply in taken) == 5
         groups = (await modest.ask(m.Metadata())).groups
         assert len(groups) == 5
-        for number in range(5):  # what is deleted makes room, and what is made again counts again
+        for number in range(5):  # a deletion frees quota, and a new creation counts again
             await modest.ask(m.DeleteGroup("w1", groups[number].name))
         numbers = [
             await greedy.send(m.SetGroup("w1", groups[at % 5].name + "x" * (at // 5))) for at in range(15)

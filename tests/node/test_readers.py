@@ -1,4 +1,4 @@
-"""Who reads a group, and how much: each node keeps count for a minute, of so many consumers."""
+"""Readers of a group and their rates: each node counts for a minute, for a bounded number of consumers."""
 
 from __future__ import annotations
 

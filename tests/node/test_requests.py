@@ -1,4 +1,4 @@
-"""What one request may ask for, and what becomes of one that grows too large for the peers: the node goes on."""
+"""Bounds of one request, and requests that grow too large for the peers: the node goes on."""
 
 from __future__ import annotations
 

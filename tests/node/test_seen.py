@@ -41,7 +41,7 @@ def markers(topic: str, group: str) -> Letter:
 
 
 def forbidden(client: str) -> list[bytes]:
-    """What no answer to a client may have in it."""
+    """Return the texts that no answer to a client may have in it."""
     texts = [THEIRS, GONE]
     if client != "admin":
         texts.append(OTHER)

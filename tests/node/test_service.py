@@ -280,7 +280,7 @@ async def test_a_quiet_second_marks_the_last_write_as_durable_once() -> None:
             await trio.sleep(8)
             assert disk.size(name) == marked, "one mark for each pause, however long it is"
         cluster.kill("a")
-        disk = cluster.disks["a"]  # what the crash left
+        disk = cluster.disks["a"]  # the disk after the crash
         disk.flip(name, written - 4)
         journal = Journal.open(disk, node="a", cluster_id="test", new_directory_id=lambda: 1)
         list(journal.replayed)

@@ -85,7 +85,7 @@ def test_a_request_costs_by_its_bytes(header: int, body: int, cost: int) -> None
 
 
 class Fed:
-    """What is given to the core of a node, by address of the client."""
+    """Requests given to the core of a node, by address of the client."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[Counter[Any]] = []

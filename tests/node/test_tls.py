@@ -108,7 +108,7 @@ async def shaken(one: TlsTransport, other: TlsTransport) -> None:
 
 
 class Turned(trio.abc.Instrument):
-    """How often any task had its turn."""
+    """Counts the turns of all tasks."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -410,7 +410,7 @@ def test_the_commands_work_on_a_cluster_that_asks_everybody_who_he_is(
         return CliRunner().invoke(main, arguments, env={"QUORUMQ_TOKEN": token or None})
 
     def run(*arguments: str, token: str = "", code: int = 0) -> str:
-        """What a command printed; what it said where it failed."""
+        """Run a command; return its output, or its error output if it failed."""
         done = ask(*arguments, token=token)
         assert done.exit_code == code, done.output
         return done.stderr if code else done.stdout

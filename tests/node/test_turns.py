@@ -1,4 +1,4 @@
-"""What comes on many connections at once is one step of the core, and a message that comes alone waits for nobody."""
+"""Frames on many connections at once are one step of the core; a frame alone waits for no other."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class World:
         self.steps: list[list[int]] = []
         self.turns = Turns(self.feed)
         self.capacity: Capacity = Capacity_()  # type: ignore[assignment]
-        self.answers: End | None = None  # who says so, at once, when a frame is served
+        self.answers: End | None = None  # answers at once when a frame is served
         self.woken: trio.Event | None = None  # by the next frame
 
     def feed(self, *events: Event) -> None:

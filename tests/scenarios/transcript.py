@@ -88,7 +88,7 @@ def settled(values: Any) -> str:
 
 
 def said(message: Any) -> str:
-    """What one node says to another, as docs/protocol.md calls it."""
+    """Return a message between nodes in the words of docs/protocol.md."""
     match message:
         case m.Store(batch=batch):
             return f"STORE {spans(batch.header.sections)}"
@@ -138,7 +138,7 @@ def said(message: Any) -> str:
 
 
 def votes(reply: m.HoldReply) -> Iterator[str]:
-    """What a replica answers to HOLD, message by message."""
+    """Return a replica's answers to HOLD, message by message."""
     if reply.error or reply.abstained:
         yield reply.error or "abstains: in quarantine"
     if reply.granted:
@@ -154,7 +154,7 @@ def votes(reply: m.HoldReply) -> Iterator[str]:
 
 
 def kept(value: JournalRecord) -> str | None:
-    """What a node makes durable; None for what it notes of itself and others."""
+    """Return the text of a durable record; None for a node's notes on itself and others."""
     match value:
         case BatchStored(batch=batch):
             return f"messages {spans(batch.header.sections)}"

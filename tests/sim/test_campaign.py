@@ -114,7 +114,7 @@ def test_a_core_that_loops_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_command_writes_a_history_that_the_checkers_can_checker(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    for seed in range(9, 30):  # which of them delivers and acks something depends on what is drawn
+    for seed in range(9, 30):  # only some draws deliver and ack messages
         done = CliRunner().invoke(main, ["run", "--seed", str(seed), "--history", str(path)])
         assert done.exit_code == 0, done.output
         assert json.loads(done.output.splitlines()[1])["seed"] == seed

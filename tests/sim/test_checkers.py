@@ -150,7 +150,7 @@ class Story:
         return self.add("client:op", "delete_topic", topic="t", op=20, outcome=outcome)
 
     def registers(self, **settings: object) -> Story:
-        """What nodes a and b have of the topic in the end."""
+        """Add the final registers of nodes a and b for the topic."""
         for node in "ab":
             self.add(f"node:{node}", "topic", topic="t", settings=settings)
         return self
@@ -849,7 +849,7 @@ class Making(Story):
         return self.add("client:c", "ack", op=900 + ballot, outcome=outcome, **base)  # type: ignore[return-value]
 
     def stands(self) -> bool:
-        """Whether the checker of creations is content."""
+        """Return True if the checker of creations is content."""
         return "creations stand" not in self.broken()
 
 

@@ -76,7 +76,7 @@ def test_a_schedule_survives_json_and_gives_the_same_run() -> None:
 
 
 def test_a_fault_can_be_left_out_without_reshuffling_the_workload() -> None:
-    """What producers publish, and which clocks there are, is the same with other faults."""
+    """Publishes of producers, and the clocks, are the same with other faults."""
     schedule = next(draw(seed) for seed in range(100) if len(draw(seed).faults) > 3)
     less = Schedule(schedule.seed, schedule.profile, schedule.options, schedule.faults[:1])
     first = [published(one) for one in (schedule, less)]

@@ -199,7 +199,7 @@ document.body.dataset.found = JSON.stringify({found, ends, title: document.title
 
 
 def browsed(page: str, focus: str, folder: Path) -> dict[str, Any]:
-    """What a browser finds while somebody works with the page."""
+    """Return the observations of a browser that works with the page."""
     early = "<script>window.errors = []; addEventListener('error', (event) => errors.push(event.message));</script>"
     quoted = json.dumps(focus).replace("<", "\\u003c")
     probe = f"<script>{{{PROBE.replace('FOCUS', quoted)}}}</script>"

@@ -124,7 +124,7 @@ BROKEN = {
     "alter-reads-its-own": "stands",
     "group-hears-of-partitions": "stands",
 }
-"""Which promise breaks first without each rule."""
+"""The promise that breaks first without each rule."""
 
 EXHAUSTED = {
     "piggyback-is-durable",
@@ -477,7 +477,7 @@ def test_pruned_messages_hide_no_counterexample(name: str, monkeypatch: pytest.M
 
 
 def test_a_step_is_looked_up_only_where_it_is_the_same() -> None:
-    """What is kept of each step is what the core does when asked again."""
+    """The cached result of each step is that of the core when asked again."""
     with left_out(None) as (switches, _):
         explorer = Explorer(BUSY, switches)
         for _ in walk(explorer, 600):

@@ -1,4 +1,4 @@
-"""What the explorer found in the core, each as the smallest run that shows it."""
+"""Findings of the explorer in the core, each as the smallest run that shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a healthy cluster must do: no duplicates, no starving, few HOLD rounds."""
+"""A healthy cluster makes no duplicates, does not starve, and needs few HOLD rounds."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ while True:
 
 
 async def ended(stream: trio.SocketStream) -> bool:
-    """Whether the connection ends, when whatever is under way has come."""
+    """Return True if the connection ends after the bytes under way."""
     try:
         while await stream.receive_some():
             pass
@@ -135,7 +135,7 @@ def test_the_proxy_blocks_one_direction_delays_and_cuts(echo: int) -> None:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         await stream.send_all(b"one")
         assert await stream.receive_some() == b"one"
-        proxy.block([("b", "a")])  # what is asked arrives, and no answer comes
+        proxy.block([("b", "a")])  # requests arrive, and no answer comes
         await stream.send_all(b"two")
         with trio.fail_after(PATIENCE_S):
             while proxy.carried["a", "b"] < 6:
@@ -376,7 +376,7 @@ class FakeCluster:
 
 
 def hurting(cluster: FakeCluster) -> Inflicter:
-    """What hurts it, with a history that nobody reads."""
+    """Return an inflicter with a history that no test reads."""
     return Inflicter(cluster, HistoryWriter(io.StringIO(), run="r", who="sim"))  # type: ignore[arg-type]
 
 

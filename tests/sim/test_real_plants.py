@@ -22,7 +22,7 @@ PLANTED = Path(__file__).with_name("planted_node.py")
 
 
 def isolates(fault: Fault, names: tuple[str, ...]) -> bool:
-    """Whether a node and a client are alone with each other for longer than what is held there."""
+    """Return True if a node and a client are isolated together for longer than the holds there last."""
     for node in names:
         apart = product((node, LONER), (name for name in names if name != node))
         cut = {pair for one, two in apart for pair in ((one, two), (two, one))}
@@ -32,12 +32,12 @@ def isolates(fault: Fault, names: tuple[str, ...]) -> bool:
 
 
 def forgets(fault: Fault, names: tuple[str, ...]) -> bool:
-    """Whether a majority is killed at once, and started at once."""
+    """Return True if a majority is killed at once, and started at once."""
     return fault.kind == "kill" and 2 * len(fault.nodes) > len(names) and fault.seconds <= 0.1
 
 
 def loses(fault: Fault, names: tuple[str, ...]) -> bool:
-    """Whether all lose power at once."""
+    """Return True if all lose power at once."""
     return fault.kind == "crash" and fault.nodes == names
 
 
@@ -50,7 +50,8 @@ SHOWN_BY: dict[str, tuple[Callable[[Fault, tuple[str, ...]], bool], float]] = {
 
 
 def shown(schedule: Schedule, plant: str) -> int:
-    """How many faults of a schedule show a plant: right after a delivery, and with nothing else until it is seen.
+    """Return the number of a schedule's faults that show a plant: right after a delivery, with no other fault before
+    it is seen.
 
     Nor for a hold before: then messages are in hand.
     """

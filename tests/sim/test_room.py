@@ -38,7 +38,7 @@ def test_a_third_of_the_seeds_have_little_room() -> None:
 
 
 def settled_in_steps(seed: int, room: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a request had more to settle than one step has room for."""
+    """Return the number of times that a request had more to settle than fits one step."""
     unfinished = 0
     go_on = SettleCoordinator.go_on
 

@@ -48,14 +48,14 @@ def test_every_missing_rule_is_found(rule: Rule) -> None:
 # ------------------------------------------------------------------- the patches are alive
 
 STATES = (300, 3_000)
-"""Of a scenario: most patches are called in the first few."""
+"""States of a scenario to examine: most patches are called in the first few."""
 
 SEEDS = (0, 38, 13, 5, 26, 14, 16, 28, 22, 27, 51, 74, 82, *range(40))
 """The first ones call nearly everything, and the others where what is drawn has changed."""
 
 
 def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
-    """What the rule puts in place where nobody calls it any more: neither in its scenario nor in random runs."""
+    """Return the patches of the rule that no run calls any more: neither its scenario nor random seeds."""
     patches = [f"{place.__name__}.{name}" for place, name, _ in rule.patches]
     uncalled = patches
     columns = []

@@ -88,7 +88,7 @@ def test_the_network_blocks_one_direction_delays_and_cuts() -> None:
         three, four = map(LineStream, network.connect("a", "b"))
         await three.send_all(b"x" * 1000)
         await three.aclose()
-        assert await four.receive_some() == b"x" * 1000  # what was sent before the end arrives before it
+        assert await four.receive_some() == b"x" * 1000  # bytes sent before the end arrive before it
         assert await four.receive_some() == b""
 
     deterministic(1, main)

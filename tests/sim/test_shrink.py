@@ -1,5 +1,4 @@
-"""What a seed draws can be written out packet by packet; and what fails is made small, before the same
-checker."""
+"""Drawn seeds can be written out packet by packet, and failing ones become small, before the same checker."""
 
 from __future__ import annotations
 

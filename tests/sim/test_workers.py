@@ -29,7 +29,7 @@ POISONED = Options(
 
 
 def run(seed: int, **options: object) -> tuple[list[str], list[str], list[str]]:
-    """Which messages died, poison and good; and what the checker of neighbours says."""
+    """Return the messages that died, poison and good, and the violations that the checker of neighbours sees."""
     outcome = outcome_of(seed, **options)
     assert outcome.violations == []
     checker = NobodyDiesByANeighbour()
@@ -46,7 +46,7 @@ def outcome_of(seed: int, **options: object) -> Outcome:
 
 
 def judged(checker: Checker, outcome: Outcome) -> list[str]:
-    """What a checker says of it."""
+    """Return the violations that a checker sees in it."""
     for row in outcome.rows:
         if row["kind"] in checker.kinds:
             checker.see(row)

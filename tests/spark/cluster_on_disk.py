@@ -56,7 +56,7 @@ def options_of(table: str, data: Iterable[Path], **more: str) -> Options:
 
 
 def batches_of(table: str, data: Iterable[Path], **more: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """What Spark would get, task by task."""
+    """Yield the batches that Spark would get, task by task."""
     options = options_of(table, data, **more)
     selection = Wanted()
     whole = schema(table)
@@ -235,7 +235,7 @@ class DiskCluster:
             node.store.close()
 
     def merged(self, key: PartitionId, group: str, name: tuple[ProducerId, int]) -> Record:
-        """What all nodes together make of a message for a group."""
+        """Return the merged record of all nodes for a message of a group."""
         merged = Record(0, 0, Kind.OPEN)
         for node in self.nodes:
             record = node.records.get((key, group), {}).get(name)

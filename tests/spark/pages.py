@@ -24,7 +24,7 @@ needs_browser = pytest.mark.skipif(
 
 
 class Elements(HTMLParser):
-    """What a browser would make of it: elements, links, text, ids."""
+    """Elements, links, text and ids of a page, as a browser reads them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -53,7 +53,8 @@ class Elements(HTMLParser):
 
 
 def browsed(page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
-    """What a browser finds once it has sorted the table of that number by its second column, and filtered all away."""
+    """Return the observations of a browser that sorts the table of that number by its second column, and filters all
+    away."""
     probe = (
         f"<script>addEventListener('load', () => {{ const box = document.querySelectorAll('.table')[{table}];"
         "box.querySelectorAll('th button')[1].click(); const input = box.querySelector('input');"

@@ -79,7 +79,7 @@ class Cut(Histories):
 
 
 def summary_of(spark: SparkSession, paths: list[str], steps: Path) -> Any:
-    """What Spark reads of these paths as a whole."""
+    """Return Spark's summary of these paths as a whole."""
     return Parts(read(spark, paths), steps).summary()
 
 

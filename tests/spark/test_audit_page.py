@@ -64,7 +64,7 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
 
 
 def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
-    """Of the page: its title, the level of the box on top, and the first sentence in that."""
+    """Return the page's title, the level of the box on top, and the first sentence in that."""
     text = page(summary_, GUARANTEES)
     box = re.search(r'<div class="note (\w+) verdict"><b>(.*?)</b>', text)
     title = re.search(r"<title>(.*?) · Delivery audit</title>", text)

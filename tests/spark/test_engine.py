@@ -84,7 +84,7 @@ def test_an_error_of_ours_in_a_worker_reaches_a_person_as_one_sentence(
 
 
 class Speechless(Py4JError):
-    """As Py4JJavaError, which asks Java for its text, when Java has ended since it was raised."""
+    """An error like Py4JJavaError, which asks Java for its text, when Java has ended since it was raised."""
 
     __module__ = "py4j.protocol"
 

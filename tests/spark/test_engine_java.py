@@ -1,4 +1,4 @@
-"""Which Java runs Spark: fake ones that answer as real ones do."""
+"""The choice of Java for Spark: fake ones that answer as real ones do."""
 
 from __future__ import annotations
 

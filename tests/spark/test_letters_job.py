@@ -184,7 +184,7 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
 
 
 def test_parquet_that_is_no_table_of_dead_letters_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """What lacks a column, or a value, would be in no group, no kind and no plan; what is empty would be good news."""
+    """A row without a column or a value would be in no group, no kind and no plan; an empty one would be good news."""
     rows = frame(spark, [letter(1), letter(2)])
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFound, match="has no Parquet in it"):

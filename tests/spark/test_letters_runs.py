@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 def analysed(
     data: Iterable[Path], out: Path, *more: str, code: int = 0
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-    """What a run says: its summary, and the process."""
+    """Run the job; return its summary, and the process."""
     command = [sys.executable, "-m", "spark", "deadletters", "--out", str(out), "--json", *more]
     command += [word for path in data for word in ("--data", str(path))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

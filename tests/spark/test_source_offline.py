@@ -236,7 +236,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def first_batch(path: Path) -> tuple[int, int]:
-    """Where the first batch of a segment begins, and where its body does."""
+    """Return where the first batch of a segment begins, and where its body does."""
     data = path.read_bytes()
     for kind, header in record_headers(data):
         if kind == BATCH_STORED:
@@ -263,7 +263,7 @@ def test_a_torn_tail_is_cut_and_listed(tmp_path: Path, tail: bytes) -> None:
 
 
 def test_a_batch_that_is_half_written_is_cut_at_every_byte(tmp_path: Path) -> None:
-    """What a reader sees of a node that is writing: the last record ends anywhere, and was told to nobody."""
+    """A reader beside a writing node sees the last record end anywhere; it was reported to no client."""
     cluster = DiskCluster(tmp_path)
     filled(cluster, 3)
     newest = segments(cluster.data[0])[-1]

@@ -30,7 +30,7 @@ def stream_of(cluster: DiskCluster, **more: str) -> LettersStream:
 
 
 def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> list[Death]:
-    """What a micro-batch gives, its reader and its tasks pickled as Spark does."""
+    """Return the rows of a micro-batch, its reader and its tasks pickled as Spark does."""
     tasks = pickle.loads(pickle.dumps(list(stream.partitions(start, end))))
     reader = pickle.loads(pickle.dumps(stream))
     deaths: list[Death] = []
@@ -169,7 +169,7 @@ def test_a_batch_that_is_repeated_after_a_node_was_added_is_the_same(tmp_path: P
     cluster = DiskCluster(tmp_path)
     everywhere, there = die(cluster, 0, 0, 1, 2), die(cluster, 1, 2)
     for node in cluster.nodes:
-        node.restart()  # what there is, is in snapshots
+        node.restart()  # all state is in snapshots
     options = read_options(
         {"table": "deadletters", "data": ",".join(map(str, cluster.data[:2]))}, stream=True
     )

@@ -135,7 +135,7 @@ def open_store(disk: Disk, **options: int) -> Journal:
 
 
 def small_state(records: list[JournalRecord]) -> list[JournalRecord]:
-    """What a core that keeps every record would put into its snapshot."""
+    """Return the snapshot of a core that keeps every record."""
     return [r for r in records if not isinstance(r, BatchStored | CleanStopped | DirectoryMade)]
 
 

@@ -55,7 +55,7 @@ def test_a_write_torn_at_every_byte_loses_only_what_was_not_durable() -> None:
         again = Writer(disk.clone().crash(keep_bytes=keep), writer, segment_bytes=500)
         again.open()
         lengths.add(len(again.appended))
-        if keep % 16 == 0:  # what one start gave to the core is there after the next crash
+        if keep % 16 == 0:  # entries that one start gave to the core are there after the next crash
             again.append(2)
             Writer(again.disk.crash(), again).open()
     assert lengths == set(range(writer.durable, len(writer.appended) + 1)), "every prefix was seen"

@@ -178,7 +178,7 @@ def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Pa
     append(BatchStored(4, many, 6), dead(102, "in the middle of a batch"), *map(batch, range(5, 9)))
     store.forget([6])
     store.roll(list(state))
-    store.forget([2])  # which leaves 3 alone in its segment: it is moved, and has to be found once
+    store.forget([2])  # leaves 3 alone in its segment: it is moved, and has to be found once
     store.commit()
     store.reclaim()
     assert store._index.get(3).segment == max(store.live)  # type: ignore[union-attr]

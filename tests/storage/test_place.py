@@ -16,7 +16,7 @@ from tests.storage.samples import batch, dead, small_state, start
 
 
 def place(directory: Path) -> int:
-    """Where a start finds the directory; it begins a new segment, as every start does."""
+    """Return the location that a start finds; every start begins a new segment."""
     store, _ = start(RealDisk(directory))
     location = store.place
     store.append([batch(store.next_number), dead(0)])

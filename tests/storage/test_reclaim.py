@@ -23,7 +23,7 @@ from tests.storage.samples import PARTITION, PRODUCER_ID, batch, bodies_are_righ
 
 
 def commit(store: Journal) -> tuple[int, ...]:
-    """What a node does: commit, begin a new segment if it is time, empty old ones a little."""
+    """Commit as a node does: begin a new segment if it is time, compact old ones a little."""
     store.commit()
     if store.should_roll:
         store.roll([])
@@ -234,7 +234,7 @@ def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() ->
             store.read_slice(5)
         assert caught.value.number == 5
         assert segment_name(position.segment) in disk.list() or 5 in {d.record.number for d in store.damaged}
-        store.abandon()  # what was moved may be torn away; the damage is not forgotten for that
+        store.abandon()  # moved entries may be torn away; the damage is kept all the same
         store, replayed = start(disk)
         assert [record.number for record in replayed if isinstance(record, BatchStored)] == [4]
         assert [item.record.number for item in store.damaged] == [5]

@@ -1,4 +1,4 @@
-"""What a scan says of a segment: which records, which gaps, where the last write was torn."""
+"""Scans of a segment: its records, its gaps, and the torn last write."""
 
 from __future__ import annotations
 

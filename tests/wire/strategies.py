@@ -197,13 +197,13 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
 
 
 def sound(record: Record) -> Record:
-    """As every record is: ACKED at n = 0, and a letter only where it is DEAD."""
+    """Make a record as every record is: ACKED at n = 0, and a letter only if it is DEAD."""
     letter = record.letter if record.kind == Kind.DEAD else None
     return record._replace(n=0 if record.kind == Kind.ACKED else record.n, letter=letter)
 
 
 def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
-    """What docs/wire-format.md says is in the CBOR for ``value``, with ``extra`` fields appended everywhere.
+    """Return the CBOR content that docs/wire-format.md gives for ``value``, with ``extra`` fields appended everywhere.
 
     Written down a second time, without type hints, so that the coder is compared with something else.
     """
@@ -237,7 +237,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
 
 
 def as_received(value: Any) -> Any:
-    """What the receiver gets for ``value``: the same, but slices are cut out of their batches."""
+    """Return ``value`` as received: the same, but slices are cut out of their batches."""
     if isinstance(value, messages.Slice):
         ids = [
             (span.producer_id, seq) for span in value.header.sections for seq in range(span.start, span.stop)

@@ -31,7 +31,7 @@ NESTED = [
     core_types.Owner, core_types.Receipt, core_types.Topic, core_types.Group, core_types.Record,
     core_types.Letter, m.SpanRecord, m.NodeInfo, m.Verdict, m.Peeked,
 ]  # fmt: skip
-"""What the messages of clients are made of, beside Batch, ReceiptPart and Slice, which have sections of their own."""
+"""Types inside of clients' messages, beside Batch, ReceiptPart and Slice, which have sections of their own."""
 
 
 def hint_text(hint: Any) -> str:
@@ -176,7 +176,7 @@ def value_of(name: str) -> Any:
 
 
 def hex_lines(data: bytes) -> str:
-    """As the document breaks hex."""
+    """Break hex into lines as the document does."""
     text = data.hex()
     return "".join(f"\n  {text[at : at + 96]}" for at in range(0, len(text), 96))
 

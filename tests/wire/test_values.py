@@ -120,7 +120,7 @@ def tupled(data: object) -> object:
 
 
 def cuts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What ``value`` comes as, in everything that is in it cut after each field that may be left out; and its value.
+    """Return pairs of ``value`` cut after each field that may be left out, at any depth, and the value it is read as.
 
     Types whose form on the wire is not that of their fields are left as they are.
     """
