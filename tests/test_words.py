@@ -39,7 +39,7 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
     "comment": {"tests": 2},
     "variable": {"quorumq/core": 250, "quorumq/node": 2, "sim": 115, "tests": 4},
     "old name": {
-        "quorumq/core": 780,
+        "quorumq/core": 777,
         "quorumq/client": 212,
         "quorumq/node": 84,
         "quorumq/storage": 92,
@@ -52,10 +52,10 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
         "quorumq": 7,
         "sim": 550,
         "spark": 346,
-        "tests": 1939,
+        "tests": 1909,
     },
     "old word": {
-        "quorumq/core": 56,
+        "quorumq/core": 53,
         "quorumq/client": 10,
         "quorumq/node": 1,
         "quorumq/storage": 3,
@@ -68,13 +68,13 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
         "tests": 20,
         "docs": 10,
     },
-    "pronoun": {"quorumq/core": 2, "quorumq/cli": 6, "sim": 1, "spark": 1, "tests": 121, "docs": 29},
-    "is told": {"tests": 13, "docs": 5},
+    "pronoun": {"quorumq/core": 1, "quorumq/cli": 6, "sim": 1, "spark": 1, "tests": 121, "docs": 10},
+    "is told": {"tests": 13, "docs": 4},
     "of which": {"quorumq/core": 1, "tests": 22, "docs": 2},
-    "where for if": {"quorumq/cli": 2, "sim": 1, "tests": 15, "docs": 17},
-    "so many": {"tests": 57, "docs": 4},
-    "paragraph": {"docs": 7},
-    "test name": {"tests": 2},
+    "where for if": {"quorumq/cli": 2, "sim": 1, "tests": 15, "docs": 12},
+    "so many": {"tests": 56, "docs": 4},
+    "paragraph": {"docs": 3},
+    "test name": {"tests": 1},
     "test import": {},
 }
 """Hits of each check that a package may have."""
@@ -96,7 +96,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "sim": 5.3,
         "spark": 1.7,
         "tests": 11.9,
-        "docs": 1.5,
+        "docs": 0.9,
     },
     "where": {
         "quorumq/core": 0.4,
@@ -114,7 +114,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "sim": 0.7,
         "spark": 0.7,
         "tests": 3.4,
-        "docs": 1.1,
+        "docs": 0.7,
     },
     "told": {
         "quorumq/core": 1.1,
@@ -132,10 +132,10 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "sim": 0.6,
         "spark": 0.6,
         "tests": 1.6,
-        "docs": 0.5,
+        "docs": 0.4,
     },
     "if": {
-        "quorumq/core": 13.0,
+        "quorumq/core": 13.1,
         "quorumq/client": 13.4,
         "quorumq/node": 14.1,
         "quorumq/storage": 8.0,
@@ -150,7 +150,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "sim": 12.0,
         "spark": 10.3,
         "tests": 3.2,
-        "docs": 9.4,
+        "docs": 10.1,
     },
 }
 """Uses per 1,000 words of docstrings (docs: of pages): the most of each word, but the least of `if`."""

@@ -47,7 +47,6 @@ UNSAID: Final = (
     m.SyncOffer,
     m.SyncListed,
     m.SyncPull,
-    m.SyncRegisters,
     m.SyncTopics,
     m.SyncState,
     m.RegistersRequest,
