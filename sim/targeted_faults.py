@@ -2,7 +2,7 @@
 
 Some failures take several steps, one right behind the other, and faults and operators at random times hardly
 ever do two of them. The actions here follow a sighting, after pauses drawn from a stream of their own: nothing that
-could not happen at random. `Options.targeted_faults` is the share of the targeted_faults that are used.
+could not happen at random. `Options.targeted_faults` is the share of such moments that are used.
 """
 
 from __future__ import annotations
