@@ -30,6 +30,7 @@ from quorumq.core.messages import (
     Reject,
     RejectRequest,
     SetGroup,
+    SetGroupReply,
     SpanRecord,
     SurveyReply,
     SyncState,
@@ -168,6 +169,20 @@ def test_a_creation_through_one_node_is_found_by_one_that_knows_of_the_deletion_
     cluster.drop = deaf("c")
     created(cluster, "a")
     assert spans(cluster.ask("c", fetch())) == [(0, 10)]
+
+
+def test_a_creation_that_missed_a_deletion_and_a_creation_names_the_group_of_today() -> None:
+    """The answer names the generation that deliveries are of from now on, and not one that was deleted before."""
+    cluster = Cluster()
+    published(cluster)
+    created(cluster)
+    cluster.drop = cut_off("c")
+    deleted(cluster, "a")
+    again = created(cluster, "a")
+    cluster.drop = lambda sender, to, message: False
+    reply = cluster.ask("c", SetGroup("jobs", "g"))
+    assert isinstance(reply, SetGroupReply)
+    assert reply.group.generation == again.generation
 
 
 def test_a_replica_that_refuses_as_it_missed_the_creation_is_told_at_once() -> None:

@@ -31,9 +31,10 @@ class GroupCoordinator(Coordinator):
     Attributes:
         change: register that the answer is about: the one that was chosen for us, or that was there.
         changes: number of proposals of the next change.
+        own: True if ``change`` was chosen for this request.
     """
 
-    __slots__ = ("began", "change", "changes", "proposer", "request", "skipping", "topic")
+    __slots__ = ("began", "change", "changes", "own", "proposer", "request", "skipping", "topic")
 
     request: m.SetGroup | m.DeleteGroup
 
@@ -45,6 +46,7 @@ class GroupCoordinator(Coordinator):
         self.skipping: Skipping | None = None
         self.change: Group | None = None
         self.changes = 0
+        self.own = False
         self.began = float("inf")
 
     def concerns(self, topic: bytes) -> bool:
@@ -159,7 +161,7 @@ class GroupCoordinator(Coordinator):
         ours = proposer.ours_as_chosen(context)
         if ours is not None:
             assert isinstance(ours, Group)
-            self.change = ours
+            self.change, self.own = ours, True
             return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
         pause = (
             proposer.pause_s(context, now) if context.catalogue.outcome_of(proposer.instance) is None else 0.0
@@ -183,8 +185,8 @@ class GroupCoordinator(Coordinator):
         if self.is_undone(newest):
             self.change = None
             return self.start(context, now)
-        if newest.generation == self.change.generation:
-            self.change = newest
+        if newest.generation == self.change.generation or not (self.own or newest.deleted):
+            self.change = newest  # what was there when this request came may have been deleted and made again
         request = self.request
         if isinstance(request, m.SetGroup) and request.rewind and request.start == "latest":
             self.skipping = Skipping(self, context.catalogue.topics[topic], newest._replace(latest=Latest.NO))
