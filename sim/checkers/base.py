@@ -164,14 +164,16 @@ def name(key: Key | GroupKey) -> str:
 class Skips:
     """Ends of the times in which requests from latest may skip messages, by group.
 
-    A request skips messages sent before it was answered, or, if its outcome is unknown, before
-    the group is confirmed by another one. While it waits for its answer, others may be answered
-    from before the change that it makes: that confirms nothing of it.
+    A request skips messages sent before it was answered. One of unknown outcome that makes the group is over once the
+    group is confirmed by another request. One that rewinds is a PURGE, and may go on for ever if its outcome is
+    unknown. While a request waits for its answer, others may be answered from before the change that it makes: that
+    confirms nothing of it.
     """
 
     def __init__(self) -> None:
         self.ends: dict[str, dict[tuple[str, int], float]] = {}
         self.waiting: dict[tuple[str, int], None] = {}
+        self.rewinds: dict[tuple[str, int], None] = {}
 
     def see(self, row: Row) -> None:
         """Take in a line of a FETCH, a SETGROUP or a register."""
@@ -179,14 +181,20 @@ class Skips:
         if row["kind"] == "register":
             if "latest" in row:  # only the register shows where a FETCH of a pattern has made a group
                 ends.setdefault(("", 0), math.inf)
-        elif row["outcome"] == "invoke" and row.get("start") == "latest":
-            ends[(row["who"], row["op"])] = math.inf
-            self.waiting[(row["who"], row["op"])] = None
-        elif row["outcome"] != "invoke":
-            self.waiting.pop((row["who"], row["op"]), None)
-            if row["outcome"] == "ok" and row.get("messages", True):
-                over = {which: end for which, end in ends.items() if which not in self.waiting}
-                ends.update({which: min(end, row["at"]) for which, end in over.items()})
+            return
+        request = (row["who"], row["op"])
+        if row["outcome"] == "invoke":
+            if row.get("start") == "latest":
+                ends[request] = math.inf
+                self.waiting[request] = None
+                if row.get("rewind"):
+                    self.rewinds[request] = None
+            return
+        self.waiting.pop(request, None)
+        if row["outcome"] == "ok" and row.get("messages", True):
+            for other, end in ends.items():
+                if other == request or (other not in self.waiting and other not in self.rewinds):
+                    ends[other] = min(end, row["at"])
 
     def until(self, group: str) -> float:
         """Return the time before which messages sent may be skipped, in seconds; below every time if nothing may."""

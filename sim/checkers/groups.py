@@ -7,7 +7,7 @@ the group was rewound or the message redriven (payload that a majority had recla
 `kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED without a request to purge
 (or, of a dead letter, to ack), or to leave behind a group that is to begin with what is published from now on: a
 request for that skips what was sent before it was answered, or, if its outcome is unknown, before the group is
-confirmed by another one.
+confirmed by another one. A rewind to latest of unknown outcome is a PURGE, which may take effect at any later time.
 
 That every message that a generation covers is delivered again is the part of the checker of loss.
 """

@@ -628,6 +628,22 @@ def test_a_message_redriven_beside_a_rewind_to_latest_may_be_skipped(
     assert [it for it in story.drained().broken() if it == "dead letters conserved"] == problems
 
 
+@pytest.mark.parametrize(("rewind", "problems"), [(True, []), (False, ["groups as asked"])])
+def test_a_rewind_to_latest_of_unknown_outcome_may_skip_after_any_other_confirmation(
+    rewind: bool, problems: list[str]
+) -> None:
+    """Seed 9900468: it is a PURGE under way; a creation of unknown outcome is over once the group is confirmed."""
+    story = Story()
+    base = {"topic": "t", "group": "g", "rewind": rewind, "op": 9}
+    story.add("client:o", "set_group", 0.1, outcome="invoke", start="latest", from_ms=0, **base)
+    story.add("client:o", "set_group", 0.2, outcome="unknown", **base)
+    story.add("client:c", "fetch", 0.3, topic="t", group="g", op=3, outcome="invoke", start="earliest")
+    story.add("client:c", "fetch", 0.4, topic="t", group="g", op=3, outcome="ok", messages=1)
+    story.at = 1.0
+    broken = story.publish().settled("skipped").drained().broken()
+    assert [it for it in broken if it == "groups as asked"] == problems
+
+
 @pytest.mark.parametrize(
     ("outcomes", "possible"),
     [
