@@ -38,6 +38,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.partition.replica import Replica
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Kind, Letter, Record, Stamp
 from tests.core.cluster import Cluster
@@ -51,9 +52,11 @@ def is_not_found(reply: object, text: str = "deleted") -> bool:
 
 
 def batches(cluster: Cluster) -> list[int]:
-    return [
-        len(replica.batches.stored) for core in cluster.nodes.values() for replica in core.replicas.values()
-    ]
+    return [len(replica.batches.stored) for replica in replicas(cluster)]
+
+
+def replicas(cluster: Cluster) -> list[Replica]:
+    return [replica for core in cluster.nodes.values() for replica in core.replicas.values()]
 
 
 def views(cluster: Cluster) -> list[set[str]]:
@@ -470,6 +473,22 @@ def test_made_again_at_once_it_gives_nobody_company() -> None:
     reply = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10))
     assert isinstance(reply, BrowseReply)
     assert reply.items[0].attempts == 0, "attempts begin anew"
+
+
+def test_a_hold_that_ends_while_a_group_skips_is_offered_before_the_rest_of_its_batch() -> None:
+    """Nobody gets it: a FETCH waits until the group has begun, and by then it is skipped."""
+    cluster = Cluster()
+    published(cluster)
+    cluster.ask("a", fetch(most=1, hold_time=2.0))
+    deleted(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, SurveyReply) and sender != to
+    cluster.submit("a", SetGroup("jobs", "g", start="latest"))
+    cluster.advance(3.0)
+    assert any(replica.views.groups["g"].available.messages == 1 for replica in replicas(cluster))
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(3.0)
+    created(cluster, "b", "latest")
+    assert spans(cluster.ask("b", fetch())) == []
 
 
 def test_holds_of_a_deleted_group_are_handed_over_by_a_clean_stop_and_told_to_who_was_killed() -> None:
