@@ -3,14 +3,12 @@
 What must hold: a message is never delivered if every try to publish it failed. A group is read by no client and known
 to no node if every creation and every first FETCH of it failed. Nothing lives again by redrives that all failed; and no
 dead letter is there because of a REJECT if all REJECTs of that message failed. One request with an unknown outcome, or
-that was OK, explains any of these, and so does one that failed because its topic or group was deleted meanwhile: it may
-have worked before that. That a purge, a change of a topic, a rewind, a deletion or an ACK that failed has
+that was OK, explains any of these. That a purge, a change of a topic, a rewind, a deletion or an ACK that failed has
 done nothing is part of the checkers of groups, settings, standing and loss: they leave out failed requests.
 """
 
 from __future__ import annotations
 
-from quorumq.core.values.errors import Code
 from quorumq.history import Row
 from sim.checkers.base import DEAD, Checker, GroupKey, Key, group_messages, messages, name
 
@@ -33,27 +31,14 @@ class FailedIsNo(Checker):
         # A message, generation and redrive number.
         self.rejects: dict[tuple[GroupKey, int, int], Asked] = {}
         self.rejected: dict[tuple[GroupKey, int, int], float] = {}
-        self.deletions: dict[str, None] = {}  # groups whose deletion was requested; "" if it was the topic's
-
-    def on_delete_topic(self, row: Row) -> None:
-        self.deletions[""] = None
-
-    def on_delete_group(self, row: Row) -> None:
-        self.deletions[row["group"]] = None
-
-    def note(self, asked: Asked, row: Row) -> None:
-        """Note a line of a request: its first, or its outcome for some of its messages."""
-        deleted = "" in self.deletions or row.get("group", "").removesuffix(DEAD) in self.deletions
-        late = deleted and row.get("detail") == Code.NOT_FOUND
-        asked[(row["who"], row["op"])] = row["outcome"] == "fail" and not late
 
     def on_publish(self, row: Row) -> None:
         for key in messages(row):
-            self.note(self.published.setdefault(key, {}), row)
+            note(self.published.setdefault(key, {}), row)
 
     def on_set_group(self, row: Row) -> None:
         if not row.get("rewind", False):
-            self.note(self.made.setdefault(row["group"], {}), row)
+            note(self.made.setdefault(row["group"], {}), row)
 
     on_fetch = on_set_group
 
@@ -70,12 +55,12 @@ class FailedIsNo(Checker):
 
     def on_redrive(self, row: Row) -> None:
         for mine in group_messages(row):
-            self.note(self.redrives.setdefault((mine, row["n"]), {}), row)
+            note(self.redrives.setdefault((mine, row["n"]), {}), row)
 
     def on_dead_letter(self, row: Row) -> None:
         if row["who"].startswith("client:"):
             for mine in group_messages(row):
-                self.note(self.rejects.setdefault((mine, row["generation"], row["n"]), {}), row)
+                note(self.rejects.setdefault((mine, row["generation"], row["n"]), {}), row)
 
     def on_list(self, row: Row) -> None:
         if row["state"] == "dead" and row.get("reason") == "rejected":
@@ -97,6 +82,11 @@ class FailedIsNo(Checker):
         for (mine, generation, n), at in self.rejected.items():
             if all_failed(self.rejects.get((mine, generation, n))):
                 self.broken(f"{name(mine)} is a dead letter at n = {n}, and each REJECT of it had failed", at)
+
+
+def note(asked: Asked, row: Row) -> None:
+    """Note a line of a request: its first, or its outcome for some of its messages."""
+    asked[(row["who"], row["op"])] = row["outcome"] == "fail"
 
 
 def all_failed(asked: Asked | None) -> bool:

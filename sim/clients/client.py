@@ -45,8 +45,13 @@ NOTHING_DONE = (
 
 
 def nothing_done(answer: Answer) -> bool:
-    """Return True if an answer says that nothing was done, so that the request is over."""
-    return isinstance(answer, Refusal) or (isinstance(answer, Failed) and answer.code in NOTHING_DONE)
+    """Return True if an answer says that nothing was done, so that the request is over.
+
+    One whose topic was deleted meanwhile may have been carried out before (protocol.md, section 6).
+    """
+    if isinstance(answer, Failed):
+        return answer.code in NOTHING_DONE and not refused_as_deleted(answer)
+    return isinstance(answer, Refusal)
 
 
 def outcome_of(answer: Answer, done: type) -> str:
@@ -56,7 +61,9 @@ def outcome_of(answer: Answer, done: type) -> str:
 
 def refused_as_deleted(answer: Answer) -> bool:
     """Return True if an answer says that the topic was deleted."""
-    return isinstance(answer, Failed) and answer.code == Code.NOT_FOUND and "was deleted" in answer.detail
+    if not isinstance(answer, Failed) or answer.code != Code.NOT_FOUND:
+        return False
+    return answer.detail.startswith("topic ") and "was deleted" in answer.detail
 
 
 OUTCOMES = (
@@ -72,7 +79,10 @@ OUTCOMES = (
 
 def told_by(verdict: Verdict) -> tuple[str, dict[str, Any]]:
     """Return the outcome that a verdict gives a line of the history, and its other fields."""
-    if verdict.outcome == Code.OUTCOME_UNKNOWN:
+    if verdict.outcome in (
+        Code.OUTCOME_UNKNOWN,
+        Code.NOT_FOUND,
+    ):  # what was not found may have been deleted meanwhile
         return "unknown", {}
     return (verdict.outcome, {}) if verdict.outcome in OUTCOMES else ("fail", {"detail": verdict.outcome})
 

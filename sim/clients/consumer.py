@@ -122,8 +122,9 @@ class Consumer(Deriving):
                 self.on_fetched(answer, batches, asked, node)
             else:
                 if refused_as_deleted(answer):
-                    deleted = "group" if "group" in answer.detail else "topic"  # type: ignore[union-attr]
-                    self.world.saw(f"a FETCH was refused: its {deleted} was deleted")
+                    self.world.saw("a FETCH was refused: its topic was deleted")
+                elif isinstance(answer, Failed) and "was deleted" in answer.detail:
+                    self.world.saw("a FETCH was refused: its group was deleted")
                 elif isinstance(answer, Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
@@ -408,7 +409,7 @@ class Consumer(Deriving):
         for verdict in answer.verdicts:
             receipt = items[verdict.item].receipt
             outcome, extra = told_by(verdict)
-            if outcome == "unknown":
+            if verdict.outcome == Code.OUTCOME_UNKNOWN:
                 unknown.append(ReceiptPart(receipt, (verdict.span,)))
                 if kind == "ack":
                     have, members = self.around.tombstones(receipt.partition, receipt.group, verdict.span)

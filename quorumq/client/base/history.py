@@ -30,7 +30,8 @@ from quorumq.history import (
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SignedNamed
 
-UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, "error"})
+UNKNOWN: Final = frozenset({Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS, Code.NOT_FOUND, "error"})
+"""Error codes after which a request may have been carried out; a topic that is not found may be deleted since."""
 
 
 @dataclass(eq=False)
