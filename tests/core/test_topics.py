@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.topics import (
     SETTINGS,
     alter,
@@ -139,6 +141,23 @@ def test_registers_merge_to_the_same_in_any_order(one: Topic, two: Topic, three:
     assert merge_topics(one, one) == one
     assert merge_topics(one, two) == merge_topics(two, one)
     assert merge_topics(merge_topics(one, two), three) == merge_topics(one, merge_topics(two, three))
+
+
+def test_topics_of_one_name_come_to_the_same_in_any_order() -> None:
+    """The last two are one topic, made twice: its first life was lost with the directories of a majority."""
+    other, first, again = (
+        first_topic(CreateTopic("jobs", rf=rf), NODES, 1, Stamp(time, "a"))
+        for rf, time in ((3, 1), (1, 1), (1, 2))
+    )
+    outcomes = set()
+    for order in itertools.permutations((other, closed(first), again)):
+        catalogue = Catalogue("a")
+        for topic in order:
+            before = dict(catalogue.topics)
+            if catalogue.take_topic(topic) is None:
+                assert catalogue.topics == before, "a change that nobody hears of"
+        outcomes.add(tuple(catalogue.registers()))
+    assert outcomes == {(closed(again),)}
 
 
 def test_a_change_takes_back_no_other_change() -> None:

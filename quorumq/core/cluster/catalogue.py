@@ -242,17 +242,17 @@ class Catalogue:
         if ours == topic and newest is ours:
             return None  # as nearly always: each node tells each other all of them, again and again
         merged = merge_topics(ours, topic) if ours is not None else topic
-        if newest is not None and newest.id != topic.id:
-            if rank(newest) >= rank(topic):
-                merged = closed(merged)
-            else:
-                self.topics[newest.id] = closed(newest)
+        replaces = newest is None or rank(newest) < rank(merged)
+        if newest is not None and newest.id != topic.id and not replaces:
+            merged = closed(merged)
         if merged == ours:
             return None
+        if newest is not None and newest.id != topic.id and replaces:
+            self.topics[newest.id] = closed(newest)
         self.topics[topic.id] = merged
         self._used = None
         self._forget_decided(topic)
-        if newest is None or rank(newest) < rank(topic):
+        if replaces:
             self.names[topic.name] = topic.id
         return merged
 

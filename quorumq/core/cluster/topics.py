@@ -53,10 +53,10 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
     """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp."""
     assert ours.id == theirs.id
     proposed = max(ours.all_partitions, theirs.all_partitions)
-    if ours.deleted or theirs.deleted:
-        return closed(with_proposed(ours, proposed))
-    merged = ours if ours.partitions >= theirs.partitions else theirs
     later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
+    if ours.deleted or theirs.deleted:
+        return closed(with_proposed(later, proposed))
+    merged = ours if ours.partitions >= theirs.partitions else theirs
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
     merged = merged._replace(digest_key=later.digest_key)
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
