@@ -10,6 +10,7 @@ docs/operations.md lists every key; a test compares the two.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
 import tomllib
@@ -153,6 +154,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             sync_interval=self.sync_interval,
             sync_grace=self.sync_grace,
             steal_after=self.steal_after,
+            registers_key=hashlib.blake2b(b"registers\0" + b"".join(self.secrets[:1])).digest(),
         )
 
 

@@ -20,6 +20,7 @@ from quorumq.core.values.limits import (
     NAME_BYTES_MAX,
     NUMBERS_END,
     PARTITIONS_MAX,
+    REGISTER_BUCKETS,
     SPANS_PER_REQUEST_MAX,
     STAMPS_END,
     STARTS_MAX,
@@ -62,6 +63,7 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
 }
 _BYTES_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("SyncOffer", "sums"): DIGEST_BYTES * DIGESTS_MAX,
+    ("SyncRegisters", "sums"): DIGEST_BYTES * REGISTER_BUCKETS,
 }
 BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
@@ -103,6 +105,11 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         f"len(v_sums) == {DIGEST_BYTES} * ({DIGEST_BRANCHES} * len(v_places) or 1)",
         "sums",
         "a sum for each part of each place, or that of the root",
+    ),
+    "SyncRegisters": (
+        f"len(v_sums) in ({DIGEST_BYTES}, {DIGEST_BYTES * REGISTER_BUCKETS})",
+        "sums",
+        "the sum of all registers, or one for each bucket",
     ),
     "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
     "Decision": ("v_topic is None or v_group is None", "group", "a topic or a group, not both"),

@@ -34,7 +34,7 @@ TYPES: Final[Mapping[int, type]] = {
     22: m.Merge, 23: m.MergeReply, 24: m.PutTopic, 25: m.PutGroup, 26: m.PutReply, 27: m.PeekRequest, 28: m.PeekReply,
     29: m.Heartbeat, 30: m.SyncOffer, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
     34: m.RemoteFetch, 35: m.RemoteFetchReply, 36: m.RemoteGone,
-    37: m.SyncListed,
+    37: m.SyncListed, 38: m.SyncRegisters,
     40: m.HoldsRequest, 41: m.HoldsReply, 42: m.ResyncRequest, 43: m.ResyncReply,
     44: m.Prepare, 45: m.Accept, 46: m.ProposalReply,
     50: m.Survey, 51: m.SurveyReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest, 55: m.CloseReply,

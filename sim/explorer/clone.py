@@ -50,6 +50,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept"}),
     "ClosedSessions": frozenset({"digests"}),
+    "Catalogue": frozenset({"sums"}),
 }
 """Attributes that `key_of` leaves out, by class: what is the same in every state of an exploration, what is worked out
 from the rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and the time when a

@@ -12,17 +12,18 @@ from quorumq.core.messages import (
     RemoteFetch,
     Store,
     SyncOffer,
+    SyncRegisters,
     SyncTopics,
 )
 from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import Scenario
 
-NOT_SENT: tuple[type, ...] = (Heartbeat, SyncTopics, ReleaseReply, PutTopic)
+NOT_SENT: tuple[type, ...] = (Heartbeat, SyncRegisters, SyncTopics, ReleaseReply, PutTopic)
 """Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
 only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
 unless the scenario has anti-entropy in it."""
 
-NOT_SENT_OF_OPERATORS = (Heartbeat, SyncTopics, SyncOffer, HoldsRequest)
+NOT_SENT_OF_OPERATORS = (Heartbeat, SyncRegisters, SyncTopics, SyncOffer, HoldsRequest)
 """Not sent if operators work on topics: there are no holds. For registers, the writes of rounds are enough."""
 
 

@@ -147,6 +147,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics | PutTopic)
     core = cluster.nodes[node]
     other = topic._replace(epoch=topic.epoch + 1)
+    core.context.catalogue.sums.replace(topic, other)
     core.topics[topic.id] = other
     for replica in core.replicas.values():
         replica.topic = other

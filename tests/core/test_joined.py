@@ -148,6 +148,7 @@ def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> Non
     first, second = sessions(cluster, 2)
     catalogue = cluster.nodes["c"].catalogue
     del catalogue.topics[not_dead.id], catalogue.names["not_dead"]
+    catalogue.sums.replace(not_dead, None)
     cluster.nodes["c"].replicas.pop(PartitionId(not_dead.id, 0))
     cluster.kill("b")
     assert (

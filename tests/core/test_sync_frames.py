@@ -1,4 +1,4 @@
-"""Anti-entropy of many producer ids: each message is one that a peer takes off the wire."""
+"""Anti-entropy of many producer ids and registers: each message is one that a peer takes off the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 from tests.core.cluster import Cluster
 
-COMPARED = (m.SyncOffer, m.SyncListed, m.SyncState, m.SyncPull, m.SyncTopics)
+COMPARED = (m.SyncOffer, m.SyncListed, m.SyncState, m.SyncPull, m.SyncRegisters, m.SyncTopics)
 PRODUCER_IDS = 4000
 
 
@@ -51,10 +51,12 @@ def test_a_replica_that_was_away_hears_messages_that_its_codec_takes() -> None:
     replica = cluster.nodes["c"].replicas[PartitionId(topic.id, 0)]
     assert len(replica.batches.present.runs) == PRODUCER_IDS
     assert largest[m.SyncOffer] > 1024
+    assert largest[m.SyncRegisters] == 16 * limits.REGISTER_BUCKETS
 
 
 def test_the_largest_sums_are_taken() -> None:
     places = tuple(range(1 << 8, (1 << 8) + limits.DIGESTS_MAX // limits.DIGEST_BRANCHES))
     sums = bytes(limits.DIGEST_BYTES * limits.DIGEST_BRANCHES * len(places))
     offer = m.SyncOffer(PartitionId(b"x" * 16, 0), 1, True, places, sums)
-    assert over_the_wire(offer) == offer
+    registers = m.SyncRegisters(bytes(limits.DIGEST_BYTES * limits.REGISTER_BUCKETS))
+    assert [over_the_wire(message) for message in (offer, registers)] == [offer, registers]

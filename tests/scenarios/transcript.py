@@ -47,6 +47,7 @@ UNSAID: Final = (
     m.SyncOffer,
     m.SyncListed,
     m.SyncPull,
+    m.SyncRegisters,
     m.SyncTopics,
     m.SyncState,
     m.RegistersRequest,

@@ -191,6 +191,8 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
         made = made.filter(lambda it: (it.topic is None) != (it.group is None))
     if cls is messages.SyncOffer:  # as many sums as the places have parts
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
+    if cls is messages.SyncRegisters:
+        made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (256 if it.sums else 1)))
     return made.map(sound) if cls is Record else made
 
 

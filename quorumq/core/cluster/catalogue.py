@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
+from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed
 from quorumq.core.values import limits
@@ -58,12 +59,17 @@ class Catalogue:
         decisions: decisions without a known outcome, by instance.
         groups: registers by (topic id, name), deleted ones included.
         settled_groups: groups known to be at a majority of a partition's replicas.
+        sums: digests of `registers` and `all_groups`.
+
+    Args:
+        key: secret of the cluster for these digests.
     """
 
-    __slots__ = ("_used", "decisions", "groups", "me", "names", "settled_groups", "topics")
+    __slots__ = ("_used", "decisions", "groups", "me", "names", "settled_groups", "sums", "topics")
 
-    def __init__(self, me: NodeId) -> None:
+    def __init__(self, me: NodeId, key: bytes = b"") -> None:
         self.me = me
+        self.sums = RegisterSums(key)
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
@@ -254,6 +260,7 @@ class Catalogue:
         self._forget_decided(topic)
         if replaces:
             self.names[topic.name] = topic.id
+        self.sums.replace(newest, self.register_named(topic.name))
         return merged
 
     def register_of(self, instance: Instance) -> Topic | Group | None:
@@ -298,6 +305,7 @@ class Catalogue:
         if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
         self.groups[(group.topic, group.name)] = merged
+        self.sums.replace(ours, merged)
         self._used = None
         self._forget_decided(merged)
         if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
@@ -309,14 +317,23 @@ class Catalogue:
         """Drop all groups of a deleted topic, because no client reads it any more."""
         self._used = None
         for key in [key for key in self.groups if key[0] == topic]:
-            del self.groups[key]
+            self.sums.replace(self.groups.pop(key), None)
         for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
             del self.settled_groups[settled]
         for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
             del self.decisions[instance]
 
+    def differing(self, theirs: bytes) -> tuple[list[Topic], list[Group]]:
+        """Return the registers of all buckets that have other sums in ``theirs``."""
+        buckets = self.sums.differing(theirs)
+        if not buckets:
+            return [], []
+        topics = [topic for topic in self.registers() if self.sums.bucket_of(topic) in buckets]
+        return topics, [group for group in self.all_groups() if self.sums.bucket_of(group) in buckets]
+
     def check(self) -> None:
         """Assert the invariants between any two steps."""
+        self.sums.check((*self.registers(), *self.groups.values()))
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"

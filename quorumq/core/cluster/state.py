@@ -81,6 +81,7 @@ class NodeConfig:
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
         session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may
             differ).
+        registers_key: secret of the cluster for digests of registers.
         packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
     """
 
@@ -98,6 +99,7 @@ class NodeConfig:
     steal_after: float = 0.05
     session_idle: float = limits.SESSION_IDLE_S
     packed_above: int = limits.PACKED_ABOVE
+    registers_key: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         if self.node not in self.nodes:

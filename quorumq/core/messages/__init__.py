@@ -20,7 +20,7 @@ PeerMessage = Union[
     Store, StoreReply, Hold, HoldReply, Release, ReleaseReply, Extend, ExtendReply, Ack, AckReply, Reject, RejectReply,
     Merge, MergeReply, PutTopic, PutGroup, PutReply, Prepare, Accept, ProposalReply,
     PeekRequest, PeekReply, Survey, SurveyReply,
-    Heartbeat, SyncOffer, SyncListed, SyncState, SyncPull, SyncTopics, GroupsRequest, GroupsReply,
+    Heartbeat, SyncOffer, SyncListed, SyncState, SyncPull, SyncRegisters, SyncTopics, GroupsRequest, GroupsReply,
     RegistersRequest, RegistersReply, CloseRequest, CloseReply,
     RemoteFetch, RemoteFetchReply, RemoteGone,
     HoldsRequest, HoldsReply, ResyncRequest, ResyncReply, SurvivorsRequest, SurvivorsReply,

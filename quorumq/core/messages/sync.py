@@ -199,8 +199,17 @@ class SyncPull(NamedTuple):
     ages: tuple[Span, ...] = ()  # a message of each batch whose age is asked for
 
 
+class SyncRegisters(NamedTuple):
+    """Anti-entropy of the registers: the sum of the digests of all that the sender has, 16 bytes.
+
+    A receiver with another sum answers with those of its 256 buckets, and gets the registers of those that differ.
+    """
+
+    sums: bytes
+
+
 class SyncTopics(NamedTuple):
-    """Anti-entropy of the registers: every topic and group the sender has, on connect and when asked."""
+    """Anti-entropy of the registers: topics and groups of buckets that differ, or in a resync all of them."""
 
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]

@@ -482,6 +482,8 @@ class NodeCore:
                 return [Send(sender, m.PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
             case m.PeekRequest():
                 return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
+            case m.SyncRegisters():
+                return self.upkeep.on_registers_compared(sender, message)
             case m.SyncTopics(topics, groups):
                 return context.take_in_registers(sender, topics, groups, now)
             case m.SyncOffer() | m.SyncListed() if message.partition in self.replicas:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer
+from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer, SyncRegisters
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.resync import in_chunks
@@ -47,17 +47,23 @@ class Upkeep:
     # ---------------------------------------------------------------- anti-entropy
 
     def greet(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Send registers, and our digests: a link is up."""
-        return self._send_registers(peer) + self.offer(peer, now)
+        """Offer our digests: a link is up."""
+        return [self._offer_registers(peer), *self.offer(peer, now)]
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Send registers, and our digests; and ask for messages that have been missing here for long."""
-        return self._send_registers(peer) + self.offer(peer, now, absent=True)
+        """Offer our digests, and ask for messages that have been missing here for long."""
+        return [self._offer_registers(peer), *self.offer(peer, now, absent=True)]
 
-    def _send_registers(self, peer: NodeId) -> list[Effect]:
-        """Return every topic and group that we know of."""
+    def _offer_registers(self, peer: NodeId) -> Effect:
+        return Send(peer, SyncRegisters(self.context.catalogue.sums.root()))
+
+    def on_registers_compared(self, sender: NodeId, message: SyncRegisters) -> list[Effect]:
+        """Compare sums of registers: one for all is answered with those of our buckets, and these with registers."""
         catalogue = self.context.catalogue
-        return [Send(peer, chunk) for chunk in in_chunks(catalogue.registers(), catalogue.all_groups())]
+        ours = catalogue.sums.all()
+        if len(message.sums) == len(ours):
+            return [Send(sender, chunk) for chunk in in_chunks(*catalogue.differing(message.sums))]
+        return [Send(sender, SyncRegisters(ours))] if message.sums != catalogue.sums.root() else []
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""

@@ -70,7 +70,7 @@ class Replay:
     ) -> None:
         self.config = config
         self.trust = trust
-        self.catalogue = Catalogue(config.node)
+        self.catalogue = Catalogue(config.node, config.registers_key)
         self.directory = directory
         self.is_new = True
         self.is_noted = False

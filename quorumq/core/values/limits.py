@@ -200,6 +200,8 @@ DIGEST_BYTES = 16
 """A digest in anti-entropy, a sum of them, and their key."""
 DIGESTS_MAX = 4000
 """Digests, or sums, in one message of anti-entropy."""
+REGISTER_BUCKETS = 256
+"""Buckets of registers, each with a sum of digests."""
 DIGEST_BRANCHES = 16
 """Parts of a node in the tree of digests."""
 DIGEST_DIGITS = 15

@@ -1,0 +1,157 @@
+"""Anti-entropy of registers: sums of digests, and only what differs travels."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.register_sums import RegisterSums
+from quorumq.core.cluster.topics import closed
+from quorumq.core.messages import (
+    AlterTopic,
+    DeleteGroup,
+    DeleteTopic,
+    PutGroup,
+    PutTopic,
+    SetGroup,
+    SyncTopics,
+)
+from quorumq.core.values.types import Group, Stamp, Topic, topic_id
+from quorumq.wire.codec import encode_message
+from tests.core.cluster import Cluster
+
+SYNC_S = 2.0
+
+
+def topic_of(name: str, deletions: int, made: int, rf: int = 3) -> Topic:
+    """A register of a name; its content depends on all of these."""
+    stamp = Stamp(made, "a")
+    return Topic(
+        topic_id(name, rf, deletions),
+        name,
+        rf,
+        1,
+        (("a", "b", "c"),),
+        5,
+        stamp,
+        deletions=deletions,
+        made=stamp,
+    )
+
+
+class Counting(Cluster):
+    """Counts the registers and bytes of anti-entropy of registers."""
+
+    def __init__(self) -> None:
+        super().__init__(sync_interval=SYNC_S)
+        self.registers = 0
+        self.bytes: Counter[str] = Counter()
+        self.deaf = False
+        self.drop = self.count
+
+    def count(self, sender: str, to: str, message: object) -> bool:
+        kind = type(message).__name__
+        if kind in ("SyncRegisters", "SyncTopics"):
+            self.bytes[kind] += sum(map(len, encode_message(message)))  # type: ignore[arg-type]
+        if isinstance(message, SyncTopics):
+            self.registers += len(message.topics) + len(message.groups)
+        return self.deaf and isinstance(message, PutTopic | PutGroup) and to == "c" != sender
+
+    def counted(self, seconds: float) -> tuple[int, int]:
+        """Registers and bytes that nodes send in so many seconds."""
+        self.registers = 0
+        self.bytes.clear()
+        self.advance(seconds)
+        return self.registers, self.bytes.total()
+
+
+def filled(names: int) -> Counting:
+    """A cluster with a topic that has deleted groups, and deleted topics; half of them each."""
+    cluster = Counting()
+    topic = cluster.topic()
+    for number in range(names // 2):
+        cluster.ask("a", SetGroup("jobs", f"g{number}"))
+        cluster.ask("b", DeleteGroup("jobs", f"g{number}"))
+        made = cluster.topic(f"t{number}")
+        cluster.ask("c", DeleteTopic(made.name, made.id))
+    assert topic.name == "jobs"
+    cluster.advance(2 * SYNC_S)
+    return cluster
+
+
+def test_where_nodes_agree_no_register_travels_however_many_there_are() -> None:
+    cluster = filled(40)
+    registers, cost = cluster.counted(10 * SYNC_S)
+    assert registers == 0
+    assert cost <= 6 * 14 * 64, "one small frame to each peer, each time"
+
+
+def test_a_register_that_one_node_missed_comes_with_those_of_its_bucket_alone() -> None:
+    cluster = filled(60)
+    cluster.deaf = True
+    cluster.ask("a", SetGroup("jobs", "new"))
+    cluster.ask("b", AlterTopic("jobs", ttl_s=60))
+    registers, _ = cluster.counted(3 * SYNC_S)
+    groups = [core.catalogue.groups for core in cluster.nodes.values()]
+    assert groups[0] == groups[1] == groups[2]
+    assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
+    assert 2 <= registers <= 30, "of 61, some from two peers"
+    assert cluster.counted(3 * SYNC_S)[0] == 0
+
+
+NAMES = st.sampled_from(("t", "u"))
+REGISTERS = st.one_of(
+    st.builds(topic_of, NAMES, st.integers(0, 2), st.integers(1, 3), st.sampled_from((1, 3))),
+    st.builds(lambda *args: closed(topic_of(*args)), NAMES, st.integers(0, 2), st.integers(1, 3)),
+    st.builds(
+        lambda name, deletions, group, generation, buried: Group(
+            topic_id(name, 3, deletions), group, generation, 0, min(buried, generation)
+        ),
+        NAMES,
+        st.integers(0, 2),
+        st.sampled_from(("g", "h")),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+)
+
+
+@given(st.lists(REGISTERS, max_size=12))
+def test_sums_that_are_kept_are_those_computed_anew(registers: list[Topic | Group]) -> None:
+    catalogue = Catalogue("a", b"key")
+    for register in registers:
+        if isinstance(register, Topic):
+            merged = catalogue.take_topic(register)
+            for topic in list(catalogue.topics) if merged is not None else ():
+                if catalogue.is_deleted(topic):
+                    catalogue.forget_groups(topic)
+        else:
+            catalogue.take_group(register)
+        catalogue.check()
+    twin = Catalogue("b", b"key")
+    for topic in reversed(catalogue.registers()):
+        twin.take_topic(topic)
+    for group in reversed(catalogue.all_groups()):
+        twin.take_group(group)
+    assert twin.sums.root() == catalogue.sums.root(), "whatever the order"
+    assert twin.differing(catalogue.sums.all()) == ([], [])
+
+
+def test_a_number_of_another_type_is_the_same_content() -> None:
+    one, other = RegisterSums(b"key"), RegisterSums(b"key")
+    one.replace(None, topic_of("t", 0, 1)._replace(ttl_s=60, backoff=(1, 2)))
+    other.replace(None, topic_of("t", 0, 1)._replace(ttl_s=60.0, backoff=(1.0, 2.0)))
+    assert one.root() == other.root()
+
+
+def test_the_key_decides_about_places_and_digests() -> None:
+    topics = [topic_of(f"t{number}", 0, 1) for number in range(20)]
+    sums = [RegisterSums(key) for key in (b"one", b"two")]
+    for each in sums:
+        each.replace(None, topics[0])
+    assert sums[0].root() != sums[1].root()
+    places = [[each.bucket_of(topic) for topic in topics] for each in sums]
+    assert places[0] != places[1]
