@@ -1,10 +1,11 @@
 """Processes that end when this one does, however it ends.
 
-A shell of a few lines reads from a pipe which processes run. Only this process has the other end, so the system closes
-it when this process is gone, by `kill -9` too, and the shell then kills what still runs.
+A second process of a few lines reads from a pipe which processes run. Only this process has the other end, so the
+system closes it when this process is gone, by `kill -9` too, and the second process then kills what still runs.
 
 Why not PR_SET_PDEATHSIG: it is Linux's alone, and it comes when the *thread* ends that started the child, while nodes
 are also started from threads that come and go. Why not a pipe in each child: one that is stopped watches nothing.
+Why not a shell, which starts sooner: an image of a container may have none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -21,34 +23,43 @@ from pathlib import Path
 from typing import Any, Final
 
 WATCH: Final = """
-held=' '
-while read -r what pid; do
-  case $what in
-    +) held="$held$pid " ;;
-    -) case $held in *" $pid "*) held="${held%% $pid *} ${held#* $pid }" ;; esac ;;
-  esac
-done
-for pid in $held; do kill -s KILL "$pid"; done
+import os, signal, sys
+held = {}
+for line in sys.stdin:
+    sign, pid = line.split()
+    if sign == "+":
+        held[pid] = None
+    else:
+        held.pop(pid, None)
+for pid in held:
+    try:
+        os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        pass
 """
 
 
 END_S: Final = 5.0
-"""Time in seconds that the shell may take to kill what is left."""
+"""Time in seconds that the watcher may take to kill what is left."""
 
 
 class _Watcher:
-    """The shell, started with the first process that it watches."""
+    """The watching process, started before the first process that it watches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shell: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def tell(self, line: str) -> None:
-        """Have the shell watch a process."""
-        with self._lock, contextlib.suppress(OSError):  # the shell was killed: then no process is watched
-            if self._shell is None:
-                self._shell = POPEN(
-                    ["/bin/sh", "-c", WATCH],
+    def start(self) -> None:
+        """Start the watching process, unless it was started before.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        with self._lock:
+            if self._process is None:
+                self._process = POPEN(
+                    [sys.executable, "-I", "-S", "-c", WATCH],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -57,14 +68,19 @@ class _Watcher:
                     start_new_session=True,  # Ctrl-C is for this process alone
                 )
                 atexit.register(self._end)
-            assert self._shell.stdin is not None
-            self._shell.stdin.write(line.encode())
+
+    def tell(self, line: str) -> None:
+        """Send a line to the watching process, which was started."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with self._lock, contextlib.suppress(OSError):  # it was killed: then no process is watched
+            self._process.stdin.write(line.encode())
 
     def _end(self) -> None:
         """Have it kill what is left. It hears no end while a child that was forked has the pipe, too."""
-        assert self._shell is not None
+        assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._shell.communicate(timeout=END_S)
+            self._process.communicate(timeout=END_S)
 
 
 POPEN: Final = subprocess.Popen
@@ -78,6 +94,7 @@ class Leashed(subprocess.Popen[Any]):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        _WATCHER.start()
         super().__init__(*args, **options)
         self._held = True
         _WATCHER.tell(f"+ {self.pid}\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumq.lab import leash
 from quorumq.lab.leash import Leashed
 from quorumq.lab.ports import free_ports
 from tests.patience import PATIENCE_S, until
@@ -85,6 +86,15 @@ def test_ended_processes_are_not_killed_again_at_a_normal_end() -> None:
     )
     assert not alive(int(done.stdout)), "it is waited for that it is killed"
     assert "Traceback" not in done.stderr
+
+
+def test_no_process_starts_without_a_watcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An image without the watcher's program would keep nodes of a killed `quorumq dev`."""
+    monkeypatch.setattr(leash, "_WATCHER", leash._Watcher())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError, match="missing"):
+        Leashed(["touch", str(tmp_path / "started")])
+    assert not (tmp_path / "started").exists()
 
 
 def test_the_tests_themselves_start_nothing_that_outlives_them() -> None:
