@@ -19,12 +19,15 @@ from typing import Any, Final
 
 import click
 
-from quorumq.core.values.errors import QuorumqError, StorageError
+from quorumq.core.values.errors import QuorumqError, StorageError, UsageError
 from quorumq.core.values.printable import printable
 
 SIGNALLED: Final = 128
 """After Ctrl-C the exit code is 130, after SIGTERM 143: this and the signal's number, as shells have it."""
 
+
+SERVER: Final = ("h11", "msgspec", "prometheus_client", "rich", "structlog")
+"""Modules that the extra quorumq[server] brings beside click. If click is missing, no command is imported."""
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a write to standard output, without a file's name, when its target takes no more."""
@@ -81,6 +84,10 @@ def in_a_sentence() -> Iterator[None]:
             first = errors[0]
             assert isinstance(first, QuorumqError)
             raise Reported(first) from error
+        missing = errors[0].name if isinstance(errors[0], ModuleNotFoundError) else None
+        if missing in SERVER:  # if another package has brought click
+            text = f"{missing} is not installed: pip install 'quorumq[server]'"
+            raise Reported(UsageError(text)) from error
         if len(errors) == 1 and errors[0] is not error:
             raise errors[0] from None
         raise

@@ -13,7 +13,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WANTED = {
-    "run": [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]],
+    "run": [
+        *PROJECT["build-system"]["requires"],
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"].pop("server"),
+    ],
     **PROJECT["project"]["optional-dependencies"],
 }
 ENTRY = re.compile(r"^([\w.-]+)==(\S+)(?: ; .*?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE)
@@ -31,6 +35,8 @@ def test_every_requirement_is_locked(name: str) -> None:
     versions = locked(name)
     for text in WANTED[name]:
         requirement = Requirement(text)
+        if requirement.name == "quorumq":
+            continue  # an extra that needs another one
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), (
             f"{text}: run .ci/lock"
         )

@@ -29,7 +29,7 @@ BLOCKS = [
     re.findall(r"^```(\w*)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     for page in (README, (ROOT / "docs" / "tutorial.md").read_text())
 ]
-INSTALL = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
+INSTALL = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install '.[server]'"]
 
 
 class Step(NamedTuple):
@@ -142,7 +142,7 @@ def test_every_step_does_what_the_page_shows(tmp_path: Path) -> None:
     (_, first), (_, program), *_ = BLOCKS[0]
     (_, install), *blocks = BLOCKS[1]
     assert steps_of(install) == [Step(command, "", None) for command in INSTALL]
-    assert "`pip install .`" in README
+    assert "`pip install '.[server]'`" in README
     terminal = Terminal(tmp_path)
     try:
         for language, text in [
