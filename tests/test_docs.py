@@ -134,7 +134,7 @@ def test_calls_and_commands_that_a_page_names_are_there(name: str) -> None:
         assert attribute in known, f"{name}.md names {thing}.{attribute}"
     lines = text.replace('", "', " ")  # the list form of a command
     for word, inner, rest in re.findall(
-        r"[`\n/\"] *(?:\$ )?quorumq ([a-z]+)(?: ([a-z]+))?([^`\n|;]*)", lines
+        r"[`\n/\"] *(?:\$ )?quorumq ([a-z]+)(?: ([a-z][a-z-]*))?([^`\n|;]*)", lines
     ):
         command = main.get_command(click.Context(main), word)
         if isinstance(command, click.Group):

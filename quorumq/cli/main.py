@@ -28,6 +28,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "purge": ("quorumq.cli.purge:purge", "Settle a group's backlog unread."),
     "groups": ("quorumq.cli.groups:groups", "Create, describe, rewind and delete groups."),
     "clients": ("quorumq.cli.clients:clients", "Say who may connect, and what for."),
+    "certificates": (
+        "quorumq.cli.certificates:certificates",
+        "Renew certificates of nodes, and replace their authority.",
+    ),
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
     "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),

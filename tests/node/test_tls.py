@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import ssl
 import subprocess
 import sys
@@ -32,7 +31,6 @@ from quorumq.node.transport import RECEIVE_BYTES_MAX, ConnectionLost, Outflow
 from quorumq.wire.tls import (
     CHUNK_BYTES,
     RECORD_BYTES,
-    Tunnel,
     client_context,
     expiry_of,
     names_in,
@@ -305,28 +303,6 @@ def test_files_that_cannot_be_used_are_named(files: Files, make: Callable[..., o
         make(files, cert, key)
     assert words in str(caught.value)
     assert "give" in str(caught.value)
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="the page's commands are openssl's")
-async def test_the_commands_of_the_page_make_certificates_that_do(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    commands = page.split("## TLS")[1].split("```sh\n")[1].split("```")[0]
-    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
-    ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "a.pem", "a.key"))
-    strict = client_context(ca)
-    strict.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13
-    below, other = pair()
-    server = TlsTransport(below, server_context(cert, key, ca), server_side=True)
-    client = TlsTransport(other, server_context(cert, key, ca), server_side=True)
-    client._tunnel = Tunnel(strict, host="10.0.0.1")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.receive)
-        nursery.start_soon(client.receive)
-        with trio.fail_after(PATIENCE_S):
-            while not client.names:
-                await trio.sleep(0)
-        nursery.cancel_scope.cancel()
-    assert client.names == {"a", "a.example"}
 
 
 # ---------------------------------------------------------------------- real processes
