@@ -183,7 +183,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
-    base = Path(path).resolve().parent
+    base = Path(path).absolute().parent  # links of a mounted secret change their target
     for key in (
         "data_dir",
         "data",

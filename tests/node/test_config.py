@@ -170,6 +170,24 @@ def test_a_file_is_read_and_its_paths_count_from_its_directory(tmp_path: Path) -
         load_config(tmp_path / "missing.toml")
 
 
+def test_paths_beside_a_link_follow_it_when_it_changes(tmp_path: Path) -> None:
+    """Kubernetes replaces the directory behind the links of a mounted secret, and deletes the old one."""
+    for version in ("1", "2"):
+        (tmp_path / version).mkdir()
+        path = tmp_path / version / "a.toml"
+        path.write_text('node = "a"\ncluster_id = "c"\nsecret_file = "secret"\ndata_dir = "/data"\n')
+        (tmp_path / version / "secret").write_text(version * 32)
+        (tmp_path / version / "secret").chmod(0o600)
+    for name in ("a.toml", "secret"):
+        (tmp_path / name).symlink_to(f"data/{name}")
+    (tmp_path / "data").symlink_to("1")
+    config = load_config(tmp_path / "a.toml")
+    assert (config.secret_file, config.secret) == (str(tmp_path / "secret"), "1" * 32)
+    (tmp_path / "data").unlink()
+    (tmp_path / "data").symlink_to("2")
+    assert Path(config.secret_file).read_text() == "2" * 32
+
+
 def test_a_secret_may_have_a_file_and_another_that_is_accepted(tmp_path: Path) -> None:
     path, file = tmp_path / "node.toml", tmp_path / "key"
     path.write_text('node = "a"\ncluster_id = "c"\nsecret_file = "key"\ndata = "here"\n')
