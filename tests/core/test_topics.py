@@ -160,6 +160,17 @@ def test_topics_of_one_name_come_to_the_same_in_any_order() -> None:
     assert outcomes == {(closed(again),)}
 
 
+def test_a_name_used_again_and_again_keeps_a_limited_number_of_topics() -> None:
+    catalogue = Catalogue("a")
+    for deletions in range(limits.REPLACED_TOPICS_MAX + 50):
+        catalogue.take_topic(first_topic(CreateTopic("jobs"), NODES, deletions, Stamp(deletions + 1, "a")))
+        late = first_topic(CreateTopic("jobs"), NODES, max(0, deletions - 1030), Stamp(1, "a"))
+        catalogue.take_topic(late)  # an old register that comes late is no newer
+        catalogue.check()
+    assert len(catalogue.topics) == limits.REPLACED_TOPICS_MAX + 1
+    assert not catalogue.registers()[0].deleted
+
+
 def test_a_change_takes_back_no_other_change() -> None:
     """Two operators at two nodes, neither of which has heard of the other."""
     before = made(CreateTopic("jobs", implicit=True))

@@ -59,19 +59,31 @@ class Catalogue:
         decisions: decisions without a known outcome, by instance.
         groups: registers by (topic id, name), deleted ones included.
         settled_groups: groups known to be at a majority of a partition's replicas.
+        replaced: ids of deleted topics with a newer one of their name, the oldest first; a limited number.
         sums: digests of `registers` and `all_groups`.
 
     Args:
         key: secret of the cluster for these digests.
     """
 
-    __slots__ = ("_used", "decisions", "groups", "me", "names", "settled_groups", "sums", "topics")
+    __slots__ = (
+        "_used",
+        "decisions",
+        "groups",
+        "me",
+        "names",
+        "replaced",
+        "settled_groups",
+        "sums",
+        "topics",
+    )
 
     def __init__(self, me: NodeId, key: bytes = b"") -> None:
         self.me = me
         self.sums = RegisterSums(key)
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
+        self.replaced: dict[bytes, None] = {}
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: dict[tuple[bytes, str], Group] = {}
         self.settled_groups: dict[tuple[PartitionId, str], None] = {}
@@ -260,8 +272,21 @@ class Catalogue:
         self._forget_decided(topic)
         if replaces:
             self.names[topic.name] = topic.id
+            self.replaced.pop(topic.id, None)
+        if newest is not None and newest.id != topic.id:
+            self._replace(newest.id if replaces else topic.id)
         self.sums.replace(newest, self.register_named(topic.name))
         return merged
+
+    def _replace(self, topic: bytes) -> None:
+        """Note that a newer topic has the name, and forget the topic for which that has been so for the longest.
+
+        Why: a program that deletes and creates one name again and again must not fill the memory.
+        """
+        self.replaced[topic] = None
+        if len(self.replaced) > limits.REPLACED_TOPICS_MAX:
+            oldest = next(iter(self.replaced))
+            del self.replaced[oldest], self.topics[oldest]
 
     def register_of(self, instance: Instance) -> Topic | Group | None:
         """Return the newest register that an instance decides about. If it is no older, the outcome is known."""
@@ -333,6 +358,10 @@ class Catalogue:
 
     def check(self) -> None:
         """Assert the invariants between any two steps."""
+        assert len(self.topics) == len(self.names) + len(self.replaced), (
+            "a topic is neither the newest nor replaced"
+        )
+        assert len(self.replaced) <= limits.REPLACED_TOPICS_MAX, "too many replaced topics are remembered"
         self.sums.check((*self.registers(), *self.groups.values()))
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"

@@ -142,6 +142,8 @@ TOPICS_MAX = 4000
 several nodes may exceed them by a few, and all nodes take those in."""
 TOPIC_NAMES_MAX = 20_000
 """Names of topics, those of deleted ones included: a register is kept for good for each name."""
+REPLACED_TOPICS_MAX = 1000
+"""Deleted topics that a node remembers though another one has their name, so that late requests hear `not-found`."""
 PARTITIONS_IN_ALL_MAX = 10_000
 """Partitions of all topics together."""
 GROUPS_PER_TOPIC_MAX = 1000
