@@ -66,7 +66,7 @@ class SimJournal(Protocol):
             NoRoom: it is not, and may be asked for again once there is room.
         """
 
-    def reclaim(self) -> tuple[int, ...]:
+    def compact(self) -> tuple[int, ...]:
         """Go on making room, after an fsync. Returns batches that turned out damaged meanwhile."""
         return ()
 

@@ -383,7 +383,7 @@ class Host(Machine):
         assert self.core is not None
         assert self.driver is not None
         self.driver.synced()
-        for number in self.journal.reclaim():
+        for number in self.journal.compact():
             self.on_damaged(DamagedBody(number))
         if self.core.state.trusted:
             self.journal.trusted()

@@ -188,7 +188,7 @@ class Links:
         kind = type(envelope.message)
         if kind is RegistersReply and envelope.message.topics:
             world.saw("a node asked for a topic that it did not know")
-        recovers = kind is HoldsReply and bool(core.context.recovery.not_dead)
+        recovers = kind is HoldsReply and bool(core.context.hold_recovery.awaited)
         machine.feed(_new_received(Received, (envelope,)))
         if recovers:
             machine.sightings.recovers(core)

@@ -107,7 +107,7 @@ class Sightings:
 
     def recovers(self, core: NodeCore) -> None:
         """Note if replies on holds ended a replica's quarantine, and if it learned holds from them."""
-        if core.context.recovery.not_dead:
+        if core.context.hold_recovery.awaited:
             return
         self.world.saw("a quarantine ended early")
         views = [view for replica in core.replicas.values() for view in replica.views.groups.values()]

@@ -115,8 +115,8 @@ class StoreJournal(SimJournal):
         self.commit = None
         self.store.check()
 
-    def reclaim(self) -> tuple[int, ...]:
-        damaged = self.store.reclaim()
+    def compact(self) -> tuple[int, ...]:
+        damaged = self.store.compact()
         assert self.hit or not damaged, f"no fault damaged {damaged}"
         self.position = self.store.append([])
         self.store.check()

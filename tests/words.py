@@ -93,7 +93,7 @@ RETIRED: Final = {
     "tallied": "counted",
     "tally": "count, backlog",
     "unasked": "unreachable",
-    "unheard": "not_dead",
+    "unheard": "awaited, unreported",
     "vouch": "trusted",
     "vouched": "trusted",
     "vouchers": "confirmed_by",

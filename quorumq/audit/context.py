@@ -167,7 +167,7 @@ class Context(NamedTuple):
     Attributes:
         groups: existing groups by run and topic, sorted. A group that was asked for, without another line about it,
             may never have existed.
-        producer ids: run and producer id that a producer wrote of.
+        producer_ids: run and producer id of each session that a producer wrote of.
         read: run and topic of messages that were delivered or listed.
         into: run and topic of outputs that were derived.
         faults: fault, begin, end and nodes, by run.

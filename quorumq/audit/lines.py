@@ -118,7 +118,7 @@ class Summary(NamedTuple):
         calls: run, topic and call of each call.
         lists: run, topic, partition, group and writer of each listing of dead letters.
         stores: run, topic, partition and writer of each place with stored messages.
-        producer ids: run and producer id of published messages.
+        producer_ids: run and producer id of published messages.
         into: run and topic of derived outputs.
         unread: lines that could not be read.
         files: the runs of each file, at most two.

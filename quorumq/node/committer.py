@@ -196,13 +196,13 @@ class Committer:
             self.store.mark()
             self.shell.driver.commit_all()
 
-    def reclaim(self) -> None:
-        """Go on compaction old segments, a little after each fsync until there is none worth it."""
+    def compact(self) -> None:
+        """Compact old segments, a little after each fsync, while any is worth it."""
         if not self.store.is_compacting:
             return
         before = self.store.pending_bytes
         try:
-            damaged = self.store.reclaim()
+            damaged = self.store.compact()
         except StorageError as error:
             self.shell.disk_failed(error)
             return

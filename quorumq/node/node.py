@@ -433,7 +433,7 @@ class Node:
         self._or_stop(self.driver.synced)
         if not self.driver.silent:  # nothing may stand behind CLEAN_STOP
             self.committer.roll_if_due()
-            self.committer.reclaim()
+            self.committer.compact()
         self.capacity.wake()
         if self.capacity.check_due or self.core.state.capacity or self.store.owed_bytes:
             self._check_space()

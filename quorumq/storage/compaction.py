@@ -1,4 +1,4 @@
-"""Choice of the batches to append again next, so that the segment that they lie in can go."""
+"""Chooses the live batches to copy next, so that their segment can be deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK: Final = 4096
 
 @dataclass(eq=False)
 class Compaction:
-    """The older segment that is being emptied, one at a time, and how far that has come."""
+    """Progress of compaction: the segment that is being emptied, and the next batch to copy."""
 
     _segments: Segments  # the account of all
     _index: Index  # positions of batches
@@ -29,7 +29,8 @@ class Compaction:
         return self._segment is None and not self._segments.has_sparse
 
     def numbers(self, room: int) -> Iterator[int]:
-        """Yield batches to move now, in order. A caller that breaks off has not moved the last one, and gets it again.
+        """Yield numbers of batches to copy, in order. If the caller stops early, it gets the last one again next
+        time.
 
         Args:
             room: a segment is begun only if its copies take no more bytes.

@@ -5,7 +5,7 @@ position, and the batches that no commit has written yet, which are served from 
 commit happens and what a snapshot holds is the caller's business.
 
 How room comes back: the caller says which batches are not needed (`forget`). An older segment in which none is needed
-goes with the next roll. One in which few are needed is emptied first (`reclaim`): they are appended again, a little
+goes with the next roll. One in which few are needed is emptied first (`compact`): they are appended again, a little
 at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
 """
 
@@ -32,10 +32,10 @@ from quorumq.storage.segments import SEGMENT_BYTES, BatchPosition, FoundBatch
 RESERVE_BYTES: Final = 64 * MIB
 """Disk space that publishes leave alone, so that tombstones and snapshots can be written when they no longer can."""
 
-RECLAIM_BYTES: Final = 256 * KIB
-"""Least bytes that `Journal.reclaim` copies in one go; more after a large commit, to keep up with it."""
+COMPACT_BYTES: Final = 256 * KIB
+"""Least bytes that `Journal.compact` copies in one go; more after a large commit, to keep up with it."""
 
-RECLAIM_BYTES_MAX: Final = 4 * MIB
+COMPACT_BYTES_MAX: Final = 4 * MIB
 
 
 def random_directory_id() -> int:
@@ -68,7 +68,7 @@ class Journal(Log):
         # Damaged batches, which are neither served nor forgotten.
         self._set_aside: dict[int, BatchPosition] = {}
         self._compacting = Compaction(self.segments, self._index, self._set_aside)
-        self._reclaim_bytes = RECLAIM_BYTES
+        self._compact_bytes = COMPACT_BYTES
         self.directory = replay.directory
         self.place = replay.start.place
         self.fresh = replay.fresh
@@ -174,7 +174,7 @@ class Journal(Log):
 
     def finish(self, commit: Commit) -> int:
         durable = super().finish(commit)
-        self._reclaim_bytes = min(max(RECLAIM_BYTES, commit.size), RECLAIM_BYTES_MAX)
+        self._compact_bytes = min(max(COMPACT_BYTES, commit.size), COMPACT_BYTES_MAX)
         return durable
 
     def roll(self, snapshot: Callable[[], Iterable[JournalRecord]] | Iterable[JournalRecord]) -> int:
@@ -320,11 +320,11 @@ class Journal(Log):
 
     @property
     def is_compacting(self) -> bool:
-        """True if `reclaim` has anything to do."""
+        """True if `compact` has anything to do."""
         return not self._compacting.is_over
 
-    def reclaim(self) -> tuple[int, ...]:
-        """Append a few batches of the emptiest older segment again, so that its file can go. Call it after a commit.
+    def compact(self) -> tuple[int, ...]:
+        """Copy some live batches out of the sparsest segment, so that its file can be deleted. Call it after a commit.
 
         It copies about as much as that commit wrote. It leaves half of the reserve and room for two snapshots free, for
         acks, and begins only with a segment whose copies fit, because what it frees comes after what it takes. When
@@ -339,7 +339,7 @@ class Journal(Log):
         if self._compacting.is_over:
             return ()
         room = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
-        budget = min(self._reclaim_bytes, room)
+        budget = min(self._compact_bytes, room)
         damaged: list[int] = []
         for number in self._compacting.numbers(room):
             if budget <= 0 or number in self.unwritten:  # before a roll that is not committed yet

@@ -63,7 +63,7 @@ class Log:
         disk: the directory, locked; `abandon` and `close` give it back.
         replay: reader of the directory, exhausted.
         segment_bytes: bytes of a full segment.
-        reserve_bytes: with less than this free, a new segment pays sooner. A part of it is `last_bytes`.
+        reserve_bytes: with less than this free, a roll is triggered earlier. A part of it is `last_bytes`.
 
     Attributes:
         segments: the account of all segments.
@@ -211,8 +211,8 @@ class Log:
         """True if it is time for `Journal.roll`: nothing was written yet, the segment is full, or a new one lets enough
         old ones go; and the disk has room for its snapshot.
 
-        Within the reserve a segment is full sooner, because without publishes it has small records alone. Most of them
-        are void by then, and it goes with the roll after that: churn never fills a disk.
+        Within the reserve, segments roll earlier. Without publishes they have small records alone, most of them
+        superseded by the next snapshot, so the following roll deletes the segment: acks never fill a disk.
         """
         tail = self._tail
         if tail is None or self._trusted:

@@ -1,4 +1,5 @@
-"""The account of a directory's segment files: which of them count, what in each is still needed, what is known damaged.
+"""Bookkeeping of segment files: the valid ones, the number of live batches in each, and the bodies known to be
+damaged.
 
 Why: an older segment matters for the batches in it and for nothing else. One in which none is needed goes with the
 next roll; one in which few are needed is worth compaction.
@@ -64,9 +65,11 @@ class Segment:
     """A segment that counts, and what of it is still needed."""
 
     bytes: int = 0  # how many of its bytes count, once nothing is appended to it any more
-    batches: int = 0  # in it, neither forgotten nor moved; damaged ones are among them
+    batches: int = 0  # live batches: neither dropped nor moved, damaged ones included
     live_bytes: int = 0  # bytes of their records
-    dead: array[int] = field(default_factory=lambda: array("Q"))  # the numbers of the others
+    dead: array[int] = field(
+        default_factory=lambda: array("Q")
+    )  # numbers of batches that were dropped or moved
     low: int = 1 << 64  # no batch number in it is below
     high: int = 0  # and none is above
 

@@ -427,7 +427,7 @@ def build_batch(
     """Encode ``messages`` into one batch of one section; a retry sends the result again, unchanged.
 
     Args:
-        producer id: the producer's session; numbers ``first_seq``, ``first_seq + 1`` … are used up by it.
+        producer_id: the producer's session; numbers ``first_seq``, ``first_seq + 1`` … are used up by it.
         first_seq: the number of the first message within (producer id, partition).
         published_ms: the producer's time of day, milliseconds since 1970.
         messages: one or more.

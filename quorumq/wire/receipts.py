@@ -147,7 +147,7 @@ def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[in
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Args:
-        producer id: producer id of the session. Producer ids of derived messages belong to no client, and have no
+        producer_id: producer id of the session. Producer ids of derived messages belong to no client, and have no
         signature.
         keys: secrets of this cluster by their key number.
 

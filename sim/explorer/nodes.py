@@ -163,8 +163,8 @@ class Nodes:
             return True
         reply = envelope.message
         if isinstance(reply, HoldsReply):
-            waiting = core.context.recovery.not_dead.get(reply.partition, ())
-            return envelope.sender not in waiting or not core.context.recovery.is_current(
+            waiting = core.context.hold_recovery.awaited.get(reply.partition, ())
+            return envelope.sender not in waiting or not core.context.hold_recovery.is_current(
                 envelope.sender, reply.round
             )
         if not isinstance(reply, QUORUM_REPLIES) or self.switches.late_replies:

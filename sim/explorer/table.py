@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from quorumq.core.partition import hold_recovery as recovery
+from quorumq.core.partition import hold_recovery
 from quorumq.core.requests import creation, fetch, groups, registers, registration, remote
 from sim.explorer.nodes import Switches
 from sim.explorer.scenario import NEVER, Scenario
@@ -19,7 +19,7 @@ Progress = Callable[[Result], None]
 BOUNDS = (
     (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
     (remote, "SUB_FETCH_MARGIN_S", NEVER),
-    (recovery, "ASK_FIRST_S", NEVER),
+    (hold_recovery, "ASK_FIRST_S", NEVER),
     (registers, "WRITES_MAX", 4),
     (creation, "PROPOSALS_MAX", 4),
     (groups, "PROPOSALS_MAX", 4),

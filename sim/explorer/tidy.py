@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.fate import NOBODY
-from quorumq.core.partition.hold_recovery import Recovery
+from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.values.types import Now
 
 
@@ -41,9 +41,9 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
         for view in replica.views.groups.values():
             for offer in (view.available, view.suspects):
                 offer.told_until = 0.0
-    core.context.recovery.forget_greetings()
+    core.context.hold_recovery.forget_greetings()
     if not any(replica.quarantine_until for replica in core.replicas.values()):
-        core.context.recovery = Recovery()
+        core.context.hold_recovery = HoldRecovery()
     _tidy_timers(core, now)
 
 

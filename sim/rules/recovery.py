@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator
 
 from quorumq.core.cluster.peers import Peers
-from quorumq.core.cluster.state import Granted, NodeConfig
+from quorumq.core.cluster.state import GrantTimer, NodeConfig
 from quorumq.core.messages import Hello
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import Reclaimed, TrustLost
@@ -14,7 +14,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.fate import Ballots, Facts, Fate, Held, Lease
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.hold_recovery import Recovery
+from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
@@ -66,7 +66,7 @@ _end_quarantine = Replica.end_quarantine
 
 
 def told_by_the_record(
-    self: Recall, now: Now, granted: Iterable[Granted]
+    self: Recall, now: Now, granted: Iterable[GrantTimer]
 ) -> Iterator[tuple[GroupView, Span, Held]]:
     for view, span, held in _acked_early(self, now, granted):
         record = view.home.records.get(span.producer_id, span.start)
@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-hears-all",
         "every other replica must have told its holds before a quarantine ends early",
-        ((Recovery, "has_heard_enough", lambda self, replica, not_dead: True),),
+        ((HoldRecovery, "has_heard_enough", lambda self, replica, awaited: True),),
         off="one of them is enough",
         scenario=RECOVERY,
     ),

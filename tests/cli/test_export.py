@@ -388,7 +388,7 @@ def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> 
     writer.commit()
     writer.forget(writer.live()[1:4])
     writer.commit()
-    writer.reclaim(1)
+    writer.compact(1)
     writer.commit()
     writer.append(2)
     writer.commit()

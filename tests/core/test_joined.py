@@ -144,15 +144,15 @@ def test_a_store_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> None:
     cluster = Watched()
-    known, not_dead = cluster.topic(), cluster.topic("not_dead")
+    known, missed = cluster.topic(), cluster.topic("missed")
     first, second = sessions(cluster, 2)
     catalogue = cluster.nodes["c"].catalogue
-    del catalogue.topics[not_dead.id], catalogue.names["not_dead"]
-    catalogue.sums.replace(not_dead, None)
-    cluster.nodes["c"].replicas.pop(PartitionId(not_dead.id, 0))
+    del catalogue.topics[missed.id], catalogue.names["missed"]
+    catalogue.sums.replace(missed, None)
+    cluster.nodes["c"].replicas.pop(PartitionId(missed.id, 0))
     cluster.kill("b")
     assert (
-        cluster.together("a", one(cluster, known, first), one(cluster, not_dead, second))
+        cluster.together("a", one(cluster, known, first), one(cluster, missed, second))
         == [PublishReply(2)] * 2
     )
     assert all(replica.batches.stored for replica in cluster.nodes["c"].replicas.values())

@@ -21,7 +21,7 @@ from quorumq.core.messages import (
     SyncTopics,
 )
 from quorumq.core.messages.records import CleanStopped, Reserved
-from quorumq.core.partition import hold_recovery as recovery
+from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.fate import FREE, NOBODY, Held
 from quorumq.core.partition.group import GroupView
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
@@ -239,7 +239,7 @@ def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
 
 
 def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "HOLDS_PER_CHUNK", 3)
+    monkeypatch.setattr(hold_recovery, "HOLDS_PER_CHUNK", 3)
     cluster = Cluster()
     published(cluster, 40)
     for _ in range(10):
@@ -279,9 +279,9 @@ def test_an_answer_to_an_earlier_request_does_not_count() -> None:
     assert len(late) > 2
     core = cluster.nodes["b"]
     for message in late[:-1]:
-        core.context.recovery.on_told(core.replicas, "c", message, cluster.now)
+        core.context.hold_recovery.on_told(core.replicas, "c", message, cluster.now)
         assert left(cluster, "b") > 0.0
-    core.context.recovery.on_told(core.replicas, "c", late[-1], cluster.now)
+    core.context.hold_recovery.on_told(core.replicas, "c", late[-1], cluster.now)
     assert left(cluster, "b") == 0.0
 
 
@@ -295,9 +295,11 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
     core = cluster.nodes["b"]
     (partition,) = core.replicas
     cluster.time += 0.02
-    asked = core.context.recovery._asked["c"].round
-    core.context.recovery.on_told(core.replicas, "c", HoldsReply(asked, partition, 0, 1, ()), cluster.now)
-    assert not core.context.recovery.not_dead
+    asked = core.context.hold_recovery._asked["c"].round
+    core.context.hold_recovery.on_told(
+        core.replicas, "c", HoldsReply(asked, partition, 0, 1, ()), cluster.now
+    )
+    assert not core.context.hold_recovery.awaited
 
 
 def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> None:

@@ -248,7 +248,7 @@ def test_a_declaration_is_durable_before_its_reply() -> None:
     assert isinstance(effect, Persist)
 
 
-@pytest.mark.parametrize("cut", ["down", "not_dead", "one way"])
+@pytest.mark.parametrize("cut", ["down", "never heard", "one way"])
 def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 3)
@@ -258,7 +258,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     wiped(cluster, "b")
     if cut == "down":
         cluster.kill("c")
-    elif cut == "not_dead":
+    elif cut == "never heard":
         cluster.drop = lambda sender, to, message: "c" in (sender, to)
     else:
         cluster.drop = lambda sender, to, message: sender == "c"

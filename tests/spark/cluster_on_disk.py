@@ -140,7 +140,7 @@ class Node:
         if self.store.should_roll:
             self.store.roll(self.snapshot)
             self.store.commit()
-        self.store.reclaim()
+        self.store.compact()
 
     def restart(self) -> None:
         self.store.close()

@@ -413,7 +413,7 @@ def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> 
     for _ in range(3):
         node.store.roll(node.snapshot)
         node.store.commit()
-        node.store.reclaim()
+        node.store.compact()
     assert not set(before) & set(segments(node.path)), "every file that was planned is gone"
     seen = [*first, *(row for batch in reading for row in batch.to_pylist())]
     assert len(seen) == 36, "who had opened them reads on"

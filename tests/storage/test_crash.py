@@ -83,10 +83,10 @@ def scenario(disk: MemoryDisk) -> Iterator[Writer]:
     writer.append(2)
     writer.forget(writer.live()[:6:2])  # the segment of these is emptied, in two steps
     writer.commit()
-    writer.reclaim(1)
+    writer.compact(1)
     writer.append(1)
     writer.commit()
-    writer.reclaim()
+    writer.compact()
     writer.forget(writer.live()[1:2])
     writer.roll()
     writer.commit()
@@ -132,7 +132,7 @@ def test_a_crash_before_every_disk_operation_of_start_commit_and_roll() -> None:
             again.open()
             again.append(2)
             again.commit()
-            again.reclaim()
+            again.compact()
             Writer(again.disk.crash(), again).open()
     assert kinds == {"create", "append", "sync", "rename", "sync_dir", "delete"}
 

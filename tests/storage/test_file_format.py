@@ -180,7 +180,7 @@ def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Pa
     store.roll(list(state))
     store.forget([2])  # leaves 3 alone in its segment: it is moved, and has to be found once
     store.commit()
-    store.reclaim()
+    store.compact()
     assert store._index.get(3).segment == max(store.live)  # type: ignore[union-attr]
     store.forget([5])
     store.commit()

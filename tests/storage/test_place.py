@@ -96,7 +96,7 @@ def test_starts_rolls_reclaiming_and_renaming_do_not_move_it(tmp_path: Path) -> 
         store.append([batch(store.next_number + number) for number in range(20)])
         store.commit()
         store.forget(range(1, store.next_number - 1))
-        store.reclaim()
+        store.compact()
         store.roll(lambda: small_state(records))
         store.commit()
         assert store.place == before

@@ -27,7 +27,7 @@ def commit(store: Journal) -> tuple[int, ...]:
     store.commit()
     if store.should_roll:
         store.roll([])
-    return store.reclaim()
+    return store.compact()
 
 
 def settle(store: Journal) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
     store.forget([0, 1, 2])
     store.commit()
     served()
-    assert store.reclaim() == ()
+    assert store.compact() == ()
     assert store.live[old] == 0
     served()
     running = store.begin_commit()
@@ -172,7 +172,7 @@ def test_compacting_goes_a_little_at_a_time() -> None:
     steps = 0
     while store.live[min(store.live)]:
         before = store.pending_bytes
-        store.reclaim()
+        store.compact()
         assert 0 < store.pending_bytes - before <= 256 * KIB + 101 * KIB
         store.commit()
         steps += 1
@@ -184,7 +184,7 @@ def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
     _, store = filled(10)
     store.forget([1, 2, 3])
     store.commit()
-    assert store.reclaim() == ()
+    assert store.compact() == ()
     assert not store.needs_write
     store.close()
 
@@ -196,7 +196,7 @@ def test_uncommitted_entries_are_moved_later() -> None:
     store.forget(range(5))
     store.roll([])
     old = min(store.live)
-    assert store.reclaim() == ()
+    assert store.compact() == ()
     assert store.live[old] == 1
     settle(store)
     assert store.live[old] == 0
@@ -210,7 +210,7 @@ def test_copies_leave_half_of_the_reserve_to_acks() -> None:
     store.forget(range(15))
     store.commit()
     disk.capacity = size_of(disk) + reserve // 2 + 400 * KIB
-    assert store.reclaim() == ()
+    assert store.compact() == ()
     assert not store.needs_write, "five batches do not fit beside half of the reserve: they are not begun"
     disk.capacity += 200 * KIB
     settle(store)
@@ -278,7 +278,7 @@ def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_not
     disk.flip(segment_name(position.segment), position.offset)
     store.forget([0, 1])
     store.commit()
-    assert store.reclaim() == (2,)
+    assert store.compact() == (2,)
     store.append([tombstone(7)])
     store.commit()
     disk = disk.crash()

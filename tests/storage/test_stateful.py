@@ -116,8 +116,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.writer.forget([number for number in self.writer.live() if number % keep])
 
     @rule(size=st.sampled_from([1, 400, 1 << 20]))
-    def reclaim(self, size: int) -> None:
-        self.writer.reclaim(size)
+    def compact(self, size: int) -> None:
+        self.writer.compact(size)
 
     @precondition(lambda self: self.commit is None and not self.writer.store.needs_write)
     @rule(data=st.data())

@@ -102,10 +102,10 @@ class Writer:
         ticket = self.store.forget(numbers)
         self.forgotten.update((number, ticket) for number in numbers)
 
-    def reclaim(self, size: int = 1 << 20) -> None:
+    def compact(self, size: int = 1 << 20) -> None:
         """Empty old segments a little; at most about so many bytes at once."""
-        self.store._reclaim_bytes = size
-        assert set(self.store.reclaim()) <= self.damaged
+        self.store._compact_bytes = size
+        assert set(self.store.compact()) <= self.damaged
         bodies_are_right(self.store, [self.appended[n] for n in self.live() if n not in self.damaged])
         self.store.check()
 
@@ -150,7 +150,7 @@ def worn() -> Writer:
     writer.commit()
     writer.forget(writer.live()[1:4])
     writer.commit()
-    writer.reclaim(1)  # moves one of three
+    writer.compact(1)  # moves one of three
     writer.commit()
     writer.append(3)
     writer.roll()

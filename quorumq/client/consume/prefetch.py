@@ -484,7 +484,7 @@ class Prefetch:
         buffer.fetcher.buffered -= count
 
     def rewound(self, topic: bytes, generation: int) -> None:
-        """Void a generation that a rewind ended: buffer of it, or of earlier ones, could not be acked.
+        """Void generations up to the one that a rewind ended: their buffered messages could no longer be acked.
 
         Redriven messages may stand if the rewind leaves them out.
         """
@@ -497,7 +497,7 @@ class Prefetch:
     # --------------------------------------------------------------- giving back
 
     def _take_out(self, buffer: Prefetched) -> list[SignedNamed]:
-        """Take a slice out of buffer; return the items by which its messages not handed over are given back."""
+        """Take a slice out of the buffer; return the items by which its messages not handed over are given back."""
         self._buffer.remove(buffer)
         self._unstock(buffer, buffer.remaining)
         buffer.fetcher.buffered_bytes -= len(buffer.part.body)

@@ -166,9 +166,9 @@ class Producer:
             await self._close_session()
         finally:
             self._end()
-        not_dead = [error for record_batch in self._outbox.failed for error in record_batch.take_failures()]
-        if not_dead:
-            raise self._given_up(not_dead)
+        unreported = [error for record_batch in self._outbox.failed for error in record_batch.take_failures()]
+        if unreported:
+            raise self._given_up(unreported)
 
     async def _close_session(self) -> None:
         producer_id = self._session.producer_id
@@ -473,14 +473,14 @@ class Producer:
         """
         mine = list(self._outbox.unanswered)
         await self._drain()
-        not_dead = self._outbox.take_silent()
+        unreported = self._outbox.take_silent()
         errors = [
             record_batch.error or next(iter(record_batch.refused.values()), None) for record_batch in mine
         ]
         for record_batch in mine:
-            not_dead += record_batch.take_failures()
-        if not_dead:
-            raise self._given_up(not_dead)
+            unreported += record_batch.take_failures()
+        if unreported:
+            raise self._given_up(unreported)
         for error in errors:
             if error is not None:
                 raise again(error)

@@ -55,7 +55,7 @@ Timer = (
 )
 """A node's next action at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
-Granted = tuple[float, str, Span, Owner]
+GrantTimer = tuple[float, str, Span, Owner]
 """A hold: the time it lasts until, its group, its messages, and its owner."""
 
 
@@ -235,9 +235,9 @@ class NodeState:
         self.timer_count += 1
         heapq.heappush(self.timers, (time, self.timer_count, timer))
 
-    def grants(self, now: Now) -> dict[PartitionId, list[Granted]]:
+    def grants(self, now: Now) -> dict[PartitionId, list[GrantTimer]]:
         """Return the holds whose time is not over, by partition: those that have ended, too."""
-        found: dict[PartitionId, list[Granted]] = {}
+        found: dict[PartitionId, list[GrantTimer]] = {}
         for time, _, timer in (*self.timers, *self.over):
             if timer[0] == "expire" and time > now.mono:
                 found.setdefault(timer[1], []).append((time, *timer[2:]))

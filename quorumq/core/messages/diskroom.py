@@ -1,7 +1,8 @@
 """Space left on a node's disk, and the records of the journal that are still written then.
 
-Why a table by kind of record: a bound on one request that another request walks around is no bound. A new kind has to
-take a side here (`tests/core/test_diskroom.py`). Records that make space, and those of a start, are written as long as
+Why a table by kind of record: a limit that another type of request can bypass is no limit. Every new type of record
+has to be classified here (`tests/core/test_diskroom.py`). Records that make space, and those of a start, are written
+as long as
 anything can be. Records that only add to the disk stop first.
 """
 

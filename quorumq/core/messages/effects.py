@@ -66,8 +66,9 @@ class SendStored(NamedTuple):
 class Forget(NamedTuple):
     """Drop the bytes of these stored batches, because no group needs them any more.
 
-    It comes after the Persist with the record that says so, and no later effect reads them. A start replays none of
-    them once that is durable; a crash before then brings them back, so the record has to say which batches it voids
+    It follows the Persist of the record that justifies it, and no later effect reads these batches. Once it is
+    durable, a start replays none of them. A crash before that brings them back, so the record lists the batches that
+    it voids
     (a replay gives all batches after all other records). No number of a batch is used twice in a directory: before its
     first step, the driver raises `NodeState.next_batch` above every number that was ever used.
     """

@@ -3,6 +3,11 @@
 A request carries a round number. A reply counts once per replica and only for its round, and says which incarnations
 its sender knows, so that the coordinator can leave out a reply of an incarnation that anyone in the round knows to be
 superseded (docs/protocol.md, section 3).
+
+The names of docs/protocol.md, and the classes here: a vote on HOLD is OK (`Granted`), NOK (`Refused`), NOT_DUE
+(`NotDue`) or TOMB (`SpanRecord`), all in one `HoldReply`; STORED is `StoreReply`, TOMBED is `AckReply`, and so on.
+`Replica` (core/partition/replica.py) has one handler for each request, as `on_hold` for HOLD; a rule of
+core/partition/fate.py decides about each message.
 """
 
 from __future__ import annotations

@@ -56,13 +56,13 @@ class Started(NamedTuple):
 
 
 class Trusted(NamedTuple):
-    """Every other node said that it never saw this node id with another directory: the node is new."""
+    """From here on the directory is trusted: new or moved and confirmed by all peers, or resynced."""
 
 
 class TrustLost(NamedTuple):
     """This directory is not trusted until a later Trusted: why, and a start count that no earlier start has reached.
 
-    0, of a driver that found damage at this start: far above what the records before say.
+    0 if the driver found damage at this start: the core then takes a value far above all earlier start counts.
     """
 
     above: int

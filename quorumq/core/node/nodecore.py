@@ -51,7 +51,7 @@ from quorumq.core.node.status import status
 from quorumq.core.node.timers import ABOUT, LASTING, Timers
 from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.node.voter import Voter
-from quorumq.core.partition import hold_recovery as recovery
+from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import resync, survivors
 from quorumq.core.recovery.replay import Replay, at_stop, cluster_made, snapshot
@@ -373,7 +373,7 @@ class NodeCore:
             self.context.peers.positions.quiet = self.context.peers.positions.durable
             self.trust.on_started(self.context)
             if self.trust.resync is not None:
-                return []  # the topic may have been forgotten, not deleted: a later start knows
+                return []  # after a loss the topic may merely be unknown here: its batches stay until a later start
             orphans, self.orphans = self.orphans, []
             return forget(orphans)
         if token == TOKEN_LOST:
@@ -386,7 +386,7 @@ class NodeCore:
                 effect
                 for peer in self.state.links
                 for effect in (
-                    *self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True),
+                    *self.context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True),
                     *self.upkeep.offer(peer, now),
                 )
             ]
@@ -425,7 +425,7 @@ class NodeCore:
         effects = self.trust.hear(self.context, peer)
         if self.trust.resync is not None:
             effects += self.trust.resync.ask(self.context, peer, now, afresh=True)
-        effects += self.context.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        effects += self.context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
         return effects + self.upkeep.greet(peer, now)
 
     # ------------------------------------------------------- messages of peers
@@ -448,8 +448,8 @@ class NodeCore:
         if stamp > state.clock.value:
             state.clock.merge(stamp)
         context.peers.heard_at[sender] = now.mono
-        if context.recovery.greeted:
-            effects = context.recovery.on_words(state, context.replicas, sender, now)
+        if context.hold_recovery.greeted:
+            effects = context.hold_recovery.on_words(state, context.replicas, sender, now)
             return effects + self._on_message(sender, incarnation, message, now)
         return self._on_message(sender, incarnation, message, now)
 
@@ -509,9 +509,9 @@ class NodeCore:
                 effects = survivors.tell(context, self.trust.resync, sender, message)
                 return effects + self.trust.end_resync(context)
             case m.HoldsRequest():
-                return recovery.tell(self.replicas, sender, message, now)
+                return hold_recovery.tell(self.replicas, sender, message, now)
             case m.HoldsReply():
-                context.recovery.on_told(self.replicas, sender, message, now)
+                context.hold_recovery.on_told(self.replicas, sender, message, now)
             case m.RemoteFetch():
                 return self.router.on_remote_fetch(sender, message, now)
             case m.RemoteGone(number):

@@ -169,7 +169,7 @@ class RequestRouter:
         if refusal is not None:
             return [Reply(key, refusal)]
         if hello.node:
-            self.context.recovery.on_hello(hello.node)
+            self.context.hold_recovery.on_hello(hello.node)
         return self.context.peers.on_hello(key, hello, now)
 
     def _open_session(self) -> m.OpenSessionReply:

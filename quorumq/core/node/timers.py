@@ -40,7 +40,7 @@ class Timers:
     Args:
         trust: component that asks others for promises that the directory lacks.
         upkeep: component of the regular work.
-        door: component that closes sessions, in as many steps as it takes.
+        router: closes sessions, in as many steps as it takes.
     """
 
     __slots__ = ("context", "router", "trust", "upkeep")
@@ -68,7 +68,7 @@ class Timers:
             case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
                 return True  # its topic was deleted
             case ("recover", peer, number):
-                return not self.context.recovery.is_current(peer, number)
+                return not self.context.hold_recovery.is_current(peer, number)
             case ("expire", partition, name, span, _):
                 leases = self.context.replicas[partition].group(name).leases
                 return all(lease.held is None for _, lease in leases.within(span))
@@ -118,7 +118,7 @@ class Timers:
             case ("forget", key):
                 del context.given[key]
             case ("recover", peer, _):
-                return context.recovery.ask(state, context.replicas, peer, now)
+                return context.hold_recovery.ask(state, context.replicas, peer, now)
             case ("resync",) if self.trust.resync is not None:
                 state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
                 effects = [

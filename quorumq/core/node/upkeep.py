@@ -127,8 +127,8 @@ class Upkeep:
     def go_on_reclaiming(self, now: Now) -> list[Effect]:
         """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
 
-        If it waits for that, ask which groups there are. Producer ids that are done with are looked at by one of the
-        replicas at a time, on average.
+        If a drop waits for the list of groups, ask the peers for it. On average one replica at a time proposes to
+        close finished producer ids.
         """
         state = self.context.state
         effects: list[Effect] = []

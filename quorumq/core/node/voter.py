@@ -1,4 +1,11 @@
-"""A node's votes: requests of a quorum go to the replica that they are about, or are refused."""
+"""A node's votes: requests of a quorum go to the replica that they are about, or are refused.
+
+Three gates decide if a vote counts:
+
+- trust, of the node (`NodeState.trusted`): every request needs it;
+- quarantine, of the replica (`Replica.may_vote`): HOLD and EXTEND need it to be over;
+- the reserve of the clock, for a ballot (`Replica.abstains`): a HOLD needs a ballot at or below what is durable.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +33,8 @@ class Voter:
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
         if not self.context.state.trusted and not isinstance(message, m.Hold):
-            # Our answer would not count: this directory may not be all there ever was. But we abstain from a HOLD,
-            # so that its round need not wait for us.
+            # Our answer would not count, so none is sent. A HOLD is answered with an abstention, so that its round
+            # does not wait for us.
             return []
         if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
@@ -76,8 +83,8 @@ class Voter:
     def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
         """Answer a STORE: keep, or refuse, each of its batches. STORED goes once all that was kept is durable.
 
-        A batch that is present already is answered behind all that may not be durable yet. So a retry that overtakes
-        its own fsync is not promised early.
+        The reply for a batch that is present already waits for the journal as well, because a retry may arrive before
+        the first copy is durable.
         """
         effects: list[Effect] = []
         records: list[BatchStored] = []

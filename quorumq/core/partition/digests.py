@@ -85,7 +85,7 @@ class Node:
         sum: sum of the digests of its producer ids.
         size: number of its producer ids.
         parts: the nodes that it is parted into; None if it is not.
-        producer ids: digest and place of each producer id as one number, if the node is not parted.
+        producer_ids: digest and tree position of each producer id packed into one number, if the node is a leaf.
     """
 
     __slots__ = ("parts", "producer_ids", "size", "sum")

@@ -61,7 +61,7 @@ class Changes:
         delays: set, with the seconds left, for DelaysSet.
         gained: the groups to which more is available than before.
         wakes: messages that become available by themselves, with the time and the group.
-        idle: batches that have nothing available any more.
+        idle: batches without available messages, for RECLAIM to examine.
     """
 
     __slots__ = ("counted", "delays", "gained", "idle", "records", "wakes")
@@ -80,7 +80,7 @@ class GroupView:
     """One group in one partition of one replica.
 
     Attributes:
-        minimum ballot: stamps up to here may have been granted before this start, and forgotten.
+        min_ballot: stamps up to this one may have been granted before this start, and forgotten.
         closed: the partition's closed producer ids: all of their messages are settled, and nothing is kept of them.
         source: the group whose dead letters this group reads; None for others. Its leases and ballots are its own;
             the records are the source's. A message is available if it is DEAD, and ACK writes PURGED. A DEAD record is
@@ -94,7 +94,7 @@ class GroupView:
         available: messages that may be delivered with any others; a suspect is never in it.
         suspects: messages that may be delivered in lots, with nothing else.
         kept: other messages of the batches here that the group keeps.
-        behind: batches that the group has not looked at yet; None if it has looked at all.
+        backfill: batches that the group has not examined yet; None if it has examined all.
         dropped: messages that expired here, since the start, if the topic drops such.
         given_up: holds that each owner gave up, and the time until which the longest of them was to last.
         digests: digests of records, attempts and delays.
@@ -152,7 +152,7 @@ class GroupView:
         changes: Changes,
         key: tuple[int, int] | None = None,
     ) -> list[tuple[Span, Any]]:
-        """Have ``rule`` decide about each message of ``span``; its answers, joined if they are the same.
+        """Apply ``rule`` to each message of ``span``; return its answers, equal neighbours joined.
 
         The messages that may be available now, and could not before, are worked out again if something changed.
 
@@ -425,7 +425,7 @@ class GroupView:
     # ----------------------------------------------------------------- a register
 
     def read_by(self, register: Group) -> None:
-        """Read by a newer register; records from before a deletion that it brings are void."""
+        """Take over a newer register. Records from before its last deletion are dropped."""
         self.generation, self.from_ms = register.generation, register.from_ms
         self.skipping = register.latest == Latest.SKIPPING
         if register.buried > self.since:
@@ -475,7 +475,7 @@ class GroupView:
         voted for it.
 
         Args:
-            minimum ballot: stamps up to here may have been granted.
+            min_ballot: stamps up to this one may have been granted.
         """
         self.min_ballot = min_ballot
         self.ballots = SpanMap()

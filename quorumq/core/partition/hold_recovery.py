@@ -22,9 +22,9 @@ Two owners may be reported of one message: one of them half won it, and no node 
 for all until both are gone (`fate.on_reported`). A hold that was learned is no memory of a ballot granted here: what
 ballots this replica granted in earlier starts is bounded by the minimum ballot, and by nothing else.
 
-Durations travel, so a hold may last longer here by the time that the answer was under way. An answer counts only
-for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds are taken over only
-once every other replica has answered.
+Remaining times are sent as durations, so a learned hold may outlive the original by the transit time of the answer.
+An answer counts only for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds
+are taken over only once every other replica has answered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from quorumq.core.cluster.state import Granted, NodeState
+from quorumq.core.cluster.state import GrantTimer, NodeState
 from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.recall import Reported
@@ -58,18 +58,18 @@ class Asked(NamedTuple):
     pause: float  # seconds until it is repeated
 
 
-class Recovery:
+class HoldRecovery:
     """Answers that the replicas of one node still await before their quarantine may end early.
 
     Attributes:
-        not known to be dead: per partition in quarantine, the other replicas that have not answered.
+        awaited: per partition in quarantine, the other replicas that have not answered.
         greeted: peers that have dialled us, and said nothing yet.
     """
 
-    __slots__ = ("_asked", "_chunks", "_reported", "greeted", "not_dead")
+    __slots__ = ("_asked", "_chunks", "_reported", "awaited", "greeted")
 
     def __init__(self) -> None:
-        self.not_dead: dict[PartitionId, dict[NodeId, None]] = {}
+        self.awaited: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
         self.greeted: dict[NodeId, None] = {}
         self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
@@ -79,7 +79,7 @@ class Recovery:
         """If ``replica``, just made, is in quarantine and has others to ask, ask them from now on."""
         if replica.in_quarantine(now) and len(replica.members) > 1:
             others = [member for member in replica.members if member != replica.node.me]
-            self.not_dead[replica.partition] = dict.fromkeys(others)
+            self.awaited[replica.partition] = dict.fromkeys(others)
 
     # ------------------------------------------------------------------------ asking
 
@@ -91,11 +91,11 @@ class Recovery:
         Args:
             afresh: True if a link to it has just come up; False if the pause since the last request is over.
         """
-        for partition in list(self.not_dead):
+        for partition in list(self.awaited):
             replica = replicas.get(partition)  # None: its topic was deleted
             if replica is None or not replica.in_quarantine(now):
                 self._forget(partition)
-        wanted = [partition for partition, not_dead in self.not_dead.items() if peer in not_dead]
+        wanted = [partition for partition, awaited in self.awaited.items() if peer in awaited]
         before = self._asked.pop(peer, None)
         for key in [key for key in self._chunks if key[1] == peer]:
             del self._chunks[key]
@@ -109,7 +109,7 @@ class Recovery:
 
     def on_hello(self, peer: NodeId) -> None:
         """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
-        if self.not_dead:
+        if self.awaited:
             self.greeted[peer] = None
 
     def forget_greetings(self) -> None:
@@ -130,8 +130,8 @@ class Recovery:
 
     def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
         """Take in a chunk of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
-        not_dead = self.not_dead.get(message.partition)
-        if not_dead is None or sender not in not_dead or not self.is_current(sender, message.round):
+        awaited = self.awaited.get(message.partition)
+        if awaited is None or sender not in awaited or not self.is_current(sender, message.round):
             return
         replica = replicas.get(message.partition)
         if replica is None or not replica.in_quarantine(now):
@@ -143,22 +143,22 @@ class Recovery:
         if len(chunks) < message.chunks:
             return
         del self._chunks[(message.partition, sender)]
-        del not_dead[sender]
+        del awaited[sender]
         reported = self._reported.setdefault(message.partition, [])
         for holds in chunks.values():
             reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
-        if self.has_heard_enough(replica, not_dead):
+        if self.has_heard_enough(replica, awaited):
             self._forget(message.partition)
             replica.end_quarantine(reported, now)
 
-    def has_heard_enough(self, replica: Replica, not_dead: dict[NodeId, None]) -> bool:
+    def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
         """Return True if every other replica of the partition has answered."""
-        return not not_dead
+        return not awaited
 
     def _forget(self, partition: PartitionId) -> None:
-        self.not_dead.pop(partition, None)
+        self.awaited.pop(partition, None)
         self._reported.pop(partition, None)
-        if not self.not_dead:
+        if not self.awaited:
             self._asked.clear()
             self.greeted.clear()
             self._chunks.clear()
@@ -170,7 +170,7 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) ->
     The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
     """
     effects: list[Effect] = []
-    granted: dict[PartitionId, list[Granted]] | None = None
+    granted: dict[PartitionId, list[GrantTimer]] | None = None
     for partition in message.partitions:
         replica = replicas.get(partition)
         if replica is None or sender not in replica.members or not replica.may_vote(now):

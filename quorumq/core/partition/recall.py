@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from quorumq.core.cluster.state import Granted
+from quorumq.core.cluster.state import GrantTimer
 from quorumq.core.messages import HeldThere
 from quorumq.core.messages.records import (
     AttemptsCounted,
@@ -104,7 +104,7 @@ class Recall(ClosingComponent):
 
     # ------------------------------------------------------------ a clean stop
 
-    def holds_at_stop(self, now: Now, granted: Iterable[Granted]) -> list[HeldAtStop]:
+    def holds_at_stop(self, now: Now, granted: Iterable[GrantTimer]) -> list[HeldAtStop]:
         """Return what CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
         return [
             HeldAtStop(
@@ -121,12 +121,12 @@ class Recall(ClosingComponent):
             for part, ballots in view.ballots.split(span)
         ]
 
-    def _holds(self, now: Now, granted: Iterable[Granted]) -> Iterator[tuple[GroupView, Span, Held]]:
+    def _holds(self, now: Now, granted: Iterable[GrantTimer]) -> Iterator[tuple[GroupView, Span, Held]]:
         for view in self.views.with_holds():
             yield from ((view, span, held) for span, held in view.all_held())
         yield from self.acked_early(now, granted)
 
-    def acked_early(self, now: Now, granted: Iterable[Granted]) -> Iterator[tuple[GroupView, Span, Held]]:
+    def acked_early(self, now: Now, granted: Iterable[GrantTimer]) -> Iterator[tuple[GroupView, Span, Held]]:
         """Yield the grants that an ACK ended before their time, as blocked for the rest of it.
 
         If a message is acked here, and nowhere else, a node that was started again knows neither. Once its ACK was
@@ -190,7 +190,7 @@ class Recall(ClosingComponent):
 
     # --------------------------------------------------- a start after a crash
 
-    def holds_to_tell(self, now: Now, granted: Iterable[Granted]) -> list[HeldThere]:
+    def holds_to_tell(self, now: Now, granted: Iterable[GrantTimer]) -> list[HeldThere]:
         """Return every live hold, for a replica that was started again (core/partition/hold_recovery.py)."""
         return [
             HeldThere(view.name, span, held.owner, held.n, held.deadline - now.mono, held.generation)

@@ -1,4 +1,15 @@
-"""RECLAIM of one partition: dropping the payload of batches that no group needs (docs/protocol.md, RECLAIM)."""
+"""RECLAIM of one partition: dropping the payload of batches that no group needs (docs/protocol.md, RECLAIM).
+
+Disk space comes back in these steps:
+
+1. An ACK leaves a batch without available messages (`GroupView.idle`), and `Views.finish` queues it for RECLAIM.
+2. A timer sweeps (`Upkeep.reclaim`). A batch that no group needs is settled from then on.
+3. Once a majority has listed its groups after that, and retention is over, `drop` returns a `Reclaimed` record and
+   `Forget`.
+4. `Journal.forget` notes the batch as dropped. A segment without live batches is obsolete.
+5. `Journal.compact` copies the live batches of sparse segments, a little after each fsync.
+6. The next roll deletes the files of obsolete segments, once its own segment is durable.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +30,7 @@ class Reclaim(PartitionComponent):
     """RECLAIM of one partition.
 
     Attributes:
-        settled: batches that no group needs, and since when, the first first.
+        settled: batches that no group needs, with the time since when, the oldest first.
         more: True if the last step had no time for all of it.
     """
 
@@ -75,8 +86,9 @@ class Reclaim(PartitionComponent):
         """RECLAIM: drop the payload of batches that no group needs, once their retention is over.
 
         Args:
-            heard: a majority of the replica set, this node included, has said which groups there are in answer to a
-                question of then or later (monotonic seconds). A group that was there when the batch was settled has
+            heard: latest time (monotonic seconds) such that a majority of the replica set, this node included, has
+                listed its groups in answer to a question asked then or later. A group that was there when the batch
+                was settled has
                 a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
             retention_s: for how long the topic keeps a batch that no group needs.
         """
@@ -104,7 +116,7 @@ class Reclaim(PartitionComponent):
         return [Persist((record,)), Forget(tuple(numbers))]
 
     def _drop_batch(self, batch: StoredBatch) -> list[Span]:
-        """Take a batch out; its messages, which stay known, as reclaimed."""
+        """Remove a batch and note its messages as reclaimed. They stay known."""
         spans = self.batches.drop(batch)
         self.node.reclaims_left -= len(spans) * (1 + len(self.views.groups))
         self.views.withdraw(batch, spans)

@@ -1,4 +1,4 @@
-"""An operator declares that the nodes which is trusted are all that is left.
+"""An operator declares that the trusted nodes are all that is left.
 
 If more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
 no node can say what was promised by votes that only they had. An operator can say that these are gone for good. Then

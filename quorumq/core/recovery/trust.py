@@ -1,7 +1,7 @@
-"""A node's trust in its data directory: it is trusted if it has every promise that was made from it.
+"""Trust in a node's data directory: it is trusted if it still holds everything that the node ever promised to others.
 
-A new directory, one that may be an old copy, and one that a peer knows to lack something cannot. What the node answers
-from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/recovery/resync.py).
+A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. What the node
+answers from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/recovery/resync.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IF_ALL_WERE_RESTORED = (
 
 @dataclass(slots=True, eq=False)
 class Trust:
-    """One start of a node's knowledge of its own directory.
+    """What a node knows about its own data directory in this start.
 
     Attributes:
         place: location of the directory at this start, as a number; 0 if the driver cannot tell.
@@ -45,11 +45,11 @@ class Trust:
         begun: the last starts of this directory, this one last.
         once: True if it could be trusted in this start or one before.
         moved: True if it may be an old copy: no vote until every other node has been heard.
-        resync: answers still awaited, of a directory that lost something; None without a resync.
-        above: the starts up to this one count as taken into account by its resyncs.
-        lost: True if nothing is said or counted any more: the node waits for the disk, to begin again.
-        minimum ballot: lower bound of ballots, once the resync is over.
-        vouchers: nodes that said that they know no other directory.
+        resync: the resync in progress; None if none is needed.
+        above: start count up to which missing starts are covered by an earlier resync.
+        lost: True if trust was lost in this start: the node is silent, and restarts once TrustLost is durable.
+        min_ballot: minimum ballot that takes effect when the resync ends.
+        confirmed_by: peers that know no other directory of this node.
     """
 
     config: NodeConfig
@@ -148,12 +148,13 @@ class Trust:
 
     # -------------------------------------------------------------------- gaining it
 
-    def not_dead(self) -> list[NodeId]:
+    def unconfirmed(self) -> list[NodeId]:
         """Return the other nodes that have not yet reported their view of this one."""
         return [node for node in self.config.nodes if node not in (*self.confirmed_by, self.config.node)]
 
     def hear(self, context: Context, peer: NodeId) -> list[Effect]:
-        """Count a peer's answer: an empty directory is new once all others have said that they know no other.
+        """Count a peer's confirmation. An empty directory is new once every peer has confirmed that it knows no
+        other.
 
         A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
         link that comes up compares starts, directories and positions first.
@@ -161,14 +162,14 @@ class Trust:
         if context.state.trusted or self.resync is not None:
             return []
         self.confirmed_by[peer] = None
-        if self.not_dead():
+        if self.unconfirmed():
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         trusted = self._trust_place(context.state.incarnation.n, why)
         return [Persist((*trusted, Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context) -> list[Effect]:
-        """Be trusted again once all has been heard, behind all of it in the journal.
+        """Regain trust once every needed answer is merged. The Trusted record follows all of them in the journal.
 
         If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
         clock by now, which is therefore the minimum ballot of grants that may be forgotten here.
@@ -183,7 +184,7 @@ class Trust:
         return [Persist((Reserved(reserve), Trusted()), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
-        """Have this node's answers count from here on. Return True if that ends a resync: quarantine begins."""
+        """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine."""
         context.state.trusted = self.once = True
         self.moved = False
         if self.resync is None:
@@ -198,7 +199,7 @@ class Trust:
             replica.sync.pulling_until = 0.0
             for view in replica.views.with_holds():
                 view.min_ballot = max(view.min_ballot, clock.min_ballot)
-            context.recovery.want(replica, now)
+            context.hold_recovery.want(replica, now)
         return True
 
     # --------------------------------------------------------------------- losing it
@@ -237,7 +238,8 @@ class Trust:
         )
 
     def lose(self, context: Context, seen_n: int, reason: str) -> list[Effect]:
-        """Begin again above what a peer has seen, once durable: this directory does not know it, and may lack promises.
+        """Give up trust and restart above the start count that a peer has seen: the directory lacks a start, so it
+        may lack promises.
 
         Far above: another peer, which is away, may have seen later starts of this node. Were one of their numbers used
         again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
@@ -260,9 +262,9 @@ class Trust:
         return (
             "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
             "may lack what was promised since. Every other node has to say first what it knows: still missing "
-            f"{', '.join(self.not_dead()) or 'nothing but its own disk'}. Start these; or empty the directory, and the "
-            "node learns from the others; or, if nothing has run from another copy of it since, start this node once "
-            "with --directory-is-newest"
+            f"{', '.join(self.unconfirmed()) or 'nothing but its own disk'}. Start these; or empty the directory, and "
+            "the node learns from the others; or, if nothing has run from another copy of it since, start this node "
+            "once with --directory-is-newest"
         )
 
     def refusal(self, context: Context) -> Failed:
@@ -276,7 +278,7 @@ class Trust:
             return Failed(Code.NOT_STORED, detail)
         detail = (
             f"node {me} is new and waits until every other node has said that it never saw it: "
-            f"still missing {', '.join(self.not_dead()) or 'nothing but its own disk'}"
+            f"still missing {', '.join(self.unconfirmed()) or 'nothing but its own disk'}"
         )
         if self.moved:
             detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"

@@ -29,7 +29,7 @@ class CloseCoordinator(Coordinator):
     """Asks all replicas of a partition to promise, and whether they are done. No client waits for it.
 
     Args:
-        producer ids: producer ids that this replica has promised for and is done with.
+        producer_ids: those for which this replica has promised, and has nothing left.
     """
 
     __slots__ = ("done_with", "partition", "producer_ids")

@@ -19,7 +19,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, NodeState, Timer
 from quorumq.core.messages.effects import Again, Effect, Forget, Persist, Send
 from quorumq.core.messages.records import DecisionPut, GroupPut, TopicPut
-from quorumq.core.partition.hold_recovery import Recovery
+from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
@@ -174,7 +174,7 @@ class Context:
     rng: random.Random
     config: NodeConfig = field(init=False)
     catalogue: Catalogue = field(init=False)
-    recovery: Recovery = field(default_factory=Recovery)
+    hold_recovery: HoldRecovery = field(default_factory=HoldRecovery)
     peer_groups: PeerGroups = field(init=False)
     replicas: dict[PartitionId, Replica] = field(default_factory=dict)
     requests: dict[int, Pending] = field(default_factory=dict)
@@ -398,19 +398,19 @@ class Context:
                     replica = self.replicas.get(partition)
                     if replica is None:
                         replica = self.replicas[partition] = Replica(self.state, topic, partition)
-                        self.recovery.want(replica, now)
+                        self.hold_recovery.want(replica, now)
                         made = True
                         replica.views.begin(groups)
                     else:
                         replica.alter(topic, now)
-        return self.ask_for_holds(now) if made and self.recovery.not_dead else []
+        return self.ask_for_holds(now) if made and self.hold_recovery.awaited else []
 
     def ask_for_holds(self, now: Now) -> list[Effect]:
         """Ask all peers for the holds of replicas in quarantine."""
         return [
             effect
             for peer in self.state.links
-            for effect in self.recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+            for effect in self.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
         ]
 
     def end_topic(self, topic: Topic, now: Now) -> list[Effect]:

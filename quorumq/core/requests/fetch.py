@@ -4,7 +4,8 @@ Why a file of its own: a message is given to a consumer here, so the coordinator
 here. The clock of a hold starts before anything is sent. A message is won only with our own vote. Hold, record and
 deadline are looked at again in the step that replies.
 
-A FETCH goes round: choose (core/partition), hold here, HOLD to the others, count. Then it answers, tries again after
+A FETCH loops over rounds: choose messages (core/partition), grant them here, send HOLD to the other replicas, count
+votes. Then it answers, tries again after
 a random pause, or parks until something becomes available. Lost messages are released everywhere, regardless of
 the others' answers. An answer has first-timers or one lot of suspects, never both. A reply that comes late is not
 believed, except that a TOMB still repairs.

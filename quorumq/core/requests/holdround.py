@@ -25,7 +25,7 @@ class Atom(NamedTuple):
     """Messages with the same vote of each member, as bits of the members."""
 
     span: Span
-    yes: int  # members that count, without those that said no as well
+    yes: int  # valid members that said OK and did not say no as well
     no: int
     dead: int  # members that see no deliveries left
     late: int  # members that see no time left
@@ -127,7 +127,8 @@ class HoldRound(Round):
                 self.votes.add([item.span for item in items], bit << NO)
 
     def lose_settled(self, item: SpanRecord, asked: Record) -> list[Span]:
-        """Lose the requested messages to a TOMB, despite any OK. If its record is older than the request, lose nothing.
+        """Count a TOMB as a veto for its messages, even if a majority granted them. If its record is older than the
+        requested one, ignore it.
 
         Args:
             item: record that a member has.
@@ -136,13 +137,13 @@ class HoldRound(Round):
         Returns:
             spans whose requested dead letter the member does not know.
         """
-        not_dead_letters: list[Span] = []
+        letters_gone: list[Span] = []
         for part, n in self.redrives.within(item.span):
             if record_rank(item.record) > record_rank(asked._replace(n=n)):
                 self.votes.add((part,), ((1 << len(self.members)) - 1) << NO)
             else:
-                not_dead_letters.append(part)
-        return not_dead_letters
+                letters_gone.append(part)
+        return letters_gone
 
     # ------------------------------------------------------------ winning and losing
 

@@ -29,7 +29,7 @@ SUSPECT_SHARE = 0.5
 """Share of cases in which suspects that come behind first-timers of another node take their place."""
 
 CALLED_OFF_MAX = 1000
-"""Legs called off whose answers are still watched for; what an older one won runs out by itself."""
+"""Cancelled sub-fetches whose late answers are still recognised. Holds that older ones won expire."""
 
 
 class SubFetch(NamedTuple):

@@ -429,8 +429,8 @@ class RedriveCoordinator(SettleCoordinator):
     def outcome(
         self, ballot: Ballot, yes: int, no: int, not_dead: int, valid: int, *, last: bool
     ) -> str | None:
-        """Return a chunk's outcome; None while it is open; NOT KNOWN TO BE DEAD if only replicas that have not heard
-        can decide it.
+        """Return a chunk's outcome; None while it is open; NOT_DEAD if the outcome depends on replicas that have not
+        heard of the dead letter.
 
         A majority with higher records decides it, because the higher record replaces all others. Else it is
         refused only if no replica wrote anything.
@@ -438,7 +438,7 @@ class RedriveCoordinator(SettleCoordinator):
         Args:
             yes: bits of replicas that opened it, in any start.
             no: bits of replicas whose record is higher.
-            not known to be dead: bits of replicas that have not heard of the dead letter, and wrote nothing.
+            not_dead: bits of replicas that have not heard of the dead letter, and wrote nothing.
             valid: bits of replicas whose answers count.
         """
         this = ballot.round

@@ -22,7 +22,7 @@ class HybridClock:
 
     Args:
         node: the node id that makes stamps unique.
-        minimum ballot: the reserve found in the journal; 0 for a new node.
+        min_ballot: the reserve found in the journal; 0 for a new node.
         reserve: the reserve that this start makes durable before it uses the clock.
     """
 
