@@ -476,7 +476,7 @@ def test_made_again_at_once_it_gives_nobody_company() -> None:
 
 
 def test_a_hold_that_ends_while_a_group_skips_is_offered_before_the_rest_of_its_batch() -> None:
-    """Nobody gets it: a FETCH waits until the group has begun, and by then it is skipped."""
+    """No client gets it: a FETCH waits until the group has begun, and by then it is skipped."""
     cluster = Cluster()
     published(cluster)
     cluster.ask("a", fetch(most=1, hold_time=2.0))

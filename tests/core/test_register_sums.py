@@ -61,7 +61,7 @@ class Counting(Cluster):
         return self.deaf and isinstance(message, PutTopic | PutGroup) and to == "c" != sender
 
     def counted(self, seconds: float) -> tuple[int, int]:
-        """Registers and bytes that nodes send in so many seconds."""
+        """Registers and bytes that nodes send in that time."""
         self.registers = 0
         self.bytes.clear()
         self.advance(seconds)
@@ -82,7 +82,7 @@ def filled(names: int) -> Counting:
     return cluster
 
 
-def test_where_nodes_agree_no_register_travels_however_many_there_are() -> None:
+def test_no_register_is_sent_between_nodes_that_agree() -> None:
     cluster = filled(40)
     registers, cost = cluster.counted(10 * SYNC_S)
     assert registers == 0

@@ -1,6 +1,6 @@
 """Sums of the digests of a node's registers, kept as registers change, so that nodes exchange only what differs.
 
-Each register belongs to one of `BUCKETS` buckets. A bucket's sum is that of the digests of its registers. A node offers
+Each register belongs to one of `BUCKETS` buckets. A bucket's sum is that of the digests of its registers. A node sends
 the sum of all its registers. A peer that has another sum answers with the sums of its buckets, and gets the registers
 of those that differ. So a deleted name, whose register is kept for good, costs nothing on the wire.
 
@@ -35,7 +35,7 @@ class RegisterSums:
         self._sums = [0] * BUCKETS
 
     def bucket_of(self, register: Topic | Group) -> int:
-        """Return the number of the bucket that a register belongs to, whatever its content."""
+        """Return the number of the bucket that a register belongs to. It depends on the name alone."""
         name = (register.topic, register.name) if isinstance(register, Group) else register.name
         return self._hash(repr(name), 1)
 

@@ -56,7 +56,7 @@ class Started(NamedTuple):
 
 
 class Trusted(NamedTuple):
-    """From here on the directory is trusted: new or moved and confirmed by all peers, or resynced."""
+    """The directory is trusted from here on: new or moved and confirmed by all peers, or resynced."""
 
 
 class TrustLost(NamedTuple):

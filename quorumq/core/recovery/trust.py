@@ -37,7 +37,7 @@ IF_ALL_WERE_RESTORED = (
 
 @dataclass(slots=True, eq=False)
 class Trust:
-    """What a node knows about its own data directory in this start.
+    """Knowledge of a node about its own data directory, in one start.
 
     Attributes:
         place: location of the directory at this start, as a number; 0 if the driver cannot tell.

@@ -186,7 +186,7 @@ class GroupCoordinator(Coordinator):
             self.change = None
             return self.start(context, now)
         if newest.generation == self.change.generation or not (self.own or newest.deleted):
-            self.change = newest  # what was there when this request came may have been deleted and made again
+            self.change = newest  # the group may have been deleted and made again since this request came
         request = self.request
         if isinstance(request, m.SetGroup) and request.rewind and request.start == "latest":
             self.skipping = Skipping(self, context.catalogue.topics[topic], newest._replace(latest=Latest.NO))
