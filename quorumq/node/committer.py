@@ -23,7 +23,7 @@ from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 
 WRITTEN_HERE_BYTES: Final = 512 * KIB
-"""The largest commit that is written on the loop. Of a larger one the loop would stand for milliseconds."""
+"""The largest commit that is written on the loop. A larger one would block the event loop for milliseconds."""
 
 
 class Shell(Protocol):

@@ -286,7 +286,7 @@ class Journal(Log):
 
     @property
     def next_number(self) -> int:
-        """Above every batch number that was ever used here: none is used twice, though its batch be forgotten."""
+        """Greater than every batch number ever used here: a number is not used again after its batch is dropped."""
         return self.segments.next_number
 
     def forget(self, numbers: Iterable[int]) -> int:

@@ -11,8 +11,8 @@ Promises:
 3. After a write or a sync that failed, every call raises `StorageError` (commit.py). The node stops; the next start
    reads what is really there and writes it again.
 
-A segment's first record lists the older segments that still count and how many bytes of each: that list is what makes
-a missing or shortened file noticed, and what lies behind those bytes void. After every start the first thing written
+A segment's first record lists the older segments that still count and how many bytes of each: that list detects
+missing or truncated files, and makes anything after those bytes void. After every start the first thing written
 is a new segment. The batches of the old one's tail (everything behind the last durable offset it mentions) are written
 again into the new one, because it is unknown whether those bytes are on the disk or only in the system's memory.
 

@@ -1,17 +1,17 @@
 """Messages of a consumer that were fetched ahead: they come, wait, and are given back.
 
-Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of what they brought. Between the buffer
-and the application stands one question, asked at the moment of handing over: is the deadline ahead, by the clock that
-stamped the FETCH, and is the connection still the one it came over? (docs/protocol.md, FETCH.) What is not handed over
+Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of what they brought. Before a message
+is handed over, two checks are made: its deadline, by the clock that stamped the FETCH, has not passed, and its
+connection is still up. (docs/protocol.md, FETCH.) What is not handed over
 goes back by LEAVE: at close, when its connection is lost, and when it is not used up as soon as expected, so that a
 slow handler neither keeps work from other consumers nor uses up deliveries of messages that no handler saw.
 
 What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
 takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in the buffer.
 
-A lot of suspects (docs/protocol.md, FETCH) is handed over with nothing beside it. A node tells a consumer that has
-something in hand when some wait: then nothing is fetched until nothing is in hand. After a lot the consumer has
-first-timers, and hears of no suspects, for as long as the lot took.
+A lot of suspects (docs/protocol.md, FETCH) is handed over with nothing beside it. A node hints to a busy consumer
+that suspects wait: the consumer then fetches nothing until nothing is in hand. After a lot it fetches first
+deliveries, and ignores hints, for as long as the lot took.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ GIVE_BACK_SHARE: Final = 0.5
 """Share of a message's remaining hold time when it came, after which it is given back if not handed over."""
 
 LIE_S: Final = 2 * AHEAD_S
-"""Seconds after which a message is given back, unless it is there for a task that may come back."""
+"""Seconds after which an unused buffered message is released, unless a task that asked for it may return."""
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks for a topic that is not there, and at a reason to fetch nothing, which may be over."""
+"""Seconds between two polls for a missing topic, and for the end of a condition that stops fetching."""
 
 FRESH_S: Final = 5.0
 UNAUTHORIZED_S: Final = 60.0
-"""Seconds that a pool asks on after a refusal, as the clients file may be in change. A refusal at its start ends it."""
+"""Seconds for which a pool retries when it becomes unauthorized, because the clients file may be changing. A refusal
+at its start ends it at once."""
 
 FIRST_S: Final = 1.0
-"""Seconds, with nothing in hand, before other replica sets are asked while the one with suspects has not answered."""
+"""Seconds to wait, when idle, for the replica set that reported suspects, before the others are asked."""
 
 REST: Final = 4
-"""Multiple of the time with nothing in hand in vain, for which a consumer gets no hint of suspects again."""
+"""After an idle period that brought no suspects, hints are ignored for this multiple of its length."""
 
 ACK_TURNS: Final = 2
 """Turns of the loop that the next FETCH leaves to tasks that were handed messages, if no task waits for more. Acks made
@@ -121,9 +122,9 @@ class Prefetch:
     in_hand: Callable[[], int]  # how many messages are handed over and not settled
     waiting: int = 0  # tasks that wait for messages
     requested: int = 0  # messages that they asked for
-    wish: int = 0  # messages that a task asked for that left before they came, and may come back
+    wish: int = 0  # messages asked for by a task that stopped waiting, and may ask again
     pace: Pace = field(default_factory=Pace)  # how fast messages are used up
-    arrival: ParkingLot = field(default_factory=ParkingLot)  # until something came or is the matter
+    arrival: ParkingLot = field(default_factory=ParkingLot)  # tasks that wait for messages or for an error
     error: QuorumqError | None = None
     """No node has answered for the whole timeout, or a reply was not understood; tasks that wait raise it."""
     fatal: QuorumqError | None = None  # why fetching has ended for good
@@ -134,16 +135,16 @@ class Prefetch:
     _lot: list[Prefetched] = field(default_factory=list)
     """Suspects: until all of them are settled nothing else is fetched."""
     _lot_since: float = 0.0  # when room was made for it
-    _lot_begun: bool = False  # some of it were handed over, and nothing else is in hand
-    _had_lot: bool = False  # nothing came since
-    _hinted: Fetcher | None = None  # has suspects, which wait for nothing to be in hand
-    _heard: Fetcher | None = None  # the same, from a hint at a time when nothing makes room
+    _lot_begun: bool = False  # a part of the lot was handed over
+    _had_lot: bool = False  # the last reply with messages was a lot
+    _hinted: Fetcher | None = None  # fetcher that fetches suspects once no message is in hand
+    _heard: Fetcher | None = None  # fetcher of a hint that is not acted on yet
     _hinted_at: float = 0.0  # since when
     _pending: int = 0  # messages then in hand or in the buffer
     _pending_at: float = 0.0  # when that changed
-    _fresh_until: float = 0.0  # a refusal before is the first word of the cluster
-    _refused_at: float | None = None  # since when nothing is allowed that was before
-    _deaf_until: float = 0.0  # it was in vain, or a lot has had its share of the time
+    _fresh_until: float = 0.0  # a refusal before this time counts as one at the start
+    _refused_at: float | None = None  # time of the first refusal after being allowed; None if not refused
+    _deaf_until: float = 0.0  # hints are ignored until then
     _fetchers: list[Fetcher] = field(default_factory=list)
     _buffer: deque[Prefetched] = field(default_factory=deque)  # the first one is being handed over
     _filled: trio.Event = field(default_factory=trio.Event)  # there is some
@@ -163,7 +164,8 @@ class Prefetch:
     ) -> None:
         """Have `run` fetch from these, up to ``messages`` messages and ``size`` bytes in all.
 
-        For the sake of suspects nothing is fetched while something in hand is settled every ``patience`` seconds. Where
+        While the consumer makes room for suspects, nothing is fetched as long as a message in hand is settled every
+        ``patience`` seconds. Where
         ``expected`` topics are given, even none, fetching waits for these, and for any that is deleted meanwhile.
         """
         self._reader = reader
@@ -174,7 +176,8 @@ class Prefetch:
         self._fetchers = [Fetcher(where) for where in sets]
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Fetch, for ever; also from partitions made meanwhile. A fetcher that names none fetches from all."""
+        """Fetch until cancelled, also from partitions added later. A fetcher without named partitions reads all of
+        them."""
         nursery.start_soon(self._tend_buffer)
         for fetcher in self._fetchers:
             nursery.start_soon(self._run_fetcher, fetcher, nursery)
@@ -380,7 +383,7 @@ class Prefetch:
         return False
 
     def _is_kept(self, fetcher: Fetcher) -> bool:
-        """Return True while this fetcher is to fetch nothing, as suspects wait for nothing to be in hand."""
+        """Return True while this fetcher must pause, so that the consumer becomes idle for suspects."""
         now = self.context.clock()
         pending = self.in_hand() + sum(one.buffered for one in self._fetchers)
         if pending != self._pending or self._pending_at < self._hinted_at:
@@ -394,7 +397,7 @@ class Prefetch:
         return False
 
     def _clear_hint(self, now: float) -> None:
-        """End a time with nothing in hand, or its attempt: unless it brings suspects, it is not done again soon."""
+        """End an idle period, or the attempt at one. If it brought no suspects, hints are ignored for a while."""
         self._hinted = None
         self._deaf_until = now + REST * (now - self._hinted_at)
 
@@ -408,7 +411,7 @@ class Prefetch:
             self._wake(fetcher)
 
     def _wake(self, fetcher: Fetcher) -> None:
-        """Have it fetch if that may be worth it; while suspects are about, it is to look again, and again."""
+        """Wake the fetcher if a fetch may be useful; while suspects are pending, wake it always."""
         if fetcher.over:  # its topic's buffer outlives it
             return
         if self._hinted is not None or self._lot or self._room(fetcher):
@@ -527,7 +530,8 @@ class Prefetch:
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
 
     async def _tend_buffer(self) -> None:
-        """Give back messages not used up in time, or whose connection is lost; then begin anew with little."""
+        """Release buffered messages that were not used in time, or whose connection is lost, and reduce the prefetch
+        size."""
         while True:
             if not self._buffer:
                 self._filled = trio.Event()

@@ -1,8 +1,8 @@
 """A producer's messages, from being taken until they have their outcome.
 
 Latency and size: a partition's batch closes at once when nothing of that partition is under way, and otherwise
-when it is full, when it has lingered, or when the one under way is answered. So one message alone does
-not wait, and a flood fills its batches. The more is under way, the more a batch takes until it is full; messages that
+when it is full, when it has lingered, or when the one under way is answered. A single message is sent at once; under
+load, batches fill up. The more is under way, the more a batch takes until it is full; messages that
 are taken together fill the largest at once, as they are a load by themselves.
 """
 
@@ -63,7 +63,7 @@ class Outbox:
 
     context: Context  # has the clocks, the history and the log
     topic: str  # name of the topic
-    session: Session  # numbers the messages that do not bring their names
+    session: Session  # assigns sequence numbers to messages without an id of their own
     _: KW_ONLY
     batch_bytes: int
     """Bytes at which a batch closes if nothing is under way before it; each batch that is doubles them. Nodes pay for
@@ -71,8 +71,8 @@ class Outbox:
     loaded_bytes: int
     """Bytes at which a batch closes at the latest; messages that are taken together count as that load."""
     send_soon: Callable[[PartitionQueue], bool]
-    """Called when a queue with nothing under way opens a batch. True: it will close and send the batch, with messages
-    taken meanwhile. False: the batch waits for a poke."""
+    """Called when a queue with nothing under way opens a batch. It returns True if it will close and send the batch.
+    If it returns False, the batch waits until `poke` is set."""
     buffered: int = 0  # bytes of messages that have no outcome yet
     room: ParkingLot = field(default_factory=ParkingLot)  # tasks that wait for ``buffered`` to fall
     poke: trio.Event = field(default_factory=trio.Event)  # there may be something to close or to send
@@ -208,7 +208,7 @@ class Outbox:
         self.closed.append((queue, record_batch))
 
     def _can_close(self, queue: PartitionQueue) -> bool:
-        """Return True if a session can number its batch. Else the old one was closed, and another is opened."""
+        """Return True if an open session can number the batch; False while a new session is being opened."""
         return not queue.numbers or self.session.producer_id is not None
 
     def close(self, queue: PartitionQueue) -> None:
@@ -233,7 +233,7 @@ class Outbox:
         return wake
 
     def expire(self) -> float:
-        """Give up batches that wait for their turn, and whose messages have had their time.
+        """Fail queued batches whose timeout has passed.
 
         Returns:
             When the next one's time is over, by trio's clock.

@@ -19,7 +19,7 @@ TWICE_S = 3.0
 """Seconds. If a start was heard from within them, it is running: another one of the same node runs beside it."""
 
 STARTS_TOLD = 16
-"""Last starts of a node that are kept, and sent to it. One would do, were no WELCOME ever lost."""
+"""Last starts of a node that are kept, and sent to it. One would suffice if no WELCOME were ever lost."""
 
 Seen = dict[NodeId, tuple[PeerSeen, ...]]
 """Last starts seen of each node, with their directories, the newest last."""

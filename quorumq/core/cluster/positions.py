@@ -83,7 +83,7 @@ class Positions:
     def records(self, seen: Mapping[NodeId, tuple[PeerSeen, ...]], now: Now) -> tuple[PeerPosition, ...]:
         """Return the peers' reported positions to journal: now and then, if anything else was written since.
 
-        Else two idle nodes would go on writing down each other's writing.
+        Otherwise two idle nodes would keep journalling each other's growing counts.
         """
         if now.mono < self.due or self.durable <= self.quiet or not self.fresh:
             return ()

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 class Store(NamedTuple):
     """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
 
-    In one of anti-entropy (round 0) it goes by the sender's clock, -1 if the sender is itself in doubt.
+    In anti-entropy (round 0) it is the age by the sender's clock, -1 if the sender does not know it.
     ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
     itself. ``hold``: a HOLD that is piggybacked on it, for messages of its one batch.
     """
@@ -70,7 +70,7 @@ class Problem(NamedTuple):
 
 
 class StoreReply(NamedTuple):
-    """STORED: all batches of the STORE but those that ``problems`` names.
+    """STORED: acknowledges all batches of the STORE except those in ``problems``.
 
     ``position``: count of durable records in the sender's directory, those of this answer among them; 0 if
     it promises none, or does not count. ``votes``: on the HOLD that was piggybacked on the STORE.
@@ -108,11 +108,11 @@ class Released(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """HOLD: let ``ballot`` of the sender's incarnation have these messages for ``hold_time`` seconds.
+    """HOLD: grant these messages to their owner (sender, incarnation, ``ballot``) for ``hold_time`` seconds.
 
-    ``released`` repeats, in front of the HOLD, what earlier RELEASEs to this replica said and it has not
-    confirmed. ``parked`` says whether the sender has another FETCH parked for the group: a hint, as in a
-    Heartbeat. ``overdue``: it asks in order to bury messages that are too old, and not for a client.
+    ``released``: earlier RELEASEs that this replica has not confirmed, to be applied before the HOLD. ``parked`` says
+    whether the sender has another FETCH parked for the group: a hint, as in a
+    Heartbeat. ``overdue``: the HOLD is for the dead-lettering of expired messages, not for a client.
     """
 
     round: int
@@ -129,7 +129,8 @@ class Hold(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """An OK. ``attempts`` have ended before; ``exhausted`` and ``expired`` are looked at after the win.
+    """An OK. ``attempts``: attempts that ended before. ``exhausted`` and ``expired`` count only if the message is
+    won.
 
     ``unseen``: the replica has no batch with these messages, so it cannot say if they are due. ``expiries``: count of
     attempts that ended by expiry; ``last_expired``: the last one, too. ``interruptions``: count of deliveries
@@ -147,7 +148,7 @@ class Granted(NamedTuple):
 
 
 class SpanRecord(NamedTuple):
-    """A TOMB: the replica's record is another than the HOLD's."""
+    """A TOMB: the replica's record differs from the one that the HOLD requires."""
 
     span: Span
     record: Record
@@ -175,9 +176,9 @@ class Refused(NamedTuple):
 
 
 class HoldReply(NamedTuple):
-    """The votes on a HOLD. ``abstained`` (in quarantine, or not trusted) is a vote for nothing.
+    """The votes on a HOLD. ``abstained``: in quarantine or not trusted. It counts neither for nor against.
 
-    Partition and group come along so that a reply whose round is over still repairs.
+    Partition and group are included, so that a reply to a finished round still serves read repair.
     """
 
     round: int
@@ -333,7 +334,8 @@ class PutTopic(NamedTuple):
 class PutGroup(NamedTuple):
     """Merge a group's register. Answered once durable, with the merged one if it is higher.
 
-    ``partitions``: all that the sender knows of the topic, proposed ones included. A node that knows of more says so.
+    ``partitions``: number of partitions that the sender knows, proposed ones included. A node that knows more replies
+    with its register.
     """
 
     round: int

@@ -238,7 +238,8 @@ class NodeCore:
             reserve = None if self.stopped else clock.next_reserve(now)
         if reserve is not None:
             effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
-        # Nearly every round is over long before its timer: waking for those cost more than serving the rest.
+        # Drop stale timers at the head: most rounds end long before their timer, and waking up for those would
+        # dominate the cost.
         while state.timers and (head := state.timers[0][2])[0] not in LASTING:
             table = ABOUT.get(head[0])
             if table is None:
@@ -248,7 +249,7 @@ class NodeCore:
             if not stale:
                 break
             popped = heapq.heappop(state.timers)
-            if head[0] == "expire":  # until its time it shows the granted hold, and wakes no node
+            if head[0] == "expire":  # it still records the grant, but must not wake the node
                 over = state.over
                 while over and over[0][0] <= now.mono:
                     heapq.heappop(over)

@@ -30,7 +30,7 @@ NO_ATTEMPTS = Attempts(0, 0, 0)
 
 
 def greater(ours: Attempts, theirs: Attempts) -> Attempts:
-    """Merge two counts; each part is the maximum, because no node counts an attempt that has not ended."""
+    """Merge two counts; each field is the maximum, because nodes count only attempts that have ended."""
     best = max(ours, theirs)
     if ours[:2] == theirs[:2]:
         expiries = max(ours.expiries, theirs.expiries)
@@ -41,8 +41,8 @@ def greater(ours: Attempts, theirs: Attempts) -> Attempts:
 def with_another(before: Attempts, *, expired: bool = False, interrupted: bool = False) -> Attempts:
     """Return the count once another delivery has ended: by expiry, interrupted by a clean stop, or else by REJECT.
 
-    An interruption says nothing of the message: no attempt has ended, and how the last one did stays. Up to the limit:
-    a message that blocks its worker is met by stops as well, because that is what operators do then.
+    An interruption is not the message's fault, so it ends no attempt and keeps the last outcome. Up to the limit:
+    operators also stop workers that are stuck on a poison message.
     """
     if interrupted and before.interruptions < INTERRUPTIONS_MAX:
         return before._replace(interruptions=before.interruptions + 1)

@@ -26,10 +26,10 @@ from quorumq.core.values.spans import SpanSet, merge_spans, subtract
 from quorumq.core.values.types import BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
 
 LOOKED_AT = 2048
-"""Batches, or producer ids, that one request to a peer is made of."""
+"""Batches or producer ids that are examined for one request to a peer, at most."""
 
 AGE_UNKNOWN = -1
-"""Age of a batch that a peer brought: its age is by the peer's clock."""
+"""Age of a batch that was copied from a peer: it is known by the peer's clock alone."""
 
 
 class Missing(NamedTuple):
@@ -52,19 +52,19 @@ class Batches:
         stored: the batches by their number.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
-        ages_moved: True if a batch turned out older than its place in the order says.
+        ages_moved: True if a batch turned out to be older than its position in `order` implies.
         index: batch and position of each present message.
         present: runs of messages that the index covers.
         absent: known, and not present here.
         reclaimed: known, and their payload was dropped here.
-        wanted: reclaimed messages that a group that came later would read: they count as absent again.
+        wanted: reclaimed messages that a later group still has to read. They count as absent.
         closed: the producer ids that are over.
-        idle_since: producer ids without a present message, and the time since when.
+        idle_since: time since which a producer id has had no present message, by producer id.
         damaged: batches that cannot be read here, and their content.
         waiting: batches that are not due yet by our clock.
         uncertain: batches of unknown age, and the times when peers say they were made.
         digests: digests of the known messages.
-        lacking: producer ids with absent messages about which a peer was not asked since, by peer.
+        lacking: producer ids, by peer, with absent messages that are still to be asked for in this pass.
         listed: the producer ids, as a survey goes through them (core/partition/listing.py).
     """
 
@@ -143,7 +143,7 @@ class Batches:
         return ours.crcs[4 * (part.start + slot.shift) : 4 * (part.stop + slot.shift)] == theirs
 
     def worth_storing(self, span: Span) -> list[Span]:
-        """Return the parts of ``span``, which is not present, to store: none that was reclaimed and has no reader."""
+        """Return the parts of ``span``, which is not present, to store: all but reclaimed ones that no group wants."""
         if not self.reclaimed.runs:
             return [span]
         return subtract(span, self._not_wanted(self.reclaimed.within(span)))
@@ -167,7 +167,7 @@ class Batches:
 
     @property
     def lost(self) -> int:
-        """Return the number of messages that are known here and that no replica has, as each of the others has said."""
+        """Return the number of known messages that each other replica has reported missing, too."""
         return self.absent.count(len(self.members) - 1)
 
     # ------------------------------------------------------- batches come and go
@@ -205,9 +205,9 @@ class Batches:
         producer_ids[topic] = producer_ids.get(topic, 0) + more
 
     def pack(self) -> None:
-        """Pack the older half of the fresh batches: many together cost little each. Most are gone before.
+        """Pack the older half of the fresh batches together, which is cheap for each. Most batches are dropped before
 
-        One that may still change is among the fresh ones again.
+        that. One that may still change stays fresh.
         """
         settled: list[StoredBatch] = []
         for number in list(self.fresh)[: len(self.fresh) - self.node.config.packed_above // 2]:
@@ -241,9 +241,9 @@ class Batches:
         return back
 
     def load_damaged(self, record: BatchStored, now: Now) -> None:
-        """Note that a start found this batch damaged: messages that no other batch here has are known, and absent.
+        """Note that a start found this batch damaged: messages that no other batch has become absent. It is called
 
-        All else in the journal comes first.
+        after the rest of the journal was replayed.
         """
         lost = [
             part
@@ -342,9 +342,9 @@ class Batches:
     # ------------------------------------------------------------- due and ages
 
     def doubt(self, batch: StoredBatch, ttl_s: float) -> None:
-        """Note that a peer brought this batch, aged by its clock: ours begins now, until enough peers have answered.
+        """Mark the age of a batch from a peer as uncertain, and count it from now until enough peers have reported an
 
-        Else a wrong clock would decide together with the replicas that have copied it.
+        age. Otherwise one wrong clock could reach a majority through the replicas that copied it.
         """
         if batch.header.delay_ms or batch.header.ttl_ms or ttl_s:
             self.uncertain[batch.number] = {}
@@ -354,7 +354,7 @@ class Batches:
         asked: list[Span] = []
         for number in list(islice(self.uncertain, LOOKED_AT)):
             told = self.uncertain.pop(number)
-            self.uncertain[number] = told  # behind the others, for the next time
+            self.uncertain[number] = told  # move to the end: the next call begins with others
             batch = self.stored[number]
             if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
                 del self.uncertain[number]  # due by now: its age matters no more
@@ -419,7 +419,8 @@ class Batches:
                 self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))
 
     def absent_for_long(self, peer: NodeId, now: Now) -> tuple[Span, ...]:
-        """Return long missing messages that ``peer`` has not denied to have: of some producer ids at a time."""
+        """Return messages, missing for longer than `sync_grace`, that ``peer`` has not reported missing: of a few
+        producer ids at a time."""
         producer_ids = self.lacking.get(peer) or list(self.absent.runs)
         few, self.lacking[peer] = producer_ids[-LOOKED_AT:], producer_ids[:-LOOKED_AT]
         spans = [

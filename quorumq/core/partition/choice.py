@@ -28,7 +28,8 @@ SCAN_MAX = 1024
 """Batches that one choice looks at before it settles for what it has."""
 
 OVERDUE: Final = -1
-"""Beside `fate.EXHAUSTED`: the time to live is over by our clock. It is offered all the same: that may be wrong."""
+"""A reason beside `fate.EXHAUSTED`: expired by our clock. Such messages are still offered, because our clock may be
+wrong."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,9 @@ class Picked:
     batches: int = 0  # batches, and parts of them
     messages: int = 0  # messages in `wants`
     bytes: int = 0
-    extra: int = 0  # messages overdue by our clock, which no limit counts: they will hardly be delivered
+    extra: int = (
+        0  # messages that are expired by our clock: no limit counts them, as most will be dead-lettered
+    )
     company: int = 0  # messages of other partitions that are in the lot already
 
     @property
@@ -181,7 +184,7 @@ class Choice:
     def _pick_dying(self, view: GroupView, span: Span, covered: bool, why: int, picked: Picked) -> None:
         picked.batches += 1
         for part, record in view.readable(span, covered):
-            # A redriven message has had its time, and may have as much again.
+            # the time to live does not apply to redriven messages
             if why == OVERDUE and record.n:
                 continue
             if not picked.wants:

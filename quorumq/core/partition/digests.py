@@ -8,7 +8,7 @@ Clients choose producer ids. Both the place and the digest are therefore keyed w
 No client can aim producer ids at one node of the tree, or find producer ids whose digests cancel out
 (docs/decisions/0021).
 
-Equal content gives an equal tree: a node is parted exactly if it has more than `LISTED_MAX` producer ids.
+Equal content gives an equal tree: a node of the tree is split exactly if it has more than `LISTED_MAX` producer ids.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Every rule is a pure function of one message; there is no span, no loop and no r
 
     rule(record, lease, ballots, facts, ask) -> (record, lease, ballots, answer)
 
-`GroupView.apply` lifts a rule to runs of messages that share all of this. If a rule changes nothing, it returns
-the very object that it was given: that is how the pass knows. The state of a message is cut by how long it lasts:
+`GroupView.apply` lifts a rule to runs of messages that share all of this. A rule that changes nothing returns the
+same object: `apply` detects changes by identity. The state of a message is split by its lifetime:
 
 - its `Record`: what became of it. It only rises, and a group shares it with the group of its dead letters.
-- its `Lease`: hold, rivals, attempts, delay and hint. An ACK ends all of it, but for the hold of another delivery.
+- its `Lease`: hold, rivals, attempts, delay and hint. An ACK ends all of it, except the hold of another delivery.
 - its `Ballots`: what was granted here. They outlast the ACK, until RECLAIM drops the payload.
 
                         HOLD of its owner again, EXTEND
@@ -348,7 +348,8 @@ def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool
 
 
 def on_merge(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Record) -> Fate:
-    """MERGE, read repair, anti-entropy, replay: keep the larger record. Answers how the message reads then."""
+    """MERGE, read repair, anti-entropy, replay: keep the larger record, and return the record as the group reads it
+    then."""
     kept, stands = merge(record, facts, ask)
     if kept is not record:
         lease = outlives(lease, facts, kept)
@@ -440,7 +441,7 @@ def on_hint(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: f
 
 
 def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
-    """Drop the memory of ballots with the payload: no ACK is exclusive until it is back."""
+    """Drop the remembered ballots together with the payload: without them no ACK can be proved exclusive."""
     return record, unhinted(lease), NO_BALLOTS, None
 
 

@@ -1,8 +1,7 @@
 """Ready and not-ready messages of one group in one partition, by the batches that they are in.
 
 A group has two offers: of messages that may be delivered with any others, and of suspects, which come in lots
-(core/partition/attempts.py, `lot_of`). They are apart so that a search for the one never passes over the other,
-however many there are.
+(core/partition/attempts.py, `lot_of`). They are separate so that a search for one kind never scans the other.
 """
 
 from __future__ import annotations

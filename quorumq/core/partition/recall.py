@@ -142,7 +142,8 @@ class Recall(ClosingComponent):
         ends: dict[tuple[int, str], float] = {}
         spans: dict[tuple[int, str], list[Span]] = {}
         for until, name, span, owner in granted:
-            # The latest end counts for all that end in half of that time or later: a thousand in a row are one run.
+            # Grants are grouped by powers of two of their remaining time and take the latest end of their group, so
+            # that many neighbours are one run.
             key = math.frexp(until - now.mono)[1], name
             ends[key] = max(until, ends.get(key, 0.0))
             found = spans.setdefault(key, [])

@@ -1,4 +1,5 @@
-"""The batches of one partition, by number; those of one message as rows of numbers, and as objects when looked at."""
+"""The batches of one partition, by number; batches of one message are packed into rows of numbers, and unpacked on
+access."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ _new: Any = tuple.__new__
 class StoredBatch:
     """A batch that is on this replica's disk (or about to be).
 
-    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known. Time that was not counted
-    on the way makes it younger, so that nothing is due, or expires, too early. ``key`` is its place among the others,
-    oldest first: when it was made, in milliseconds of our monotonic clock, and its number. No producer's time of day
-    is in it, because a wrong one would keep a message behind all others, or put it before them.
+    ``born`` is when its producer made it, on our monotonic clock, as far as its age is known. Time on the way that
+    was not counted makes it look younger, so nothing is due, or expires, early. ``key`` is its place among the others,
+    oldest first: when it was made, in milliseconds of our monotonic clock, and its number. It contains no producer's
+    time of day, because a wrong clock would reorder messages.
 
     Args:
-        made_ms: for the key, if it is not `born` as it is now. The key never changes, and `born` may, by what peers
-            say of its age.
+        made_ms: creation time for the key, if it differs from `born`. The key is fixed; `born` may change with the
+            reports of peers.
     """
 
     __slots__ = ("_salt", "born", "durable", "header", "key", "number")
@@ -58,8 +59,8 @@ class StoredBatch:
 class StoredBatches(dict[int, StoredBatch]):
     """Batches by number.
 
-    A batch of one message that is packed takes 60 bytes, instead of 600 as objects. Each look makes it anew, so it must
-    not change any more. A dict has the others, which costs nothing more to ask.
+    A batch of one message that is packed takes 60 bytes, instead of 600 as objects. Each access builds it again, so
+    it must not change. A dict has the others at no extra cost.
     """
 
     __slots__ = ("_names", "_numbers", "_packed", "_partition", "_seen", "_used")
@@ -72,7 +73,7 @@ class StoredBatches(dict[int, StoredBatch]):
         self._seen: StoredBatch | None = None  # the packed batch that was looked at last
         self._numbers: dict[ProducerId, int] = {}  # numbers of the producer ids of packed batches
         self._names: dict[int, ProducerId] = {}  # the other way round
-        self._used: dict[int, int] = {}  # how many batches each has
+        self._used: dict[int, int] = {}  # number of packed batches by producer id
 
     def pack(self, *batches: StoredBatch) -> None:
         """Keep batches that are here, and will not change, as rows, if a row can hold all of them."""

@@ -1,4 +1,4 @@
-"""Batches come and go at one replica, and what is available follows: STORE, the journal at start, due, damaged."""
+"""Adds and removes batches at one replica, and updates availability: STORE, the journal at start, due, damaged."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ PASSED_OVER = 0.2
 """Cost of passing over a batch that has its turn another time, in looks."""
 
 _new_facts: Callable[[tuple[Any, ...]], Facts] = partial(tuple.__new__, Facts)
-"""In half the time: one for each message that is published, held or settled."""
+"""Makes a `Facts` in half the time of its constructor: one is made for each message that is published, held or
+settled."""
 
 
 class Views:
@@ -44,9 +45,9 @@ class Views:
     Attributes:
         max_deliveries: the topic's limit of deliveries.
         groups: the views by the group's name, those of dead letters among them.
-        over: views of deleted groups. No client reads them, and they keep holds alone.
+        over: views of deleted groups, which only keep holds.
         to_reclaim: batches with messages that were settled since RECLAIM last looked.
-        unmade: groups that read here, and whose views no step has had time to make yet.
+        unmade: groups of this partition whose views are still to be made.
         doubted: group ("": all) and session whose reclaimed messages may be wanted, and the number to go on from.
     """
 
@@ -71,7 +72,7 @@ class Views:
 
     def begin(self, names: dict[str, None]) -> None:
         """Note groups that read here: their views are made as soon as a step has time for them."""
-        # As one: a topic may get a thousand partitions for a hundred groups.
+        # one merge for all groups: a topic may get a thousand partitions with a hundred groups at once
         self.unmade = {**self.unmade, **names}
         self._make()
 
@@ -86,8 +87,8 @@ class Views:
     def named(self, name: str) -> GroupView:
         """Return the view of group ``name``; made when first named, at the generation that the group's register names.
 
-        Messages found here then have been available ever since, hence the time 0. Of a group that was deleted it is one
-        that only keeps holds.
+        Messages that are stored already count as available since time 0. The view of a deleted group only keeps
+        holds.
         """
         view = self.find(name)
         if view is not None:
@@ -110,7 +111,7 @@ class Views:
         return view
 
     def look(self, name: str) -> GroupView:
-        """Return the view of a group, made up if no client reads it: looking at a group does not create it."""
+        """Return the view of a group, or a temporary one if there is none: reading does not create a group."""
         found = self.find(name)
         if found is not None:
             return found
@@ -202,9 +203,10 @@ class Views:
                     self.batches.want(part)
 
     def want_anew(self, spans: Iterable[Span]) -> None:
-        """Work out again the wanted parts of ``spans``, which were reclaimed before or after their records came.
+        """Compute anew the wanted parts of ``spans``, whether they were reclaimed before or after their records came.
 
-        Only so does it follow from the exchanged state: else replicas that agree in that would differ for ever.
+        Why: the result must depend only on state that replicas exchange. Otherwise replicas with equal state would
+        differ for ever.
         """
         gone = [part for span in spans for part in self.batches.reclaimed.within(span)]
         if not gone:
@@ -217,7 +219,7 @@ class Views:
     # ------------------------------------------------------- what is done bit by bit
 
     def _doubt(self, name: str) -> None:
-        """Have the group, or all if it is "", say again which reclaimed messages it wants."""
+        """Schedule a recheck of the reclaimed messages that a group wants; of all groups if it is ""."""
         if self.batches.reclaimed.runs:
             self.doubted.update(
                 dict.fromkeys([(name, producer_id) for producer_id in self.batches.reclaimed.runs], 0)
@@ -240,9 +242,9 @@ class Views:
             self.node.put_off(self.partition)
 
     def catch_up(self, view: GroupView, now: Now) -> None:
-        """Have a group that is behind look at batches, as many as this step has time for.
+        """Go on with a group's backfill, as far as this step has time. A group that skips its backlog begins after
 
-        One that skips what is here looks at it afterwards.
+        the skip.
         """
         backfill = view.backfill if not view.home.skipping else None
         while backfill is not None:
@@ -286,9 +288,9 @@ class Views:
         return not (self.unmade or self.doubted or looks)
 
     def is_over(self, view: GroupView, section: Span) -> bool:
-        """Return True if one record settles all of a section for the group, and its session has no other state there.
+        """Return True if one record settles the whole section, and the group has no other state of its producer id.
 
-        It is a quick answer; the slow one would say that there is nothing to offer or to keep.
+        It is a shortcut: a full pass would find nothing to offer or to keep.
         """
         producer_id, start, stop = section
         runs = view.home.records.runs.get(producer_id, ())
@@ -308,9 +310,9 @@ class Views:
         )
 
     def begin_behind(self, view: GroupView, span: Span, record: Record, changes: Changes) -> bool:
-        """Settle messages of a session that the group knows nothing about, if it skips what is here; else return False.
+        """Settle messages of an unknown producer id for a group that skips its backlog; return False in other cases.
 
-        It is `fate.on_merge` in a quick case: nothing was offered, and what is here is looked at afterwards.
+        It is a fast path of `fate.on_merge`: nothing was offered yet, and the backlog is examined afterwards.
         """
         home, producer_id = view.home, span.producer_id
         if (
@@ -370,7 +372,8 @@ class Views:
         return _new_facts((*facts, self.max_deliveries)), batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
-        """Send changes of passes over a group to the clients that wait for it; return their records for the journal."""
+        """Carry out the consequences of a pass (wake FETCHes, set timers, queue batches for RECLAIM); return its
+        journal records."""
         for name in changes.gained:
             self.node.newly_ready[(self.partition, name)] = None
         for time, name, part in changes.wakes:
@@ -438,7 +441,8 @@ class Views:
             view.kept.withdraw(batch.key, spans)
 
     def raise_floors(self, spans: list[Span]) -> None:
-        """Raise the minimum ballots of ``spans``, whose payload is back: no forgotten grant is above our clock."""
+        """Raise the minimum ballots of ``spans``, whose payload was stored again, to our clock: no forgotten grant is
+        above it."""
         for view in self.groups.values():
             for span in spans:
                 self.note(view, span, fate.on_return, self.node.clock.value)
@@ -450,7 +454,7 @@ class Views:
                 self.note(view, span, fate.on_reclaim, None)
 
     def note(self, view: GroupView, span: Span, rule: Rule, ask: Any, now: float = 0.0) -> None:
-        """Do the same as `apply` if nothing is available, or that is worked out later, and the journal knows."""
+        """Apply changes that are in the journal already, when availability does not change or is computed later."""
         facts = view.facts(now, closed=span.producer_id in self.batches.closed)
         view.apply(span, rule, ask, facts, Changes())
 

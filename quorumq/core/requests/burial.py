@@ -98,7 +98,7 @@ class Burial(FetchCoordinator):
     ) -> list[Effect]:
         """Give the message back, with the voters' count of its attempts, because they do not call it dead."""
         effects = self._learn(this, span, attempts, now) if attempts != NO_ATTEMPTS else []
-        self.conflict = True  # choosing it again at once would bring it again
+        self.conflict = True  # stop here: the same message would be chosen again
         return effects + context.free(
             [m.Released(this.partition, self.request.group, this.owner, (span,))], now
         )

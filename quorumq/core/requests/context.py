@@ -1,6 +1,6 @@
 """Interface between a coordinator and the node that it runs on.
 
-The consequences of a register are here too: a topic's replicas begin and end with it, and so do its requests.
+It also applies changes of registers: replicas of a topic are created and dropped, and its requests end with it.
 Requests, rounds and replicas of a deleted topic end in the step that learns of the deletion.
 """
 
@@ -102,7 +102,8 @@ class Pending:
         raise NotImplementedError
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """Handle the end of the client. Sent messages may still take effect. Begun work goes on unless this ends it."""
+        """Handle the end of the client. Sent messages may still take effect. Work in progress continues unless a
+        subclass cancels it."""
         return []
 
     @property
@@ -162,7 +163,7 @@ class Context:
         parked: FETCHes that are parked here, by partition and group: keys of those with an idle client, and of others.
         woken: number of requests of each client that went on in this step without a turn of their own.
         announced: parked FETCHes that the peers know of.
-        registrations: groups on their way to be read, by topic and name, with the requests that wait for them.
+        registrations: registrations of groups in progress, by topic and name, with the requests that wait for them.
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: times that answers to HOLD take.

@@ -142,9 +142,9 @@ class FetchCoordinator(GroupReader):
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
         """List the partitions to look at, each with True for suspects: from ``first`` on, for first-timers.
 
-        If the client is idle, suspects that are older than the oldest first-timer come before that, and the others
-        after it. So neither waits for more than messages that are no younger. A client that had a lot of suspects has
-        first-timers next, if there are any: else a crash of many would make all others wait.
+        If the client is idle, partitions with suspects older than the oldest first delivery come first, and other
+        suspects last, so that neither kind is overtaken by younger messages. A client that had a lot of suspects gets
+        first deliveries next, so that a crash of many does not delay all others.
         """
         at = self.first % len(self.partitions) if self.partitions else 0
         turns = [(partition, False) for partition in self.partitions[at:] + self.partitions[:at]]

@@ -84,9 +84,9 @@ class HoldRound(Round):
     def pause(self, abstained: int, rng: random.Random) -> float:
         """Return the seconds to wait after this round was lost, before the next one.
 
-        Coordinators that asked for the same at the same time pause, too. One is ahead of the others if the pauses
-        differ by more than messages take. A member that abstained because of a reserve is ready within one fsync. One
-        that did so twice is in quarantine, for seconds.
+        Competing coordinators pause, too. One gets ahead of the others if the random pauses differ by more than the
+        network delay. A member that abstained while its reserve is raised is ready after one fsync. One that
+        abstained twice in a row is in quarantine for seconds.
 
         Args:
             abstained: rounds in a row that members abstained from, this one included.

@@ -1,8 +1,9 @@
-"""HOLD is piggybacked on STORE: if a client waits here for what is published, the STORE also holds it for that client.
+"""Piggybacked HOLD: if a FETCH is parked here, the STORE of a new message also carries a HOLD for it.
 
 So a message that is published alone is delivered after one round instead of two. The HOLD is one like any other: each
 replica votes on it as on any HOLD, and says so with STORED, behind the fsync (docs/protocol.md, HOLD IS PIGGYBACKED
-ON STORE). Only the choice is made here, before the message is anywhere: of the oldest available ones there is this one.
+ON STORE). Only the choice differs: it is made before the message is stored, so the new message is the one that is
+chosen.
 """
 
 from __future__ import annotations

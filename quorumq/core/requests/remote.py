@@ -1,9 +1,9 @@
-"""FETCH through a node that is not a replica of everything it is asked for.
+"""FETCH through a node that does not replicate every requested partition.
 
 Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
 winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
-one won. The deliveries are the other node's: its incarnation owns the holds, and it looked at record, hold and
-deadline in the step that answered. Here nothing is decided about holds; only sub-fetches are opened, limits divided,
+one won. The other node owns the holds, and has checked record, hold and deadline in the step that answered. This
+module decides nothing about holds; only sub-fetches are opened, limits divided,
 and what cannot be used is given back.
 """
 
@@ -20,13 +20,13 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 GATHER_S = 0.003
-"""Seconds that an answer which is enough waits for other sub-fetches: messages that they have won come along."""
+"""Seconds to wait for the other sub-fetches once enough messages are here, to include what they won."""
 
 SUB_FETCH_MARGIN_S = 1.0
-"""Seconds beyond its park that a sub-fetch may take before its silent node counts as gone."""
+"""Seconds beyond its longest wait after which a sub-fetch to a silent node is given up."""
 
 SUSPECT_SHARE = 0.5
-"""Share of cases in which suspects that come behind first-timers of another node take their place."""
+"""Probability that suspects replace the first deliveries that another node returned before."""
 
 CALLED_OFF_MAX = 1000
 """Cancelled sub-fetches whose late answers are still recognised. Holds that older ones won expire."""
@@ -78,7 +78,7 @@ class SplitCoordinator(GroupReader):
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.problem: m.Failed | None = None
         self.over = False
-        self.crowded = False  # something came that there was no room for
+        self.crowded = False  # a reply exceeded the limit of bytes
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self._open_legs(context, self.partitions, now)
@@ -125,7 +125,7 @@ class SplitCoordinator(GroupReader):
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
-        """Return the node to ask: ourselves if we can, else the replicas in turn, without those that failed us."""
+        """Return the node to ask: this one if it can, else a linked replica that has not failed this request."""
         members = context.catalogue.members_of(partition)
         if context.may_coordinate(partition, now) and context.state.me not in self.asked:
             return context.state.me
@@ -154,7 +154,8 @@ class SplitCoordinator(GroupReader):
         for part in message.slices:
             size = bytes_of(part)
             if self.slices and not (suspects and not alone):
-                # A sub-fetch brings one message, however small its share. To ask again would bring it again.
+                # A sub-fetch returns one message at least, however small its limit of bytes. Another one would return
+                # it again.
                 crowded = self.won_bytes + size > self.request.max_bytes
                 self.crowded = self.crowded or crowded
                 if crowded or alone:
@@ -172,10 +173,9 @@ class SplitCoordinator(GroupReader):
         return effects + self._go_on(context, now)
 
     def _takes_suspects(self, context: Context) -> bool:
-        """Return True if suspects take the place of the first-timers that came before them, or of nothing.
+        """Return True if suspects replace the first deliveries received so far, or if there are none. Ages of several
 
-        Each node knows ages by its own clock, and publish times are by producers' clocks, which may be wrong for long.
-        So chance decides between the two kinds, because then neither waits for ever.
+        nodes cannot be compared, so chance decides, and neither kind starves.
         """
         if not self.slices:
             return True
@@ -202,7 +202,8 @@ class SplitCoordinator(GroupReader):
         return self._answer(context, now)
 
     def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
-        """Drop our own sub-fetch's batches of the topic, forgotten by now; the other nodes hear of it themselves."""
+        """Drop what our own sub-fetch won in the deleted topic: its batches are gone. Other nodes learn of the
+        deletion themselves."""
         effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
         self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
@@ -219,7 +220,7 @@ class SplitCoordinator(GroupReader):
             else context.peers.heard_at.get(sub_fetch.node, 0.0)
         )
         silent = heard_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
-        if now.mono < sub_fetch.until and not silent:  # it is far away, or those that it asks are
+        if now.mono < sub_fetch.until and not silent:  # the node, or a replica that it waits for, is slow
             context.state.at(min(now.mono + SUB_FETCH_MARGIN_S, sub_fetch.until), ("round", number))
             return []
         del self.sub_fetches[number]
