@@ -18,6 +18,7 @@ from sim.clients.client import Client
 from sim.clients.consumer import Consumer
 from sim.clients.guest import guests_of
 from sim.clients.inspector import Inspector
+from sim.clients.labeller import Labeller
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.rival import Rival
@@ -86,12 +87,15 @@ class Cluster:
         self.topics.when_deleted += [operator.on_deleted for operator in self.operators]
         self.topics.when_deleted += [producer.begin_again for producer in self.producers]
         inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
+        named_once = not (options.deletions or options.rivals)  # so that a label is of one topic
+        labellers = [Labeller(around, f"l{i}") for i in range(2 if options.labels and named_once else 0)]
         clients: tuple[Client, ...] = (
             *self.producers,
             *self.consumers,
             *self.guests,
             *self.operators,
             *inspectors,
+            *labellers,
         )
         self.clients = {client.name: client for client in clients}
         self.faults = Faults(self.world, self.hosts, self.clients)

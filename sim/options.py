@@ -80,6 +80,8 @@ class Options:
     # The topic's setting, as it is created; if it is false, a client reads a group that no client creates.
     # It is drawn by what the others are.
     auto_create_groups: bool = field(default=True, repr=False)
+    # True if two clients change and read labels of the topic.
+    labels: bool = field(default=False, repr=False)
     dead_readers: int = 0  # readers of the dead letters of the first group
     operators: int = 1  # number of operators
     deletions: int = 0  # times that the topic is deleted while the run goes on; mostly it is created again

@@ -33,6 +33,9 @@ SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
 """Numbers of nodes and replicas of a seed, with their weights."""
 
 
+LABELS = 1 / 3
+"""Share of the seeds in which labels of the topic are changed and read."""
+
 GUESTS = 0.2
 """Share of the seeds in which groups come with a FETCH."""
 
@@ -117,6 +120,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     options = dataclasses.replace(options, by_id=sometimes(another, 0.2, 0.05, 0.3))
     another.randrange(2)  # draw for an option that is gone: each seed keeps the room that it had
     room = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
+    options = dataclasses.replace(options, labels=another.random() < LABELS)
     if room:  # and then requests with more than that
         many = {
             "batch_messages": max(16, options.batch_messages),

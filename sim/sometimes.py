@@ -58,6 +58,8 @@ SOMETIMES: tuple[str, ...] = (
     "a producer id was closed",
     "a producer heard that its session is closed",
     "two changes of a topic at once",
+    "labels were changed",
+    "labels were read",
     "a change of a topic was confirmed",
     "partitions were added",
     "a partition that was added was published to",

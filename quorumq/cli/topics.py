@@ -22,6 +22,7 @@ from quorumq.cli.common import (
 )
 from quorumq.core.cluster.topics import ON_EXPIRY
 from quorumq.core.values import limits
+from quorumq.core.values.errors import UsageError
 from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
@@ -140,6 +141,37 @@ async def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool)
         for name in names:
             topic = await client.delete_topic(name)
             tell(f"{name}: deleted", {"topic": name, "id": topic.id.hex(), "deleted": True}, as_json)
+
+
+@topics.command()
+@click.argument("name")
+@click.argument("texts", nargs=-1, metavar="[LABEL=TEXT]...")
+@click.option("--remove", multiple=True, metavar="LABEL", help="Remove a label. May be given several times.")
+@cluster_options
+async def label(
+    name: str, texts: tuple[str, ...], remove: tuple[str, ...], where: Where, as_json: bool
+) -> None:
+    """Show the labels of a topic, after changing those that are given.
+
+    Labels are small texts for people and programs, at most 64 of 1 KiB; nodes do not read them. Of two who change one
+    label, the last one wins. `quorumq topics label jobs owner=billing --remove team`
+    """
+    changes: dict[str, str | None] = dict.fromkeys(remove)
+    for given in texts:
+        key, equals, text = given.partition("=")
+        if not equals:
+            raise UsageError(f"{given!r} is no label: give LABEL=TEXT, or --remove LABEL")
+        if key in changes:
+            raise UsageError(f"label {key!r} is given twice")
+        changes[key] = text
+    async with cluster(where) as client:
+        labels = await (client.set_labels(name, changes) if changes else client.labels(name))
+    if as_json:
+        print_json({"topic": name, "labels": labels})
+    elif labels:
+        print_table(("label", "text"), list(labels.items()))
+    else:
+        say(f"{name} has no labels", err=True)
 
 
 def show(topic: Topic, as_json: bool) -> None:

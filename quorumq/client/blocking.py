@@ -296,6 +296,8 @@ class Client(Counterpart[waiting.Client]):
     alter_topic = _blocking(waiting.Client.alter_topic)
     delete_topic = _blocking(waiting.Client.delete_topic)
     topic = _blocking(waiting.Client.topic)
+    labels = _blocking(waiting.Client.labels)
+    set_labels = _blocking(waiting.Client.set_labels)
     create_group = _blocking(waiting.Client.create_group)
     rewind = _blocking(waiting.Client.rewind)
     delete_group = _blocking(waiting.Client.delete_group)

@@ -197,6 +197,10 @@ KINDS: Final[dict[str, KindOf]] = {
     "set_topic": _kind("client", "topic op outcome", "settings defaults via detail", _CALL,
         "CREATE or ALTER of a topic. `settings`, in the `invoke`, are those that the request names, `defaults` "
         "what it leaves to the node."),
+    "set_labels": _kind("client", "topic op outcome", "settings via detail", _CALL,
+        "Labels of a topic are changed. `settings`, in the `invoke`, has the new text of each, null to remove it."),
+    "labels": _kind("client", "topic op outcome", "settings via detail", _CALL,
+        "Labels of a topic are read. With `ok`, `settings` has the text of each."),
     "delete_topic": _kind("client", "topic op outcome", "via detail", _CALL,
         "DELETE of a topic, for good. What is created later under its name is another topic."),
     "topic": _kind("node", "topic settings", "detail", "",

@@ -18,6 +18,7 @@ from quorumq.core.values.errors import Code
 WHAT: Final[dict[type, str]] = {
     m.CreateTopic: "topic created",
     m.AlterTopic: "topic altered",
+    m.LabelsRequest: "labels changed",
     m.DeleteTopic: "topic deleted",
     m.SetGroup: "group created",
     m.DeleteGroup: "group deleted",
@@ -83,17 +84,19 @@ class Changes:
 
     def refused(self, request: Any, who: Caller, code: str) -> None:
         """Note that a request was refused before it reached the core."""
-        if type(request) in WHAT:
+        if type(request) in WHAT and not (isinstance(request, m.LabelsRequest) and not request.changes):
             self._log.warning(
                 "change_refused", **facts_of(request, who.name), outcome=code, limited_by=who.whose
             )
 
 
 def is_there(request: Any, catalogue: Catalogue) -> bool:
-    """Return True if a request makes what is there: clients that publish or consume may ask for that repeatedly."""
+    """Return True if a request changes nothing: it reads, or makes what is there, as clients may ask repeatedly."""
     match request:
         case m.CreateTopic():
             return catalogue.topic_named(request.name) is not None
+        case m.LabelsRequest():
+            return not request.changes
         case m.SetGroup():
             topic = catalogue.topic_named(request.topic)
             return not request.rewind and topic is not None and catalogue.reads(topic.id, request.group)

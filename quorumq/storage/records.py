@@ -152,6 +152,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.PeerPosition: 41,
     core.ClusterMade: 42,
     core.Placed: 43,
+    core.LabelsPut: 36,
     core.Reclaimed: 30,
     core.SessionsPromised: 31,
     core.SessionsClosed: 32,

@@ -16,6 +16,7 @@ from quorumq.core.values.limits import (
     DIGEST_BYTES,
     DIGEST_DIGITS,
     DIGESTS_MAX,
+    LABEL_NAMES_MAX,
     LETTER_TEXT_MAX,
     NAME_BYTES_MAX,
     NUMBERS_END,
@@ -56,6 +57,8 @@ _SENTENCES: Final = frozenset({("TrustLost", "reason")})
 
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Store", "more"): STORE_BATCHES_MAX,
+    ("LabelsRequest", "changes"): LABEL_NAMES_MAX,
+    ("Labels", "labels"): 4 * LABEL_NAMES_MAX,
     ("Topic", "replicas"): PARTITIONS_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
@@ -70,6 +73,11 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "id"): batches.TOPIC_ID_BYTES,
     ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
+    ("Labels", "topic"): batches.TOPIC_ID_BYTES,
+    ("LabelsReply", "topic"): batches.TOPIC_ID_BYTES,
+    ("LabelsDigest", "topic"): batches.TOPIC_ID_BYTES,
+    ("LabelsDigest", "digest"): DIGEST_BYTES,
+    ("SyncLabels", "digest"): DIGEST_BYTES,
     ("Digest", "digest"): DIGEST_BYTES,
 }
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {

@@ -37,6 +37,7 @@ TYPES: Final[Mapping[int, type]] = {
     37: m.SyncListed, 38: m.SyncRegisters,
     40: m.HoldsRequest, 41: m.HoldsReply, 42: m.ResyncRequest, 43: m.ResyncReply,
     44: m.Prepare, 45: m.Accept, 46: m.ProposalReply,
+    47: m.PutLabels, 48: m.PutLabelsReply, 49: m.SyncLabels, 39: m.LabelsListed,
     50: m.Survey, 51: m.SurveyReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest, 55: m.CloseReply,
     56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,
     # client to node and back
@@ -49,6 +50,7 @@ TYPES: Final[Mapping[int, type]] = {
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup, 97: m.DeleteGroupReply,
     98: m.CloseSession, 99: m.CloseSessionReply, 100: m.ShowRequest, 101: m.ShowReply,
     102: m.DescribeGroup, 103: m.DescribeGroupReply,
+    106: m.LabelsRequest, 107: m.LabelsReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

@@ -19,6 +19,7 @@ from sim.checkers.exclusive import Exclusive
 from sim.checkers.failed import FailedIsNo
 from sim.checkers.final import FinalAfterAck
 from sim.checkers.groups import GroupsAsAsked
+from sim.checkers.labels import LabelsAsWritten
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
 from sim.checkers.settings import SettingsAsWritten
@@ -35,6 +36,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     DeadLettersConserved,
     GroupsAsAsked,
     GroupsAskedFor,
+    LabelsAsWritten,
     CreationsStand,
     FailedIsNo,
     Live,

@@ -19,6 +19,7 @@ from sim.rules import (
     decisions,
     groups,
     holds,
+    labels,
     messages,
     piggyback,
     recovery,
@@ -39,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     *decisions.RULES,
     *topics.RULES,
     *messages.RULES,
+    *labels.RULES,
 )
 
 EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)

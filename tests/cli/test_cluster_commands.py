@@ -258,6 +258,17 @@ def test_settings_change_one_by_one(shell: Shell) -> None:
     assert "no topic 'untuned'" in shell("topics set untuned --ttl 1", code=66).err
 
 
+def test_labels_are_shown_after_they_are_changed(shell: Shell) -> None:
+    shell("topics create labelled")
+    assert "no labels" in shell("topics label labelled").err
+    (now,) = shell("topics label labelled owner=billing empty= --json").lines()
+    assert now == {"topic": "labelled", "labels": {"empty": "", "owner": "billing"}}
+    assert "billing" in shell("topics label labelled --remove empty").out
+    assert "empty" not in shell("topics label labelled").out
+    assert "'owner' is no label" in shell("topics label labelled owner", code=64).err
+    assert "given twice" in shell("topics label labelled a=b --remove a", code=64).err
+
+
 def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
     shell("topics create brief --rf 3")
     shell("publish brief one two")

@@ -149,6 +149,16 @@ class Story:
         self.add("client:op", "delete_topic", topic="t", op=20, outcome="invoke")
         return self.add("client:op", "delete_topic", topic="t", op=20, outcome=outcome)
 
+    def set_labels(self, outcome: str, op: int, sent: float, done: float, **labels: object) -> Story:
+        base: dict[str, object] = {"topic": "t", "op": op}
+        self.add("client:l", "set_labels", sent, outcome="invoke", settings=labels, **base)
+        return self.add("client:l", "set_labels", done, outcome=outcome, **base)
+
+    def labels(self, op: int, sent: float, done: float, **labels: object) -> Story:
+        base: dict[str, object] = {"topic": "t", "op": op}
+        self.add("client:l", "labels", sent, outcome="invoke", **base)
+        return self.add("client:l", "labels", done, outcome="ok", settings=labels, **base)
+
     def registers(self, **settings: object) -> Story:
         """Add the final registers of nodes a and b for the topic."""
         for node in "ab":
@@ -1128,3 +1138,35 @@ def test_a_retry_has_the_numbers_of_the_first_try() -> None:
     assert tried(0, 1).broken() == []
     assert tried(1, 1).broken() == ["no thin air"]
     assert tried(1, 2).broken() == [], "what it retries is not there"
+
+
+def test_a_read_of_labels_shows_the_last_confirmed_change() -> None:
+    def broken(story: Story) -> list[str]:
+        return [
+            violation.text
+            for violation in check_history(story.rows)
+            if violation.promise == "labels as written"
+        ]
+
+    def story() -> Story:
+        return (
+            Story()
+            .add("sim", "settings", 0.0, history=1, settings={})
+            .set_labels("ok", 1, 1.0, 2.0, owner="a")
+        )
+
+    assert not broken(story().labels(2, 3.0, 4.0, owner="a"))
+    assert not broken(story().set_labels("unknown", 2, 3.0, 4.0, owner="b").labels(3, 5.0, 6.0, owner="a"))
+    assert not broken(story().set_labels("ok", 2, 3.0, 5.0, owner="b").labels(3, 4.0, 4.5, owner="a"))
+    assert "written again" in broken(story().labels(2, 3.0, 4.0))[0]
+    assert (
+        "written again"
+        in broken(story().set_labels("ok", 2, 3.0, 4.0, owner="b").labels(3, 5.0, 6.0, owner="a"))[0]
+    )
+    assert "nobody wrote it" in broken(story().labels(2, 3.0, 4.0, owner="a", team="x"))[0]
+    assert (
+        "nobody had written"
+        in broken(story().set_labels("fail", 2, 3.0, 3.5, owner="b").labels(3, 4.0, 5.0, owner="b"))[0]
+    )
+    older = story().set_labels("unknown", 2, 3.0, 4.0, owner="b").labels(3, 5.0, 6.0, owner="b")
+    assert "written again" in broken(older.labels(4, 7.0, 8.0, owner="a"))[0]

@@ -48,6 +48,8 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "CreateTopic, implicit": (m.CreateTopic("orders", implicit=True), ("publish",)),
     "CreateTopic": (m.CreateTopic("orders"), ("admin",)),
     "AlterTopic": (m.AlterTopic("orders"), ("admin",)),
+    "LabelsRequest, read": (m.LabelsRequest("orders"), RIGHTS),
+    "LabelsRequest": (m.LabelsRequest("orders", (m.LabelChange("owner", "x"),)), ("admin",)),
     "DeleteTopic": (m.DeleteTopic("orders", ORDERS), ("admin",)),
     "Metadata": (m.Metadata(), RIGHTS),
     "Fetch": (fetch("g", "orders"), ("consume",)),

@@ -30,7 +30,7 @@ from quorumq.core.values.types import (
     Stamp,
 )
 from quorumq.wire.batch import Message, build_batch, encode_header
-from quorumq.wire.bounds import int_range
+from quorumq.wire.bounds import BYTES_EXACT, int_range
 from quorumq.wire.receipts import signature
 from quorumq.wire.values import SignedNamed, WireDelivery, WireSlice
 
@@ -143,9 +143,7 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
     if hint is str:
         return node_ids if field in ("node", "replicas") else names
     if hint is bytes:
-        exact = (owner, field) in (
-            ("Topic", "id"), ("Group", "topic"), ("PartitionId", "topic"), ("DeleteTopic", "id"), ("Digest", "digest"),
-        )  # fmt: skip
+        exact = (owner, field) in BYTES_EXACT
         if (owner, field) == ("Instance", "topic"):
             return st.sampled_from((b"", b"topic-id-16bytes"))
         return st.binary(min_size=16 if exact else 0, max_size=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from quorumq.client.base.context import Calls
 from quorumq.client.base.times import Duration, number_of
 from quorumq.client.transport.nodes import left_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import Conflict, NotFound
+from quorumq.core.values.errors import Conflict, NotFound, UsageError
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import STAMP_ZERO, Topic
 
@@ -159,6 +159,47 @@ class TopicCalls(Calls):
         if self.context.history is not None:
             self.context.history.learn(topic, deleted=True)
         return topic
+
+    async def labels(self, topic: str, *, timeout: float | None = None) -> dict[str, str]:
+        """Return the labels of a topic by name: small texts for programs and people, which nodes do not read.
+
+        Every change that returned before this call is in it, through whichever node it was made.
+
+        Raises:
+            NotFound: no such topic.
+            TooFewReplicas: too few nodes answered.
+        """
+        reply = await self.context.ask(
+            m.LabelsRequest(topic), f"read labels of {topic!r}", timeout, writes=False
+        )
+        return {name: text for name, text in reply.labels if text is not None}
+
+    async def set_labels(
+        self, topic: str, labels: Mapping[str, str | None], *, timeout: float | None = None
+    ) -> dict[str, str]:
+        """Change the given labels of a topic; others stay. Of two that change one label, the last one wins.
+
+        Args:
+            topic: its name.
+            labels: texts by name, of at most 1 KiB each; None removes one. A topic has at most 64 labels, and 256
+                names in its life; those of a cluster have at most 16 MiB.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            all labels of the topic, as a majority of the nodes had them.
+
+        Raises:
+            NotFound: no such topic.
+            TooLarge: a limit of the topic or the cluster; names it. Nothing was changed.
+            UsageError: a name or text that cannot be, or no labels.
+            TooFewReplicas, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        changes = tuple(m.LabelChange(name, text) for name, text in labels.items())
+        if not changes:
+            raise UsageError("no label is given: `labels` reads them")
+        request = m.LabelsRequest(topic, changes)
+        reply = await self.context.ask(request, f"change labels of {topic!r}", timeout, writes=True)
+        return {name: text for name, text in reply.labels if text is not None}
 
     async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
         """Return the topic of that name: its id, replicas and settings.

@@ -31,6 +31,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.CreateTopic: m.CreateTopicReply,
     m.AlterTopic: m.AlterTopicReply,
     m.DeleteTopic: m.DeleteTopicReply,
+    m.LabelsRequest: m.LabelsReply,
     m.Metadata: m.MetadataReply,
     m.Publish: m.PublishReply,
     m.Fetch: m.FetchReply,

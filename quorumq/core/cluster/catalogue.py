@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
+from quorumq.core.cluster.labels import LabelTable
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed
@@ -58,6 +59,7 @@ class Catalogue:
         names: id of the newest topic of each name, deleted or not.
         decisions: decisions without a known outcome, by instance.
         groups: registers by (topic id, name), deleted ones included.
+        labels: labels of topics.
         settled_groups: groups known to be at a majority of a partition's replicas.
         replaced: ids of deleted topics with a newer one of their name, the oldest first; a limited number.
         sums: digests of `registers` and `all_groups`.
@@ -70,6 +72,7 @@ class Catalogue:
         "_used",
         "decisions",
         "groups",
+        "labels",
         "me",
         "names",
         "replaced",
@@ -86,6 +89,7 @@ class Catalogue:
         self.replaced: dict[bytes, None] = {}
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: dict[tuple[bytes, str], Group] = {}
+        self.labels = LabelTable()
         self.settled_groups: dict[tuple[PartitionId, str], None] = {}
         self._used: NamesUsed | None = None  # as counted since the last change
 
@@ -366,6 +370,10 @@ class Catalogue:
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"
+        for topic in self.labels.topics:
+            assert topic in self.topics, f"labels of the unknown topic {topic.hex()}"
+            assert not self.topics[topic].deleted, f"labels of {topic.hex()} outlived their topic"
+        self.labels.check()
         for instance, decision in self.decisions.items():
             assert self.outcome_of(instance) is None, f"{instance} is decided"
             assert decision.promised >= decision.ballot, f"{instance}: accepted below what was promised"

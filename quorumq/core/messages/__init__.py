@@ -21,6 +21,7 @@ PeerMessage = Union[
     Merge, MergeReply, PutTopic, PutGroup, PutReply, Prepare, Accept, ProposalReply,
     PeekRequest, PeekReply, Survey, SurveyReply,
     Heartbeat, SyncOffer, SyncListed, SyncState, SyncPull, SyncRegisters, SyncTopics, GroupsRequest, GroupsReply,
+    PutLabels, PutLabelsReply, SyncLabels, LabelsListed,
     RegistersRequest, RegistersReply, CloseRequest, CloseReply,
     RemoteFetch, RemoteFetchReply, RemoteGone,
     HoldsRequest, HoldsReply, ResyncRequest, ResyncReply, SurvivorsRequest, SurvivorsReply,
@@ -29,7 +30,7 @@ PeerMessage = Union[
 QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseRequest]
 QuorumReply = Union[
     StoreReply, HoldReply, ExtendReply, AckReply, RejectReply, MergeReply, SurveyReply, CloseReply, PutReply, PeekReply,
-    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply,
+    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply, PutLabelsReply,
 ]  # fmt: skip
 
 QUORUM_REQUESTS = get_args(QuorumRequest)
@@ -50,12 +51,12 @@ class Envelope(NamedTuple):
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
     RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest, BrowseRequest,
-    ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest,
+    ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest,
 ]  # fmt: skip
 
 ClientReply = Union[
     Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, DeleteTopicReply,
     MetadataReply, PublishReply, FetchReply,
     SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
-    DescribeGroupReply, DeclareSurvivorsReply, StatusReply, Failed,
+    DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, Failed,
 ]  # fmt: skip

@@ -99,6 +99,27 @@ class DeleteTopicReply(NamedTuple):
     topic: Topic
 
 
+class LabelChange(NamedTuple):
+    """A label by name. None as ``text`` removes it."""
+
+    name: str
+    text: str | None
+
+
+class LabelsRequest(NamedTuple):
+    """Ask for the labels of a topic; and change these first. Labels that are not named stay."""
+
+    topic: str
+    changes: tuple[LabelChange, ...] = ()
+
+
+class LabelsReply(NamedTuple):
+    """The answer to LabelsRequest: all labels of the topic with this id, as a majority of the nodes has them."""
+
+    topic: bytes
+    labels: tuple[LabelChange, ...]
+
+
 class Metadata(NamedTuple):
     """Ask for nodes, limits, and topics by name (none named: all)."""
 

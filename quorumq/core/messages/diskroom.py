@@ -43,6 +43,7 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     r.TopicPut: Capacity.NONE,
     r.DecisionPut: Capacity.NONE,
     r.GroupPut: Capacity.NONE,
+    r.LabelsPut: Capacity.NONE,
     # These make room.
     r.Reclaimed: Capacity.NONE,
     r.SessionsPromised: Capacity.NONE,

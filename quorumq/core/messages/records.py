@@ -14,6 +14,7 @@ from quorumq.core.values.types import (
     Decision,
     Group,
     Incarnation,
+    Labels,
     Machines,
     NodeId,
     Owner,
@@ -119,6 +120,12 @@ class GroupPut(NamedTuple):
     """A group's register as merged."""
 
     group: Group
+
+
+class LabelsPut(NamedTuple):
+    """Labels of a topic that changed, as merged."""
+
+    labels: Labels
 
 
 class BatchStored(NamedTuple):
@@ -245,5 +252,5 @@ class CleanStopped(NamedTuple):
 JournalRecord = Union[
     DirectoryMade, ClusterMade, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
     DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, SessionsPromised,
-    SessionsClosed, CleanStopped,
+    SessionsClosed, CleanStopped, LabelsPut,
 ]  # fmt: skip

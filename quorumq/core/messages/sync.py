@@ -9,6 +9,8 @@ from quorumq.core.values.types import (
     Decision,
     Group,
     Incarnation,
+    Label,
+    Labels,
     NodeId,
     Owner,
     PartitionId,
@@ -215,6 +217,44 @@ class SyncTopics(NamedTuple):
     groups: tuple[Group, ...]
 
 
+class PutLabels(NamedTuple):
+    """Merge labels of a topic, to be kept, or as news (round 0). Without labels it only asks for the receiver's."""
+
+    round: int
+    labels: Labels
+
+
+class PutLabelsReply(NamedTuple):
+    """Answers PutLabels: the receiver's labels of those names, or all of the topic's if none were named.
+
+    ``error`` is "", "unknown-topic", or "not-found" if the topic was deleted: no vote.
+    """
+
+    round: int
+    error: str
+    labels: tuple[Label, ...]
+    known: tuple[Incarnation, ...]  # starts of the node list, in its order
+
+
+class SyncLabels(NamedTuple):
+    """Anti-entropy of labels: a digest of all that the sender has. The receiver lists its own if it has others."""
+
+    digest: bytes
+
+
+class LabelsDigest(NamedTuple):
+    """A digest of the labels of one topic."""
+
+    topic: bytes
+    digest: bytes
+
+
+class LabelsListed(NamedTuple):
+    """Answers SyncLabels: digests of the sender's labels, by topic. The receiver sends what differs."""
+
+    topics: tuple[LabelsDigest, ...]
+
+
 class ResyncRequest(NamedTuple):
     """A node that is not trusted asks for the receiver's state of a partition, from place ``start`` on.
 
@@ -237,6 +277,7 @@ class ResyncReply(NamedTuple):
     registers: SyncTopics
     state: SyncState | None
     decisions: tuple[Decision, ...] = ()  # with the registers: instances undecided at the sender
+    labels: tuple[Labels, ...] = ()  # with the registers, behind those of topics
 
 
 class SurvivorsRequest(NamedTuple):

@@ -66,6 +66,7 @@ from quorumq.core.recovery.trust import (
 )
 from quorumq.core.requests.context import Context, Costly, forget
 from quorumq.core.requests.finding import tell_registers
+from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
@@ -477,6 +478,12 @@ class NodeCore:
                 return vote(context, sender, message, now)
             case m.Prepare() | m.Accept():
                 return [Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))]
+            case m.PutLabels() if self.state.trusted or not message.round:
+                return put_labels(context, sender, message)
+            case m.SyncLabels():
+                return compare_labels(context, sender, message)
+            case m.LabelsListed():
+                return send_differing(context, sender, message)
             case m.PutGroup():
                 return context.put_group(sender, message, now)
             case m.PeekRequest() if message.partition not in self.replicas:
@@ -533,7 +540,7 @@ class NodeCore:
         elif kind is m.HoldReply:
             if sender != self.state.me:
                 context.note_answered(message.round, now)
-        elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply):
+        elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply | m.PutLabelsReply):
             self.state.learn_vector(self.config.nodes, message.known)
             if (
                 isinstance(message, m.PutReply)

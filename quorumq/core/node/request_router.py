@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.labels import check_changes
 from quorumq.core.cluster.topics import check_alteration, check_topic_request, is_pattern
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
@@ -22,6 +23,7 @@ from quorumq.core.requests.creation import CreateTopicCoordinator
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
+from quorumq.core.requests.labels import LabelsCoordinator
 from quorumq.core.requests.peek import PeekCoordinator
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
@@ -235,6 +237,16 @@ class RequestRouter:
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
         )
         return no_capacity or AlterTopicCoordinator(key, request, topic)
+
+    def _labels(self, key: int, request: m.LabelsRequest) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        problem = check_changes(request.changes)
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        full = self.context.state.no_capacity(Kind.OPEN) if request.changes else ""
+        return m.Failed(Code.STORAGE_FULL, full) if full else LabelsCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
         topic = self.context.catalogue.topics.get(request.id)
@@ -479,6 +491,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
     m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
+    m.LabelsRequest: lambda router, key, request, now: router._labels(key, request),
     m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),
     m.Fetch: lambda router, key, request, now: router._fetch(key, request, now),
     m.AckRequest: lambda router, key, request, now: AckCoordinator(key, request),

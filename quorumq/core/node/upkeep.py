@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from quorumq.core.messages import Heartbeat, SyncListed, SyncOffer, SyncRegisters
+from quorumq.core.messages import Heartbeat, SyncLabels, SyncListed, SyncOffer, SyncRegisters
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.resync import in_chunks
@@ -48,14 +48,20 @@ class Upkeep:
 
     def greet(self, peer: NodeId, now: Now) -> list[Effect]:
         """Offer our digests: a link is up."""
-        return [self._offer_registers(peer), *self.offer(peer, now)]
+        return self._offer_registers(peer) + self.offer(peer, now)
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
         """Offer our digests, and ask for messages that have been missing here for long."""
-        return [self._offer_registers(peer), *self.offer(peer, now, absent=True)]
+        return self._offer_registers(peer) + self.offer(peer, now, absent=True)
 
-    def _offer_registers(self, peer: NodeId) -> Effect:
-        return Send(peer, SyncRegisters(self.context.catalogue.sums.root()))
+    def _offer_registers(self, peer: NodeId) -> list[Effect]:
+        """Return the sum of our registers, and a digest of the labels if there are any."""
+        catalogue = self.context.catalogue
+        labels = catalogue.labels.digest()
+        return [
+            Send(peer, SyncRegisters(catalogue.sums.root())),
+            *([Send(peer, SyncLabels(labels))] if labels else []),
+        ]
 
     def on_registers_compared(self, sender: NodeId, message: SyncRegisters) -> list[Effect]:
         """Compare sums of registers: one for all is answered with those of our buckets, and these with registers."""

@@ -17,6 +17,7 @@ from quorumq.core.messages.records import (
     DirectoryMade,
     GroupPut,
     JournalRecord,
+    LabelsPut,
     MemoryAtStop,
     PeerPosition,
     PeerSeen,
@@ -122,6 +123,8 @@ class Replay:
                 self.decisions.append(decision)
             case GroupPut(group):
                 self.groups.append(group)
+            case LabelsPut(labels):
+                self.catalogue.labels.take(labels)
             case CleanStopped():
                 self.stop = record
             case _:
@@ -163,6 +166,9 @@ class Replay:
             state.learn(node, seen[-1].incarnation)
         for group in self.groups:
             self.catalogue.take_group(group)
+        for topic in list(self.catalogue.labels.topics):
+            if topic not in self.catalogue.topics or self.catalogue.is_deleted(topic):
+                self.catalogue.labels.forget(topic)
         for decision in self.decisions:
             self.catalogue.take_decision(decision)
         return state
@@ -292,6 +298,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
     records += [TopicPut(topic) for topic in catalogue.registers()]
     records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
     records += map(GroupPut, catalogue.all_groups())
+    records += map(LabelsPut, catalogue.labels.registers())
     for partition in sorted(context.replicas):
         records += context.replicas[partition].recall.snapshot(now)
     return records

@@ -14,12 +14,13 @@ come, since merging never harms. Payload is not part of it: once the node is tru
 from __future__ import annotations
 
 from quorumq.core.cluster.rounds import majority_of
-from quorumq.core.messages import ResyncReply, ResyncRequest, SyncState, SyncTopics
+from quorumq.core.messages import PutLabels, ResyncReply, ResyncRequest, SyncState, SyncTopics
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.labels import put_labels
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.limits import GROUPS_PER_CHUNK, STARTS_FAR
-from quorumq.core.values.types import Decision, Group, NodeId, Now, PartitionId, Topic
+from quorumq.core.values.types import Decision, Group, Labels, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
@@ -27,6 +28,9 @@ PRODUCER_IDS_MAX = 2048
 """Producer ids of one answer, about; each counts once for each group."""
 
 REGISTERS_PER_CHUNK = 50
+
+LABELS_PER_CHUNK = 10
+"""Topics whose labels are in one answer: a megabyte at most."""
 
 Part = tuple[NodeId, PartitionId | None]
 """One peer's part of a resync: its registers (None), or what it has of one partition."""
@@ -118,6 +122,8 @@ class Resync:
         topics, groups = message.registers
         effects += context.take_in_registers(sender, topics, groups, now)
         effects += context.take_in_decisions(message.decisions)
+        for labels in message.labels:
+            effects += put_labels(context, sender, PutLabels(0, labels))
         replica = context.replicas.get(message.partition) if message.partition is not None else None
         if replica is not None and message.state is not None:
             effects += replica.on_sync_state(sender, message.state, now, pull=False)
@@ -153,20 +159,22 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         return []
     catalogue = context.catalogue
     nothing = SyncTopics((), ())
-    answers: list[tuple[SyncTopics, SyncState | None, tuple[Decision, ...]]] = []
+    answers: list[tuple[SyncTopics, SyncState | None, tuple[Decision, ...], tuple[Labels, ...]]] = []
     following = 0
     if message.partition is None:
         topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
-        answers += [(chunk, None, ()) for chunk in in_chunks(topics, catalogue.all_groups())]
+        answers += [(chunk, None, (), ()) for chunk in in_chunks(topics, catalogue.all_groups())]
         decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
-        answers += [(nothing, None, chunk) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
+        answers += [(nothing, None, chunk, ()) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
+        labels = chunks_of(catalogue.labels.registers(), LABELS_PER_CHUNK)
+        answers += [(nothing, None, (), chunk) for chunk in labels]
     elif (replica := context.replicas.get(message.partition)) is not None:
         if not replica.sync.renew():
             context.state.compare_later(message.partition)
             return []  # it asks again
         states, following = replica.sync.everything(message.start, PRODUCER_IDS_MAX, replica.topic.epoch, now)
-        answers += [(nothing, state, ()) for state in states]
-    answers = answers or [(nothing, None, ())]
+        answers += [(nothing, state, (), ()) for state in states]
+    answers = answers or [(nothing, None, (), ())]
     return [
         Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
         for at, answer in enumerate(answers)

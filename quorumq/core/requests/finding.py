@@ -56,6 +56,8 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         case m.PurgeRequest() | m.BrowseRequest() | m.RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
             highest = request.partition
+        case m.LabelsRequest():
+            names = (request.topic,)
         case m.SetGroup() | m.DeleteGroup():
             names = (request.topic,)
             group = request.group if isinstance(request, m.DeleteGroup) or request.rewind else ""

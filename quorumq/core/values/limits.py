@@ -158,6 +158,15 @@ PRODUCER_IDS_PER_TOPIC_MAX = 1_000_000
 FETCH_PARTITIONS_MAX = PARTITIONS_MAX
 """Partitions that one FETCH looks at. A pattern may match more: each FETCH takes the next ones."""
 
+LABELS_MAX = 64
+"""Labels of a topic."""
+LABEL_NAMES_MAX = 256
+"""Names of a topic's labels, those of removed ones included: a name is kept as long as the topic."""
+LABEL_BYTES_MAX = 1 * KIB
+"""One label, in UTF-8."""
+LABELS_IN_ALL_BYTES_MAX = 16 * MIB
+"""Names and texts of all labels of a cluster, in UTF-8. The node that changes some checks this, as with topics."""
+
 TOPIC_TIME_MAX_S = 10 * 366 * 86400.0
 """A topic's retention and TTL."""
 DELAY_MAX_S = 366 * 86400.0

@@ -281,6 +281,21 @@ class Group(NamedTuple):
         return 0 < self.generation == self.buried
 
 
+class Label(NamedTuple):
+    """One label of a topic: a text that belongs to its last writer; None if that one removed it."""
+
+    name: str
+    text: str | None
+    stamp: Stamp
+
+
+class Labels(NamedTuple):
+    """Labels of one topic by name, each with its own stamp."""
+
+    topic: bytes
+    labels: tuple[Label, ...]
+
+
 def merge_groups(ours: Group, theirs: Group) -> Group:
     """Merge two registers of one group: the later change stands.
 

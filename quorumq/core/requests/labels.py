@@ -1,0 +1,148 @@
+"""Reading and changing the labels of a topic: registers with many writers, read and written at a majority of the nodes.
+
+A change reads a majority first, and is stamped above what it read. A read whose answers differ writes the newest labels
+to a majority before it answers, so that no later read finds older ones (docs/protocol.md, LABELS).
+"""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.labels import merge_labels, size_of, why_no_room
+from quorumq.core.messages.effects import Effect, Persist, Send
+from quorumq.core.messages.records import LabelsPut
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Incarnation, Label, Labels, NodeId, Now, PartitionId, Topic
+
+# ------------------------------------------------------------------------------- a node's part
+
+
+def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[Effect]:
+    """Merge labels, durably, and answer with ours: of the names that came, or all if none came."""
+    number, labels = message
+    catalogue = context.catalogue
+    topic = catalogue.topics.get(labels.topic)
+    known = context.state.vector(context.config.nodes)
+    if topic is None or topic.deleted:
+        if not number:
+            return []  # anti-entropy comes again
+        code = Code.UNKNOWN_TOPIC if topic is None else Code.NOT_FOUND
+        told = [Send(sender, m.PutTopic(0, topic))] if topic is not None else []
+        return [*told, Send(sender, m.PutLabelsReply(number, code, (), known))]
+    changed = catalogue.labels.take(labels)
+    for label in changed:
+        context.state.clock.merge(label.stamp.time)
+    records = (LabelsPut(Labels(labels.topic, changed)),) if changed else ()
+    if not number:
+        return [Persist(records)] if records else []
+    names = dict.fromkeys(label.name for label in labels.labels)
+    ours = catalogue.labels.of(labels.topic)
+    shown = tuple(label for label in ours if not names or label.name in names)
+    return [Persist(records, (Send(sender, m.PutLabelsReply(number, "", shown, known)),))]
+
+
+def compare_labels(context: Context, sender: NodeId, message: m.SyncLabels) -> list[Effect]:
+    """Answer another digest of all labels with ours of each topic: the sender sends what differs."""
+    table = context.catalogue.labels
+    return [] if message.digest == table.digest() else [Send(sender, m.LabelsListed(table.digests()))]
+
+
+def send_differing(context: Context, sender: NodeId, message: m.LabelsListed) -> list[Effect]:
+    """Send the labels of topics whose digests differ from ours."""
+    return [
+        Send(sender, m.PutLabels(0, labels)) for labels in context.catalogue.labels.differing(message.topics)
+    ]
+
+
+# ------------------------------------------------------------------------------- a client's request
+
+
+class LabelsCoordinator(Coordinator):
+    """One request for the labels of a topic: reads them, and changes those that it names.
+
+    Attributes:
+        merged: labels of all answers to the read.
+        written: labels that the second round writes; None while it reads.
+    """
+
+    __slots__ = ("answers", "merged", "request", "stored", "topic", "written")
+
+    def __init__(self, key: int, request: m.LabelsRequest, topic: Topic) -> None:
+        super().__init__(key)
+        self.request = request
+        self.topic = topic
+        self.merged: tuple[Label, ...] = ()
+        self.written: tuple[Label, ...] | None = None
+        self.answers: dict[NodeId, tuple[Label, ...]] = {}
+        self.stored = 0
+
+    def concerns(self, topic: bytes) -> bool:
+        return self.topic.id == topic
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        return self._ask_all(context, (), now)
+
+    def _ask_all(self, context: Context, labels: tuple[Label, ...], now: Now) -> list[Effect]:
+        self.close_rounds(context)
+        self.stored = 0
+        this = self.open_round(context, context.config.nodes, now)
+        put = m.PutLabels(this.number, Labels(self.topic.id, labels))
+        self.requests[this.number] = (PartitionId(self.topic.id, 0), put)
+        return [Send(node, put) for node in this.members]
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PutLabelsReply, now: Now
+    ) -> list[Effect]:
+        this = self.rounds[message.round]
+        if message.error == Code.UNKNOWN_TOPIC:
+            return self.teach(context, message.round, sender)
+        if message.error:
+            return []  # the topic was deleted: its register came before, and ended this request
+        self.stored |= this.hear(sender, incarnation)
+        self.merged = merge_labels(self.merged, message.labels)
+        self.answers[sender] = message.labels
+        if not this.is_majority(self.stored & this.valid(context.state)):
+            return []
+        if self.written is not None:
+            return self._answer(context)
+        return self._change(context, now) if self.request.changes else self._repair(context, now)
+
+    def _repair(self, context: Context, now: Now) -> list[Effect]:
+        """Answer a read, once a majority has what it found."""
+        self.written = tuple(
+            label for label in self.merged if any(label not in labels for labels in self.answers.values())
+        )
+        return self._ask_all(context, self.written, now) if self.written else self._answer(context)
+
+    def _change(self, context: Context, now: Now) -> list[Effect]:
+        """Write what the request changes, stamped above all that a majority had."""
+        clock, table = context.state.clock, context.catalogue.labels
+        for label in self.merged:
+            clock.merge(label.stamp.time)
+        stamp = clock.fresh(now)
+        if stamp is None:
+            return self.refuse_unstamped(context)
+        self.written = tuple(Label(change.name, change.text, stamp) for change in self.request.changes)
+        wanted = merge_labels(self.merged, self.written)
+        ours = size_of(table.of(self.topic.id))
+        problem = why_no_room(wanted, ours, table.size)
+        if problem:
+            return self.fail(context, Code.TOO_LARGE, f"topic {self.topic.name!r}: {problem}")
+        self.merged = wanted
+        return self._ask_all(context, self.written, now)
+
+    def _answer(self, context: Context) -> list[Effect]:
+        shown = tuple(
+            m.LabelChange(label.name, label.text) for label in self.merged if label.text is not None
+        )
+        return self.finish(context, m.LabelsReply(self.topic.id, shown))
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        this = self.rounds[number]
+        answered = (self.stored & this.valid(context.state)).bit_count()
+        if self.written is None or not self.request.changes:
+            detail = f"labels of topic {self.topic.name!r} could not be read: ask again, through any node"
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, this.majority, answered)
+        detail = f"labels of topic {self.topic.name!r}: they may be changed, or become so: do it again"
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)

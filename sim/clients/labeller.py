@@ -1,0 +1,46 @@
+"""Client that changes and reads labels of the topic, through any node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorumq.core.messages import LabelChange, LabelsReply, LabelsRequest
+from sim.clients.client import Answer, Client, outcome_of
+
+NAMES = ("owner", "team")
+
+
+class Labeller(Client):
+    """Changes labels to texts that are written once, and reads them; also once all is healed."""
+
+    def begin(self, _: object = None, __: object = None) -> None:
+        topic = self.topics.current
+        if topic is not None:
+            changes: dict[str, str | None] = {}
+            op = self.next_op()
+            if self.rng.random() < 0.5:
+                for name in NAMES:
+                    if self.rng.random() < 0.6:
+                        changes[name] = f"{self.name}.{op}" if self.rng.random() < 0.8 else None
+            self.ask_for(self.topics.names[topic.id], changes, op)
+        self.later(self.rng.random() * 0.6, self.begin)
+
+    def ask_for(self, topic: str, changes: dict[str, str | None], op: int) -> None:
+        """Send one request, once, and write its lines."""
+        kind, node = "set_labels" if changes else "labels", self.node()
+        asked = {"settings": changes} if changes else {}
+        self.world.note(self.who, kind, topic=topic, op=op, outcome="invoke", via=node, **asked)
+
+        def then(answer: Answer, _: Any) -> None:
+            outcome = outcome_of(answer, LabelsReply)
+            told: dict[str, Any] = {}
+            if isinstance(answer, LabelsReply):
+                self.world.saw("labels were changed" if changes else "labels were read")
+                told = {} if changes else {"settings": dict(answer.labels)}
+            self.world.note(self.who, kind, topic=topic, op=op, outcome=outcome, **told)
+            if outcome == "unknown" and changes:  # it may be at some nodes only
+                for pause in (0.0, 0.02, 0.05):
+                    self.later(pause, lambda: self.ask_for(topic, {}, self.next_op()))
+
+        request = LabelsRequest("jobs", tuple(LabelChange(name, text) for name, text in changes.items()))
+        self.ask(node, request, 2 * self.timeout, then, op)

@@ -1,0 +1,234 @@
+"""Labels of topics (docs/protocol.md, LABELS): the last writer's text stands, and no confirmed write is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumq.core.cluster.labels import LabelTable, merge_labels
+from quorumq.core.messages import (
+    DeleteTopic,
+    Failed,
+    LabelChange,
+    LabelsListed,
+    LabelsReply,
+    LabelsRequest,
+    PutLabels,
+    SyncLabels,
+)
+from quorumq.core.values import limits
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Label, Labels, Stamp
+from tests.core.cluster import Cluster
+from tests.core.network import wipe
+
+SYNC = SyncLabels | LabelsListed
+
+
+def put(cluster: Cluster, node: str, **texts: str | None) -> dict[str, str]:
+    return shown(cluster.ask(node, change(**texts)))
+
+
+def change(**texts: str | None) -> LabelsRequest:
+    return LabelsRequest("jobs", tuple(LabelChange(name, text) for name, text in texts.items()))
+
+
+def read(cluster: Cluster, node: str) -> dict[str, str]:
+    return shown(cluster.ask(node, LabelsRequest("jobs")))
+
+
+def shown(reply: Any) -> dict[str, str]:
+    assert isinstance(reply, LabelsReply), reply
+    return {name: text for name, text in reply.labels if text is not None}
+
+
+def only_between(*pairs: str) -> Any:
+    """Drop what does not go between two of these nodes, and all anti-entropy of labels."""
+    return lambda sender, to, message: (
+        sender != to and ({sender, to} != set(pairs) or isinstance(message, SYNC))
+    )
+
+
+def labels_of(cluster: Cluster, node: str) -> dict[str, str | None]:
+    catalogue = cluster.nodes[node].catalogue
+    topic = catalogue.topic_named("jobs")
+    assert topic is not None
+    return {label.name: label.text for label in catalogue.labels.of(topic.id)}
+
+
+def test_labels_are_set_changed_removed_and_read_through_any_node() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    assert read(cluster, "a") == {}
+    assert put(cluster, "a", owner="billing", team="x") == {"owner": "billing", "team": "x"}
+    assert put(cluster, "b", owner="shop") == {"owner": "shop", "team": "x"}
+    assert put(cluster, "c", team=None) == {"owner": "shop"}
+    assert read(cluster, "b") == {"owner": "shop"}
+
+
+def test_a_change_is_stamped_above_one_that_its_node_has_not_heard_of() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.wall_off_ms = {"a": 3_600_000}
+    cluster.drop = only_between("a", "b")
+    put(cluster, "a", owner="first")
+    cluster.drop = only_between("b", "c")
+    cluster.submit("c", change(owner="second"))  # refused until a higher reserve is durable
+    assert put(cluster, "c", owner="second") == {"owner": "second"}
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    assert {labels_of(cluster, name)["owner"] for name in "abc"} == {"second"}
+
+
+def test_a_read_writes_what_only_some_have_before_it_answers() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.nodes["a"].catalogue.labels.take(
+        Labels(next(iter(cluster.nodes["a"].topics)), (Label("owner", "half", Stamp(1, "a")),))
+    )
+    cluster.drop = only_between("a", "b")
+    assert read(cluster, "b") == {"owner": "half"}
+    cluster.drop = only_between("b", "c")
+    assert read(cluster, "c") == {"owner": "half"}, "a later read finds no older labels"
+
+
+def test_nodes_compare_digests_and_send_nothing_alike() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    sent: list[object] = []
+
+    def seen(sender: str, to: str, message: object) -> bool:
+        if sender != to and isinstance(message, SYNC | PutLabels):
+            sent.append(message)
+        return False
+
+    cluster.drop = seen
+    cluster.advance(10)
+    assert sent == [], "a cluster without labels pays nothing"
+    cluster.drop = only_between("a", "b")
+    put(cluster, "a", owner="billing")
+    assert labels_of(cluster, "c") == {}
+    cluster.drop = seen
+    cluster.advance(10)
+    assert labels_of(cluster, "c") == {"owner": "billing"}
+    sent.clear()
+    cluster.advance(10)
+    assert {type(message) for message in sent} == {SyncLabels}
+
+
+def test_labels_outlast_a_start_and_a_wiped_node_learns_them_before_it_votes() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.drop = only_between("a", "b")
+    put(cluster, "a", owner="billing")
+    cluster.drop = lambda sender, to, message: isinstance(message, SYNC)
+    cluster.kill("a")
+    cluster.start("a")
+    cluster.advance(100)
+    assert labels_of(cluster, "a") == {"owner": "billing"}
+    wipe(cluster, "b")
+    cluster.advance(100)
+    assert labels_of(cluster, "b") == {"owner": "billing"}, "by the resync: nothing else is let through"
+
+
+def test_labels_end_with_their_topic() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    put(cluster, "a", owner="billing")
+    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    for core in cluster.nodes.values():
+        assert not core.catalogue.labels.topics
+        assert not core.catalogue.labels.size
+    refused = cluster.ask("b", change(owner="x"))
+    assert isinstance(refused, Failed)
+    assert refused.code == Code.NOT_FOUND
+    cluster.kill("a")
+    cluster.start("a")
+    assert not cluster.nodes["a"].catalogue.labels.topics
+    cluster.topic()
+    assert read(cluster, "a") == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ((LabelChange("", "x"),), "a label is named ''"),
+        ((LabelChange("a\nb", "x"),), "printable"),
+        ((LabelChange("a", "x"), LabelChange("a", None)), "twice"),
+        ((LabelChange("a", "é" * 513),), "1026 bytes"),
+    ],
+)
+def test_impossible_changes_are_refused_by_name(changes: tuple[LabelChange, ...], text: str) -> None:
+    cluster = Cluster()
+    cluster.topic()
+    reply = cluster.ask("a", LabelsRequest("jobs", changes))
+    assert isinstance(reply, Failed)
+    assert reply.code == Code.USAGE
+    assert text in reply.detail
+
+
+def test_the_limits_of_a_topic_and_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.topic()
+    most = [f"l{number}" for number in range(limits.LABELS_MAX)]
+    put(cluster, "a", **dict.fromkeys(most, "x"))
+    too_many = cluster.ask("b", change(another="x"))
+    assert isinstance(too_many, Failed)
+    assert too_many.code == Code.TOO_LARGE
+    assert "65 labels" in too_many.detail
+    assert put(cluster, "b", l0=None, another="x")["another"] == "x"
+    for first in range(0, 160, 80):
+        names = [f"gone{number}" for number in range(first, first + 80)]
+        put(cluster, "a", **dict.fromkeys(names))
+    names_used = cluster.ask("c", change(**dict.fromkeys([f"more{number}" for number in range(40)])))
+    assert isinstance(names_used, Failed)
+    assert "names of labels" in names_used.detail
+    monkeypatch.setattr(limits, "LABELS_IN_ALL_BYTES_MAX", 2000)
+    full = cluster.ask("a", change(l1="x" * 1000))
+    assert isinstance(full, Failed)
+    assert "this cluster" in full.detail
+    assert "l1" not in put(cluster, "a", l1=None), "what makes room is taken"
+
+
+def test_too_few_nodes_say_whether_it_may_have_happened() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.drop = lambda sender, to, message: sender != to
+    key = cluster.submit("a", change(owner="x"))
+    cluster.advance(10)
+    assert cluster.replies[key].code == Code.TOO_FEW_REPLICAS  # type: ignore[union-attr]
+    cluster.drop = lambda sender, to, message: (
+        sender != to and isinstance(message, PutLabels) and bool(message.labels.labels)
+    )
+    key = cluster.submit("a", change(owner="x"))
+    cluster.advance(10)
+    assert cluster.replies[key].code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+
+
+LABELS = st.lists(
+    st.builds(
+        Label,
+        st.sampled_from("ab"),
+        st.sampled_from([None, "x", "y"]),
+        st.builds(Stamp, st.integers(1, 3), st.sampled_from("ab")),
+    ),
+    max_size=6,
+).map(tuple)
+
+
+@settings(max_examples=60)
+@given(LABELS, LABELS)
+def test_any_order_of_arrival_ends_alike(one: tuple[Label, ...], other: tuple[Label, ...]) -> None:
+    topic = b"t" * 16
+    first, second = LabelTable(), LabelTable()
+    for label in (*one, *other):
+        first.take(Labels(topic, (label,)))
+    second.take(Labels(topic, other))
+    second.take(Labels(topic, one))
+    first.check()
+    second.check()
+    assert first.of(topic) == second.of(topic) == merge_labels((), (*one, *other))
+    assert first.digest() == second.digest()
