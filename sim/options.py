@@ -52,6 +52,7 @@ class Options:
     delay: float = 1.0  # see there
     dead: float = 0.0  # share rejected to the dead letters
     extend: float = 0.0  # share extended before they are acked
+    claim: float = field(default=0.0, repr=False)  # share claimed for longer than a hold
     leave: float = 0.0  # share given back without being handed to the application
     vanish: float = 0.0  # share that is never settled
     partial: float = 0.0  # share with a part that is acked and the rest rejected
@@ -150,7 +151,8 @@ class Options:
             rounds += 2 * self.request_timeout + 2.0
         if self.deletions:  # the topic and its groups are created again, and producers begin anew
             rounds += 4 * self.request_timeout + 3.0
-        return 2.2 * self.hold_time_max + self.delay + self.delayed_by + rounds
+        claim = 2 * self.hold_time_max if self.claim else 0.0
+        return 2.2 * self.hold_time_max + self.delay + self.delayed_by + claim + rounds
 
     @property
     def fetch_healed(self) -> int:

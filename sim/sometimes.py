@@ -58,6 +58,7 @@ SOMETIMES: tuple[str, ...] = (
     "a producer id was closed",
     "a producer heard that its session is closed",
     "two changes of a topic at once",
+    "a message was claimed",
     "labels were changed",
     "labels were read",
     "a change of a topic was confirmed",

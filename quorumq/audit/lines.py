@@ -58,8 +58,8 @@ OF_MESSAGES: Final = frozenset(
 )
 """Kinds of lines about single messages: the others are about a run, a topic, a group or a place."""
 
-LEFT_OUT: Final = frozenset(("hold_lost", "expire"))
-"""Kinds that clients tell better."""
+LEFT_OUT: Final = frozenset(("hold_lost", "expire", "claim", "labels", "set_labels"))
+"""Kinds that clients tell better, and those that no promise of the audit is about."""
 
 
 def _structs() -> dict[type[msgspec.Struct], str]:

@@ -11,7 +11,7 @@ import inspect
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Literal, Unpack
 
@@ -37,7 +37,7 @@ from quorumq.client.produce.producer import Producer, ProducerOptions
 from quorumq.client.produce.publishing import PublishCalls
 from quorumq.client.transport.connection import Dial, dial_tcp, dial_tls
 from quorumq.client.transport.nodes import ATTEMPT_TIMEOUT_S, Nodes
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import QuorumqError, UsageError
 from quorumq.core.values.limits import FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
 from quorumq.history.writer import monotonic
@@ -49,6 +49,8 @@ __all__ = ["Client", "Peek", "Redriven", "connect", "suspending_clock"]
 
 TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
+GIVEN_BACK_S: Final = 2.0
+"""Seconds to give back fetched messages that could not be claimed."""
 FETCH_LANES: Final = 8
 """`Client.fetch` calls at once that have connections of their own, which can be hung up if one is cancelled."""
 
@@ -289,7 +291,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             max_messages, max_bytes: limits of the reply. If many producers publish one by one, some 128 come at once.
             min_messages: messages to wait for, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes those that are there.
-            hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None.
+            hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None. More than the
+                cluster's ``hold_time_max`` claims them, as `Message.extend` does, before they are returned.
             start: position of a new group.
             ids: only these messages of one topic, also as text, as many of them as the group may be given now, without
                 regard to ``max_messages`` and ``min_messages``. `lookup` has the state of the others.
@@ -322,6 +325,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 return []
             max_messages = min_messages = len(names)
         seconds = await context.hold_time_of(hold_time, timeout)
+        hold = seconds if hold_time is None else min(seconds, await context.hold_time_max(timeout))
         only = () if node is None else (await context.address_of(node, timeout),)
         pool = self._pools.pop() if self._pools else ""
         try:
@@ -332,7 +336,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                     group=group,
                     name=context.host,
                     version="",
-                    hold_time=seconds,
+                    hold_time=hold,
                     start=start,
                     timeout=context.time(timeout),
                     only=only,
@@ -347,11 +351,26 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         finally:
             if pool:
                 self._pools.append(pool)
+        if hold < seconds:
+            messages = await self._claim(messages, seconds, timeout)
         now = self.clock()
         alive = [message for message in messages if now < message.deadline]
         if self.history is not None:
             self.history.delivered(alive)
         return alive
+
+    async def _claim(self, messages: list[Message], seconds: float, timeout: float | None) -> list[Message]:
+        """Claim fetched messages, and return those that are; the others are given back, all of them if cancelled."""
+        failures: dict[Any, QuorumqError] = {}
+        lost = messages
+        try:
+            await self.extend_quietly(messages, seconds, failures, timeout=timeout)
+            lost = [message for message in messages if message in failures]
+        finally:
+            if lost:
+                with trio.CancelScope(shield=True), suppress(QuorumqError):
+                    await self.reject(lost, interrupted=True, timeout=GIVEN_BACK_S)
+        return [message for message in messages if message not in failures]
 
 
 for base in Client.__bases__:  # a wrong call is named by the method that was called

@@ -168,6 +168,8 @@ KINDS: Final[dict[str, KindOf]] = {
         "where a majority says so, it is a dead letter for good."),
     "extend": _kind("client", _DELIVERED + " op outcome", "hold_time until via detail", _SETTLED,
         "EXTEND. With `ok`, `until` is the new deadline."),
+    "claim": _kind("client", _DELIVERED + " op outcome", "hold_time until via detail", _SETTLED,
+        "EXTEND for longer than any hold, or of what was claimed so. With `ok`, `until` is the new deadline."),
     "leave": _kind("client", _DELIVERED + " op", "via detail", "",
         "LEAVE: these were never handed to the application and never will be."),
     "release": _kind("node", "topic partition group spans owner", "reason", "",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from quorumq.history import Row
 from sim.checkers.asked_for import GroupsAskedFor
 from sim.checkers.base import Checker, Violation
+from sim.checkers.claims import ClaimsKept
 from sim.checkers.clocks import OneWrongClock
 from sim.checkers.dead_letters import DeadLettersConserved
 from sim.checkers.deleted import DeletedForGood, deleted_topics
@@ -31,6 +32,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     NoLoss,
     NoThinAir,
     Exclusive,
+    ClaimsKept,
     ExclusiveWins,
     FinalAfterAck,
     DeadLettersConserved,

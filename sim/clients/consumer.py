@@ -65,6 +65,7 @@ class Consumer(Deriving):
         self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
         self.first_node = ""  # that it asks first
         self.sees = False  # True once it has got a message of its group, which then is there
+        self.claimed: dict[Receipt, None] = {}
         self.old: list[Receipt] = []
         self.in_hand = 0  # deliveries that are worked on
         self.had_lot = False  # True if the last messages were suspects
@@ -257,6 +258,10 @@ class Consumer(Deriving):
                 more = hold if rng.random() < 0.5 else rng.uniform(*options.hold_times)
                 self.later(hold * rng.uniform(0.1, 0.9), self.extend, [item.receipt for item in taken], more)
             seconds = hold * rng.uniform(0.9, 2.0)
+        elif options.claim and rng.random() < options.claim:
+            claim = options.hold_time_max * rng.uniform(1.1, 2.0)
+            self.later(hold * rng.uniform(0.0, 0.8), self.claim, [item.receipt for item in taken], claim)
+            seconds = claim * rng.uniform(0.5, 1.2)
         ahead = rng.random() < 0.3
         self.in_hand += len(taken)
         self.later(seconds, self.settle, taken, not ahead)
@@ -327,7 +332,14 @@ class Consumer(Deriving):
     def extend(self, receipts: list[Receipt], hold: float) -> None:
         """Ask for more time."""
         items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
-        self.call("extend", items, 2, hold_time=hold)
+        kind = "claim" if any(receipt in self.claimed for receipt in receipts) else "extend"
+        self.call(kind, items, 2, hold_time=hold)
+
+    def claim(self, receipts: list[Receipt], seconds: float) -> None:
+        """Ask for more time than any hold gives."""
+        self.claimed.update(dict.fromkeys(receipts))
+        items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
+        self.call("claim", items, 2, hold_time=seconds)
 
     def leave(self, receipts: list[Receipt]) -> None:
         """Give back the messages that the application never got."""
@@ -364,7 +376,7 @@ class Consumer(Deriving):
             request = RejectRequest(items, delay, interrupted=interrupted)
             extra = {"delay": delay} if delay != TOPIC_BACKOFF_S else {}
             extra |= {"interrupted": True} if interrupted else {}
-        elif kind == "extend":
+        elif kind in ("extend", "claim"):
             request = ExtendRequest(items, hold_time, sent_at)
             extra = {"hold_time": hold_time}
         else:
@@ -417,7 +429,9 @@ class Consumer(Deriving):
                         world.saw("a tombstone was on a minority")
             if verdict.outcome == Code.NOT_FOUND and kind == "ack" and "topic" in verdict.detail:
                 world.saw("an ACK was refused: its topic was deleted")
-            if outcome == "ok" and kind == "extend":
+            if outcome == "ok" and kind == "claim":
+                world.saw("a message was claimed")
+            if outcome == "ok" and kind in ("extend", "claim"):
                 extra = {"until": self.clock.true_time(until)}
             if outcome == "acked_after_expiry":
                 self.around.on_late_ack(receipt)

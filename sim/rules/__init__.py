@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from sim.rules import (
     acks,
+    claims,
     creation,
     dead_letters,
     decisions,
@@ -41,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     *topics.RULES,
     *messages.RULES,
     *labels.RULES,
+    *claims.RULES,
 )
 
 EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)

@@ -304,3 +304,32 @@ async def test_tls_that_the_environment_asked_for_is_named(
             named = "TLS is used because QUORUMQ_TLS_CA is set" in str(caught.value)
             assert named, "also where the program names the same file"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_fetch_beyond_the_longest_hold_claims_what_it_returns() -> None:
+    async with jobs(2) as (_, client):
+        longest = await client.context.hold_time_max(None)
+        messages = await client.fetch("jobs", "g", hold_time=10 * longest, max_wait=1.0)
+        assert len(messages) == 2
+        assert all(message.deadline > client.clock() + 9 * longest for message in messages)
+        await messages[0].extend(20 * longest)
+        assert messages[0].deadline > client.clock() + 19 * longest
+        assert await client.fetch("jobs", "g") == []
+        await client.reject(messages, delay=0)
+        assert [message.attempt for message in await client.fetch("jobs", "g", max_wait=1.0)] == [2, 2]
+
+
+async def test_what_could_not_be_claimed_is_given_back() -> None:
+    async with jobs(1) as (_, client):
+        longest = await client.context.hold_time_max(None)
+        extend = client.extend_quietly
+
+        async def refused(messages: Any, hold_time: Any, failures: Any, **more: Any) -> None:
+            await extend(messages, hold_time, failures, **more)
+            failures.update(dict.fromkeys(messages, UsageError("the disk is full")))
+
+        client.extend_quietly = refused  # type: ignore[method-assign]
+        assert await client.fetch("jobs", "g", hold_time=10 * longest, max_wait=1.0) == []
+        client.extend_quietly = extend  # type: ignore[method-assign]
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0)
+        assert message.interruptions == 1

@@ -183,10 +183,14 @@ class Context:
         """Return the hold time to ask for: ``given``, or the default as far as the cluster allows it."""
         if given is not None:
             return number_of("hold_time", given)
+        return min(HOLD_TIME_DEFAULT_S, await self.hold_time_max(timeout))
+
+    async def hold_time_max(self, timeout: float | None) -> float:
+        """Return the longest hold of the cluster, in seconds."""
         if self.nodes.hold_time_max is None:
             await self.metadata(timeout=timeout)
         most = self.nodes.hold_time_max
-        return HOLD_TIME_DEFAULT_S if most is None else min(HOLD_TIME_DEFAULT_S, most)
+        return HOLD_TIME_DEFAULT_S if most is None else most
 
     async def address_of(self, node: str, timeout: float | None) -> str:
         """Return the address of a node named by its id or its address; NotFound if no node knows it."""

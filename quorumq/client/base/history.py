@@ -220,7 +220,7 @@ class Settled:
     """The attempts of one PUBLISH, ACK, REJECT, EXTEND or REDRIVE."""
 
     history: History
-    kind: str  # "publish", "ack", "reject", "dead_letter", "extend" or "redrive"
+    kind: str  # "publish", "ack", "reject", "dead_letter", "extend", "claim" or "redrive"
     topics: dict[bytes, str]  # names of topics, by id; one that is not there is written as its id
     fields: dict[str, object]  # for its ``invoke`` lines
     _op: int = 0
@@ -273,7 +273,7 @@ class Settled:
             known = said in ("acked", "acked_after_expiry", "acked_unproven", "ok")
             known = known or (self.kind != "ack" and said in (Code.HOLD_LOST, Code.ALREADY_SETTLED))
             more = {} if known else {"detail": said}
-            if self.kind == "extend" and said == "ok":
+            if self.kind in ("extend", "claim") and said == "ok":
                 more["until"] = deadline_of(reply.sent_at, self._hold_time)
             outcome = said if known else failure(said)
             spans = tuple(verdict.span for verdict in verdicts)

@@ -396,6 +396,9 @@ class Message(Settleable):
     async def extend(self, hold_time: Duration | None = None, *, timeout: float | None = None) -> None:
         """Keep the hold for ``hold_time``, seconds or a timedelta, from now (that of the FETCH if None).
 
+        More than the cluster's ``hold_time_max``, up to a week, *claims* the message, on disk at a majority: no other
+        consumer gets it before, though this program and nodes may crash. It is never shortened: `reject` gives back.
+
         Raises:
             HoldLost: it is over; nothing revives it.
         """

@@ -206,7 +206,7 @@ class SettleCalls(Calls):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Extend the holds of many messages at once, like `Message.extend`.
+        """Extend the holds of many messages at once, like `Message.extend`: for as long as a week, as claims.
 
         Raises:
             HoldLost: some holds are over, and nothing revives them; ``failure`` of each says which.
@@ -217,6 +217,11 @@ class SettleCalls(Calls):
         self.context.nodes.check_open()
         with failures_of(messages) as failures:
             await self.extend_quietly(messages, seconds, failures, timeout=timeout)
+
+    def _kind_of(self, seconds: float) -> str:
+        """Return the kind of a line in the history: an extension beyond any hold is a claim."""
+        most = self.context.nodes.hold_time_max
+        return "claim" if most is not None and seconds > most else "extend"
 
     async def extend_quietly(
         self,
@@ -252,7 +257,7 @@ class SettleCalls(Calls):
                 failures,
                 action=f"extend of {count_of(same_hold_time)}",
                 timeout=left_of(end),
-                watch=self.context.watch("extend", hold_time=seconds),
+                watch=self.context.watch(self._kind_of(seconds), hold_time=seconds),
             )
 
 

@@ -157,7 +157,8 @@ class SpanRecord(NamedTuple):
 class NotDue(NamedTuple):
     """NOT_DUE: the group's delay (generation, n, ballot) has ``remaining`` seconds left.
 
-    The ballot STAMP_ZERO stands for the batch's own delay, by the answering node's clock.
+    The ballot STAMP_ZERO stands for the batch's own delay, by the answering node's clock. ``claimed``: the delivery
+    under that ballot has claimed the message; ``ended`` attempts, ``expiries`` of them by expiry, had ended before it.
     """
 
     span: Span
@@ -165,6 +166,9 @@ class NotDue(NamedTuple):
     ballot: Stamp
     remaining: float
     generation: int = 0
+    claimed: bool = False
+    ended: int = 0
+    expiries: int = 0
 
 
 class Refused(NamedTuple):
@@ -214,7 +218,10 @@ class Owned(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """EXTEND: a new ``hold_time`` (seconds, from now) if exactly the owner holds now."""
+    """EXTEND: a new ``hold_time`` (seconds, from now) if exactly the owner holds now, or has claimed the messages.
+
+    One above the cluster's ``hold_time_max`` claims them, durably.
+    """
 
     round: int
     partition: PartitionId

@@ -383,8 +383,13 @@ class RequestRouter:
     # ---------------------------------------------------------------------- deliveries
 
     def _extend(self, key: int, request: m.ExtendRequest) -> Admitted:
-        problem = check_hold_time(request.hold_time, self.context.config.hold_time_max)
-        return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
+        if not limits.HOLD_TIME_MIN_S <= request.hold_time <= limits.CLAIM_MAX_S:
+            problem = (
+                f"hold_time is {request.hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to "
+                f"{limits.CLAIM_MAX_S:.0f} s"
+            )
+            return m.Failed(Code.USAGE, problem)
+        return ExtendCoordinator(key, request)
 
     def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
         letter = request.letter

@@ -9,6 +9,7 @@ from quorumq.core.cluster.state import Timer
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.upkeep import Upkeep
+from quorumq.core.partition import fate
 from quorumq.core.recovery import resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import costs
@@ -84,7 +85,10 @@ class Timers:
                 return context.replicas[partition].on_expire(name, span, owner, now)
             case ("refresh", partition, name, span):
                 replica = context.replicas[partition]
-                replica.views.refresh(replica.group(name), span, now)
+                view = replica.group(name)
+                ended = replica.on_expire(name, span, fate.NOBODY, now) if view.claims else []
+                replica.views.refresh(view, span, now)
+                return ended
             case ("due", partition, number):
                 context.replicas[partition].storing.on_due(number, now)
             case ("round", number):

@@ -70,7 +70,11 @@ class Voter:
                 return effects
             case m.Extend():
                 extended, effects = replica.on_extend(message, now)
-                return [*effects, Send(sender, extended)]
+                records = [
+                    record for effect in effects if isinstance(effect, Persist) for record in effect.records
+                ]
+                said = Send(sender, extended)
+                return [Persist(tuple(records), (said,))] if effects else [said]
             case m.Ack():
                 return replica.on_ack(sender, message, now)
             case m.Reject():

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from quorumq.core.messages import Granted, NotDue, Refused, SpanRecord
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
+from quorumq.core.partition.delays import Delay, claim_of, keeping, latest, told
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.types import (
     OPEN_ZERO,
@@ -63,18 +64,6 @@ class Held(NamedTuple):
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
     generation: int = 0  # the generation it was granted under
     before: Attempts = NO_ATTEMPTS  # attempts that had ended when it was granted here: its end adds one
-
-
-class Delay(NamedTuple):
-    """A REJECT's delay: the message is not due before ``due`` (monotonic seconds).
-
-    It delays (generation, n) alone. The higher (generation, n, ballot) wins.
-    """
-
-    n: int
-    ballot: Stamp
-    due: float
-    generation: int = 0
 
 
 class Lease(NamedTuple):
@@ -147,7 +136,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         heard, stands = hear(record, facts, ask.record)
         if stands[:3] != ask.record[:3]:
             return heard, lease, ballots, (SpanRecord, stands)
-    if lease.held is not None:
+    if lease.held is not None or lease.delay is not None:
         lease = in_time(heard, lease, facts)
     early = not_due(lease, facts, ask.record) if lease.delay is not None or facts.early > 0 else None
     if early is not None:
@@ -186,14 +175,14 @@ def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
     return (record, record) if facts.dead else merge(record, facts, asked)
 
 
-def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[int, Stamp, float, int] | None:
-    """Return the delay that keeps the message, at ``asked``, from being delivered now: of a REJECT, or of the batch.
+def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[Any, ...] | None:
+    """Return the delay that keeps the message, at ``asked``, from being delivered now: of the group, or the batch.
 
     The fields are those of `NotDue`, without the span.
     """
-    delay = delay_at(lease, facts, asked)
+    delay = keeping(lease.delay, facts.now, asked)
     if delay is not None:
-        return delay.n, delay.ballot, delay.due - facts.now, delay.generation
+        return told(delay, facts.now)
     return (0, STAMP_ZERO, facts.early, 0) if facts.early > 0 and asked.n == 0 and not facts.dead else None
 
 
@@ -243,19 +232,26 @@ def on_release(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
 class ExtendAsk(NamedTuple):
     owner: Owner
     until: float
+    claims: bool = False  # for longer than any hold
 
 
 def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
-    """EXTEND: prolong the hold to ``ask.until`` at least, if exactly this owner has it. Answers whether it does."""
+    """EXTEND: prolong the hold to ``ask.until`` at least, or the claim, if exactly this owner has it. Answers whether
+    it does."""
     lease = in_time(record, lease, facts)
-    held = lease.held
-    if held is not None and is_acked(record, facts, held.generation):  # by another delivery
+    held, claim = lease.held, claim_of(lease.delay, ask.owner.ballot)
+    kept = held if may_extend(held, ask.owner) else claim
+    if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
         return record, lease, ballots, False
-    if not may_extend(held, ask.owner):
-        return record, lease, ballots, False
-    before = held if held is not None else Held(ask.owner, ask.until, 0)
-    held = before._replace(owner=ask.owner, deadline=max(before.deadline, ask.until))
-    return record, with_hold(lease, held), ballots, True
+    if ask.claims or kept is claim:
+        if claim is None and held is not None:
+            before = held.before._replace(generation=held.generation, n=held.n)
+            claim = Delay(held.n, ask.owner.ballot, facts.now, held.generation, before)
+        if claim is not None and claim.due < ask.until:
+            lease = lease._replace(delay=claim._replace(due=ask.until))
+    elif held is not None:
+        lease = with_hold(lease, held._replace(deadline=max(held.deadline, ask.until)))
+    return record, lease, ballots, True
 
 
 def may_extend(held: Held | None, owner: Owner) -> bool:
@@ -270,13 +266,14 @@ def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
 
 
 def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
-    """Return the lease without a hold whose time has run out, timer or not: an attempt has ended."""
+    """Return the lease without a hold or a claim whose time has run out, timer or not: an attempt has ended."""
     held = lease.held
-    if held is None or held.deadline > facts.now:
-        return lease
-    lease = with_hold(lease, None)
-    over = is_acked(record, facts, held.generation) or held.generation < facts.since
-    return lease if over else count_attempt(lease, held, expired=True)
+    if held is not None and held.deadline <= facts.now:
+        lease = with_hold(lease, None)
+        over = is_acked(record, facts, held.generation) or held.generation < facts.since
+        if not over and claim_of(lease.delay, held.owner.ballot) is None:
+            lease = count_attempt(lease, held, expired=True)
+    return unclaimed(record, lease, facts) if lease.delay is not None else lease
 
 
 class AckAsk(NamedTuple):
@@ -318,9 +315,14 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     """
     lease = in_time(record, lease, facts)
     held, asked = lease.held, ask.record
+    claim = claim_of(lease.delay, ask.owner.ballot)
+    if held is None and claim is not None and claim.claim is not None:  # it outlasted the hold
+        held = Held(ask.owner, claim.due, claim.n, claim.generation, claim.claim)
     if held is None or not is_owner(held, ask.owner):
         return record, unhinted(lease), ballots, (is_retry(record, lease, facts, ask), None)
     lease = unhinted(with_hold(lease, None))
+    if claim is not None:
+        lease = lease._replace(delay=None)
     if asked.letter is not None or asked.kind == Kind.SKIPPED:
         record, lease, ballots, stands = on_merge(record, lease, ballots, facts, asked)
     else:
@@ -339,7 +341,8 @@ def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool
     """Return True if a REJECT without a hold is a retry: its own ballot is in the record, or in the delay."""
     ballot = ask.owner.ballot
     if ask.record.letter is None:
-        return lease.delay is not None and lease.delay.ballot == ballot
+        delay = lease.delay
+        return delay is not None and delay.claim is None and delay.ballot == ballot
     stands = as_read(record, facts, facts.generation)
     return stands.n == ask.record.n and stands.letter is not None and stands.letter.ballot == ballot
 
@@ -430,8 +433,10 @@ def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tu
 
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
-    """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays."""
+    """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays, and a later grant a claim."""
     done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
+    if ask.claim is not None and ballots.highest is not None and ballots.highest > ask.ballot:
+        done = True
     return record, lease if done else delayed(lease, ask), ballots, None
 
 
@@ -482,11 +487,9 @@ def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
         return HELD
     if facts.early > 0:
         return DELAYED
-    if (
-        lease.delay is not None
-        and delay_at(lease, facts, as_read(record, facts, facts.generation)) is not None
-    ):
-        return DELAYED
+    delay = lease.delay
+    if delay is not None and keeping(delay, facts.now, as_read(record, facts, facts.generation)) is not None:
+        return DELAYED if delay.claim is None else HELD
     if lease.hint > facts.now:
         return ELSEWHERE
     if lease.attempts is not None and not facts.dead:
@@ -583,16 +586,20 @@ def attempts_at(lease: Lease, asked: Record) -> Attempts:
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:
-    """Return the lease with the delay of the higher (generation, n, ballot), ours if they are equal."""
-    ours = lease.delay
-    if ours is not None and (ours.generation, *ours[:2]) >= (delay.generation, *delay[:2]):
-        return lease
-    return Lease(lease.held, lease.rivals, lease.attempts, delay, lease.hint)
+    """Return the lease with the delay that stays of ours and this one."""
+    stays = latest(lease.delay, delay)
+    return (
+        lease if stays is lease.delay else Lease(lease.held, lease.rivals, lease.attempts, stays, lease.hint)
+    )
 
 
-def delay_at(lease: Lease, facts: Facts, asked: Record) -> Delay | None:
-    """Return the delay that keeps the message from being delivered at ``asked``."""
+def unclaimed(record: Record, lease: Lease, facts: Facts) -> Lease:
+    """Return the lease without a claim whose time is over: an attempt has ended by expiry."""
     delay = lease.delay
-    if delay is None or (delay.generation, delay.n) != asked[:2] or delay.due <= facts.now:
-        return None
-    return delay
+    if delay is None or delay.claim is None or delay.due > facts.now:
+        return lease
+    lease = Lease(lease.held, lease.rivals, lease.attempts, None, lease.hint)
+    over = is_acked(record, facts, delay.generation) or delay.generation < facts.since
+    if over or (lease.held is not None and lease.held.owner.ballot == delay.ballot):
+        return lease  # that hold's end is counted
+    return counted(lease, counts.with_another(delay.claim, expired=True))

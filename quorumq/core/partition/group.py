@@ -18,6 +18,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.closed import ClosedSessions
+from quorumq.core.partition.delays import told
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.fate import (
     FREE,
@@ -98,6 +99,7 @@ class GroupView:
         dropped: messages that expired here, since the start, if the topic drops such.
         given_up: holds that each owner gave up, and the time until which the longest of them was to last.
         digests: digests of records, attempts and delays.
+        claims: True if a message was claimed since the start.
     """
 
     name: str
@@ -120,6 +122,7 @@ class GroupView:
     given_up: dict[Owner, tuple[float, SpanSet]] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
     dropped: int = 0
+    claims: bool = False
 
     def __post_init__(self) -> None:
         self.home = self if self.source is None else self.source
@@ -235,8 +238,8 @@ class GroupView:
             if attempts is not None and attempts is not before.attempts:
                 join(changes.counted, counted(span, attempts))
             if delay is not None and delay is not before.delay:
-                left = max(0.0, delay.due - facts.now)
-                join(changes.delays, NotDue(span, delay.n, delay.ballot, left, delay.generation))
+                self.claims = self.claims or delay.claim is not None
+                join(changes.delays, NotDue(span, *told(delay, facts.now)))
         return lease
 
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
@@ -390,8 +393,7 @@ class GroupView:
         found: list[NotDue] = []
         for part, lease in self.leases.spans_of(producer_id):
             if lease.delay is not None:
-                n, ballot, due, generation = lease.delay
-                join(found, NotDue(part, n, ballot, max(0.0, due - now), generation))
+                join(found, NotDue(part, *told(lease.delay, now)))
         return found
 
     def lasting_producer_ids(self) -> list[ProducerId]:
@@ -558,8 +560,13 @@ def join(items: list[Any], item: Any) -> None:
 
 
 def encode_lease(lease: Lease) -> bytes | None:
-    """Return the part of a lease that replicas compare, as bytes: its attempts, and its delay but for the time."""
+    """Return the part of a lease that replicas compare, as bytes: its attempts, and a REJECT's delay but for the time.
+
+    Why: a claim that failed at most replicas is not to spread, and hide the message from the next delivery.
+    """
     attempts, delay = lease.attempts, lease.delay
+    if delay is not None and delay.claim is not None:
+        delay = None
     if attempts is None and delay is None:
         return None
     known = (delay.generation, delay.n, tuple(delay.ballot)) if delay is not None else None

@@ -269,6 +269,8 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
             if readable.covers(part):
                 due = fate.not_due(lease, facts, record)
                 state, remaining = ("delayed", due[2]) if due is not None else ("ready", 0.0)
+                if due is not None and len(due) > 4 and due[4]:
+                    state = "held"  # claimed for longer than a hold
                 if held is not None and held.deadline > now.mono:
                     state, remaining, owner = "held", held.deadline - now.mono, held.owner
             elif record.kind == Kind.OPEN and view.home is view:

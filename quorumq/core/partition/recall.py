@@ -27,7 +27,8 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.comparing import group_states
-from quorumq.core.partition.fate import Ballots, Delay, Held
+from quorumq.core.partition.delays import heard
+from quorumq.core.partition.fate import Ballots, Held
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
@@ -97,10 +98,9 @@ class Recall(ClosingComponent):
             case DelaysSet():
                 view = self.views.named(record.group)
                 gone = self.node.passed_s(record, record.at_ms, now)
-                for span, n, ballot, remaining, generation in record.entries:
-                    left = max(0.0, remaining - gone)
-                    delay = Delay(n, ballot, now.mono + left, generation)
-                    self.views.note(view, span, fate.on_delay, delay)
+                for item in record.entries:
+                    delay = heard(item, now.mono, max(0.0, item.remaining - gone))
+                    self.views.note(view, item.span, fate.on_delay, delay)
 
     # ------------------------------------------------------------ a clean stop
 

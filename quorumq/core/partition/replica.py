@@ -258,26 +258,29 @@ class Replica:
     # ------------------------------------------------------------------- EXTEND
 
     def on_extend(self, message: m.Extend, now: Now) -> tuple[m.ExtendReply, list[Effect]]:
-        """EXTEND: prolong holds if exactly this owner holds now."""
+        """EXTEND: prolong holds, or claims, if exactly this owner has them now. A reply that promises a claim waits."""
         if not self.may_vote(now):
             return m.ExtendReply(message.round, (), (), "", self.vector()), []
         view = self.views.groups.get(message.group)
         if view is None:
             return m.ExtendReply(message.round, (), message.entries, "", self.vector()), []
+        claims = message.hold_time > self.node.config.hold_time_max
+        if claims and self.node.no_capacity("delay"):
+            return m.refusal(message, Code.STORAGE_FULL, self.vector()), []
         votes: dict[bool, list[m.Owned]] = {True: [], False: []}
         changes = Changes()
         until = now.mono + message.hold_time
         for span, owner, n in message.entries:
             before = len(votes[True])
-            ask = ExtendAsk(owner, until)
+            ask = ExtendAsk(owner, until, claims)
             for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
                 votes[answer].append(m.Owned(part, owner, n))
-            for extended in votes[True][before:]:
+            for extended in votes[True][before:] if not claims else ():
                 self.node.at(until, ("expire", self.partition, view.name, extended.span, owner))
         # Attempts of holds that ran out before their timers had a turn.
         records = self.views.finish(view, changes, now)
         reply = m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
-        return reply, [Persist(records)] if records else []
+        return reply, [Persist(records)] if records or view.claims else []
 
     # ---------------------------------------------------------------------- ACK
 

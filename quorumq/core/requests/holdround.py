@@ -115,7 +115,7 @@ class HoldRound(Round):
             said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
             if said:
                 self.votes.add((span,), said)
-        for span, _, ballot, remaining, _ in reply.not_due:
+        for span, _, ballot, remaining, *_ in reply.not_due:
             if ballot == STAMP_ZERO:
                 for part, old in self.not_due.split(span):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))

@@ -92,8 +92,9 @@ class LabelsCoordinator(Coordinator):
         return [Send(node, put) for node in this.members]
 
     def on_reply(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PutLabelsReply, now: Now
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
+        assert isinstance(message, m.PutLabelsReply)
         this = self.rounds[message.round]
         if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)

@@ -127,6 +127,8 @@ GROUPS_PER_CHUNK = 2000
 HOLD_TIME_MIN_S = 0.1
 HOLD_TIME_DEFAULT_S = 30.0
 HOLD_TIME_MAX_DEFAULT_S = 60.0
+CLAIM_MAX_S = 7 * 86400.0
+"""Seconds for which a delivered message may be claimed by EXTEND, beyond any hold."""
 MAX_DELIVERIES_DEFAULT = 5
 LONG_POLL_MAX_S = 20.0
 REQUEST_TIMEOUT_S = 5.0

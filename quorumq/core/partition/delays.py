@@ -1,0 +1,67 @@
+"""Delays of messages: of a REJECT, which says when the message is delivered again, and of a claim.
+
+A claim keeps a delivered message from other deliveries for longer than any hold (docs/protocol.md, CLAIMS). It is a
+delay under a receipt that is still good: its owner may settle the message, or claim it for longer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.messages import NotDue
+from quorumq.core.partition.attempts import Attempts
+from quorumq.core.values.types import Record, Stamp
+
+
+class Delay(NamedTuple):
+    """The message is not due before ``due`` (monotonic seconds).
+
+    A REJECT's delays (generation, n) alone; the higher (generation, n, ballot) wins. A ``claim`` delays the message in
+    any generation; it has the attempts that had ended when its delivery was granted.
+    """
+
+    n: int
+    ballot: Stamp
+    due: float
+    generation: int = 0
+    claim: Attempts | None = None
+
+
+def latest(ours: Delay | None, theirs: Delay) -> Delay:
+    """Return the delay that stays: ours if they are equal, the later end of one claim, a REJECT's before a claim."""
+    if ours is None:
+        return theirs
+    mine, other = _rank(ours), _rank(theirs)
+    if mine == other and ours.claim is not None and theirs.due > ours.due:
+        return theirs
+    return ours if mine >= other else theirs
+
+
+def _rank(delay: Delay) -> tuple[int, int, Stamp, bool]:
+    return (delay.generation, delay.n, delay.ballot, delay.claim is None)
+
+
+def keeping(delay: Delay | None, now: float, asked: Record) -> Delay | None:
+    """Return the delay if it keeps the message from being delivered at ``asked``, else None."""
+    if delay is None or delay.due <= now:
+        return None
+    return delay if delay.claim is not None or (delay.generation, delay.n) == asked[:2] else None
+
+
+def claim_of(delay: Delay | None, ballot: Stamp) -> Delay | None:
+    """Return the claim of the delivery under ``ballot``; its time may be over."""
+    return delay if delay is not None and delay.claim is not None and delay.ballot == ballot else None
+
+
+def told(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, int, int]:
+    """Return a delay as the journal and peers get it, in a `NotDue`, without the span: its rest, never a time."""
+    n, ballot, due, generation, claim = delay
+    ended, expiries = (claim.ended, claim.expiries) if claim is not None else (0, 0)
+    return (n, ballot, max(0.0, due - now), generation, claim is not None, ended, expiries)
+
+
+def heard(item: NotDue, now: float, left: float | None = None) -> Delay:
+    """Return the delay that a journal or a peer has told, with ``left`` seconds if the time since is known."""
+    due = now + (item.remaining if left is None else left)
+    claim = Attempts(item.generation, item.n, item.ended, False, item.expiries) if item.claimed else None
+    return Delay(item.n, item.ballot, due, item.generation, claim)

@@ -1,0 +1,167 @@
+"""Claims (docs/protocol.md, CLAIMS): a delivered message is kept from others for longer than any hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core.messages import (
+    AckRequest,
+    Extend,
+    ExtendReply,
+    ExtendRequest,
+    Failed,
+    ReceiptPart,
+    RejectRequest,
+)
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.values.errors import Code
+from tests.core.cluster import Cluster
+from tests.core.network import wipe
+from tests.core.steps import LETTER, fetch, outcomes, peek, published, receipts, rewind
+
+HOLD_S, CLAIM_S = 2.0, 30.0
+"""The cluster grants no hold of more than 4 s."""
+
+
+def claimed() -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+    """Return a cluster whose only message is delivered, and claimed through another node."""
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    assert extend(cluster, "b", got, CLAIM_S) == ["ok"]
+    return cluster, got
+
+
+def extend(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...], seconds: float) -> list[str]:
+    return outcomes(cluster.ask(node, ExtendRequest(got, seconds, 0.0)))
+
+
+def attempts(cluster: Cluster) -> list[int]:
+    """Return the attempt of what each node delivers now: of one of them, as the others then find it held."""
+    for node in "abc":
+        reply = cluster.ask(node, fetch(hold_time=HOLD_S))
+        found = [delivery.attempt for part in reply.slices for delivery in part.deliveries]  # type: ignore[union-attr]
+        if found:
+            return found
+    return []
+
+
+def test_a_claim_outlasts_the_hold_and_its_end_is_one_attempt() -> None:
+    cluster, _ = claimed()
+    cluster.advance(CLAIM_S - 5)
+    assert attempts(cluster) == []
+    assert peek(cluster) == [(0, 1, "held")]
+    cluster.advance(6)
+    assert attempts(cluster) == [2]
+
+
+def test_a_claim_outlasts_its_coordinator_and_a_crash_of_all() -> None:
+    cluster, got = claimed()
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(CLAIM_S - 12)
+    assert attempts(cluster) == []
+    assert extend(cluster, "c", got, CLAIM_S) == ["ok"], "the receipt is still good"
+    cluster.advance(CLAIM_S - 12)
+    assert attempts(cluster) == []
+    cluster.advance(14)
+    assert attempts(cluster) == [2]
+
+
+def test_a_wiped_replica_learns_claims_before_it_votes() -> None:
+    cluster, _ = claimed()
+    for name in "bc":
+        wipe(cluster, name)
+        cluster.advance(10)
+    assert attempts(cluster) == []
+
+
+@pytest.mark.parametrize("seconds", [HOLD_S, CLAIM_S])
+def test_an_extension_is_for_the_owner_alone_once_its_hold_is_over(seconds: float) -> None:
+    cluster, got = claimed()
+    cluster.advance(10)
+    assert extend(cluster, "a", got, seconds) == ["ok"]
+    cluster.advance(CLAIM_S - 5)
+    assert attempts(cluster) == ([] if seconds == CLAIM_S else [2])
+    assert extend(cluster, "a", got, seconds) == (["ok"] if seconds == CLAIM_S else [Code.HOLD_LOST])
+
+
+def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
+    cluster, got = claimed()
+    cluster.advance(10)
+    assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
+    cluster.advance(CLAIM_S)
+    assert attempts(cluster) == []
+    cluster, got = claimed()
+    cluster.advance(10)
+    assert outcomes(cluster.ask("c", RejectRequest(got, 5.0))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"], "a retry"
+    assert attempts(cluster) == []
+    cluster.advance(6)
+    assert attempts(cluster) == [2]
+    assert extend(cluster, "a", got, CLAIM_S) == [Code.HOLD_LOST]
+    cluster, got = claimed()
+    cluster.advance(10)
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert peek(cluster, "dead") == [(0, 1, "dead")]
+
+
+def test_a_rewind_opens_nothing_inside_a_claim() -> None:
+    cluster, _ = claimed()
+    cluster.advance(10)
+    rewind(cluster)
+    assert attempts(cluster) == []
+    cluster.advance(CLAIM_S)
+    assert attempts(cluster) == [1]
+
+
+def test_a_claim_that_reached_one_replica_does_not_hide_the_message_from_the_next() -> None:
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Extend | ExtendReply)
+    key = cluster.submit("a", ExtendRequest(got, CLAIM_S, 0.0))
+    cluster.advance(6)
+    assert outcomes(cluster.replies[key]) == [Code.OUTCOME_UNKNOWN]
+    cluster.drop = lambda sender, to, message: False
+    assert attempts(cluster) == [2]
+    cluster.advance(5)
+    assert attempts(cluster) == [3], "nor did it spread"
+
+
+def test_one_who_lost_the_hold_claims_nothing() -> None:
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    cluster.advance(HOLD_S + 1)
+    assert extend(cluster, "b", got, CLAIM_S) == [Code.HOLD_LOST]
+    assert attempts(cluster) == [2]
+    assert extend(cluster, "b", got, CLAIM_S) == [Code.HOLD_LOST]
+
+
+def test_a_claim_is_durable_before_it_is_promised_and_no_claim_costs_nothing() -> None:
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    before = {name: len(cluster.journals[name]) for name in "abc"}
+    assert extend(cluster, "b", got, HOLD_S) == ["ok"]
+    assert {name: len(cluster.journals[name]) for name in "abc"} == before
+    assert extend(cluster, "b", got, CLAIM_S) == ["ok"]
+    assert all(len(cluster.journals[name]) == before[name] + 1 for name in "abc")
+
+
+def test_a_claim_is_refused_where_it_cannot_be_written_and_beyond_a_week(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    too_long = cluster.ask("a", ExtendRequest(got, 8 * 86400.0, 0.0))
+    assert isinstance(too_long, Failed)
+    assert "604800" in too_long.detail
+    for core in cluster.nodes.values():
+        core.state.capacity = Capacity.FIRST
+    assert extend(cluster, "a", got, CLAIM_S) == [Code.STORAGE_FULL]
+    assert extend(cluster, "a", got, HOLD_S) == ["ok"]
