@@ -61,6 +61,9 @@ class Options:
     redrive: float = 0.0  # share of the dead letters listed that an operator redrives each time it looks
     rewind: float = 0.0  # share of an operator's rounds in which it rewinds a group
     unmake: float = 0.0  # share in which it deletes a group, which is made again soon after
+    pause: float = field(
+        default=0.0, repr=False
+    )  # share in which it pauses a group, which is resumed soon after
     purge: float = 0.0  # share in which it purges a backlog or dead letters
     # Share with one, or two at once, that change the topic: its settings, and its number of partitions.
     alter: float = 0.0
@@ -148,6 +151,8 @@ class Options:
         rounds = 4 * self.sync_interval + 3 * self.request_timeout + 3.0 + 20 * self.distance
         # The message settled last may have outputs, which are then published, delivered and settled.
         if self.derive:
+            rounds += 2 * self.request_timeout + 2.0
+        if self.pause:  # a group may have to be resumed
             rounds += 2 * self.request_timeout + 2.0
         if self.deletions:  # the topic and its groups are created again, and producers begin anew
             rounds += 4 * self.request_timeout + 3.0

@@ -59,6 +59,8 @@ SOMETIMES: tuple[str, ...] = (
     "a producer heard that its session is closed",
     "two changes of a topic at once",
     "a message was claimed",
+    "a group was paused",
+    "a group was resumed",
     "labels were changed",
     "labels were read",
     "a change of a topic was confirmed",

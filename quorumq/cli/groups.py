@@ -118,6 +118,41 @@ async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool
 @click.argument("topic")
 @click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
 @by_option
+@cluster_options
+async def pause(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
+    """Pause groups of TOPIC: their consumers get nothing more until `quorumq groups resume`.
+
+    Consumers need not be stopped: they wait, and what they have in hand they can finish. Messages neither expire nor
+    become dead letters by themselves meanwhile. The dead letters of the group can be read.
+
+    After exit code 75 (too few replicas answered) run it again.
+    """
+    async with cluster(where) as client:
+        for name in names:
+            group = await client.pause_group(topic, name)
+            tell(f"{name} of {topic}: paused", facts_of(topic, group), as_json)
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
+@by_option
+@cluster_options
+async def resume(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
+    """Resume paused groups of TOPIC: their consumers go on by themselves.
+
+    After exit code 75 (too few replicas answered) run it again.
+    """
+    async with cluster(where) as client:
+        for name in names:
+            group = await client.resume_group(topic, name)
+            tell(f"{name} of {topic}: resumed", facts_of(topic, group), as_json)
+
+
+@groups.command()
+@click.argument("topic")
+@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
+@by_option
 @yes_option
 @cluster_options
 async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
@@ -158,11 +193,15 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
 
     async with cluster(where) as client:
         backlog = await client.backlog(topic, group)
+        registers = (await client.metadata(topic)).groups
+        paused = any(register.name == group and register.paused for register in registers)
         if as_json:
             parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in backlog.partitions]
             whole = {**backlog._asdict(), "partitions": parts, "consumers": listed(backlog.consumers)}
-            print_json({"topic": topic, "group": group, **whole})
+            print_json({"topic": topic, "group": group, "paused": paused, **whole})
         else:
+            if paused:
+                say(f"{group} is paused: `quorumq groups resume {topic} {group}`")
             _print_backlog(backlog)
 
 
@@ -201,6 +240,7 @@ def facts_of(topic: str, group: Group) -> dict[str, Any]:
         "from_ms": group.from_ms,
         "latest": bool(group.latest),
         "since_ms": made_ms(group.made) if group.made.time else None,
+        "paused": group.paused,
     }
 
 
@@ -257,5 +297,6 @@ def _print(lines: list[dict[str, Any]]) -> None:
         begins = local_time(line["from_ms"])[:19] if line["from_ms"] else "the oldest message"
         begins = "what came after it" if line["latest"] else begins
         since = local_time(line["since_ms"])[:19] if line["since_ms"] else "the start"
-        rows.append((line["topic"], line["group"], begins, since))
-    print_table(("topic", "group", "|begins with", "|since"), rows)
+        state = "paused" if line["paused"] else ""
+        rows.append((line["topic"], line["group"], begins, since, state))
+    print_table(("topic", "group", "|begins with", "|since", "|"), rows)

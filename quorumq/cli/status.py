@@ -170,6 +170,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for topic in sorted(replicas):
         groups: dict[str, dict[str, int]] = {}
         kept: dict[str, float] = {}
+        paused: dict[str, None] = {}
         messages = missing = lost = 0
         for views in replicas[topic].values():
             here = max(view["messages"] for view in views)
@@ -180,6 +181,8 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 of_group = [view["groups"][name] for view in views if name in view["groups"]]
                 total = groups.setdefault(name, {"ready": 0, "held": 0, "dead": 0, "done": 0})
                 ages = [facts["kept_s"] for facts in of_group if facts.get("kept_s") is not None]
+                if any(facts.get("paused") for facts in of_group):
+                    paused[name] = None
                 if ages and not name.endswith("!dead"):
                     kept[name] = max(kept.get(name, 0.0), _middle(ages))
                 dead = max(facts["dead"] for facts in of_group)
@@ -199,6 +202,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "missing": missing,
                 "lost": lost,
                 "groups": groups,
+                "paused": list(paused),
                 "kept_by": max(kept, key=lambda name: kept[name], default=None),
                 "kept_s": max(kept.values(), default=None),
             }
@@ -269,6 +273,8 @@ def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, A
                 f"no group reads {topic['topic']!r}: its {plural(topic['messages'], 'message')} stay until one is made "
                 "and has acked or purged them, or the topic is deleted"
             )
+        for name in topic["paused"]:
+            yield f"group {name!r} of {topic['topic']!r} is paused: `quorumq groups resume {topic['topic']} {name}`"
         if topic["lost"]:
             yield (
                 f"{plural(topic['lost'], 'message')} of {topic['topic']!r} cannot be found: no replica has the "

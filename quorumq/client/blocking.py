@@ -300,6 +300,8 @@ class Client(Counterpart[waiting.Client]):
     set_labels = _blocking(waiting.Client.set_labels)
     create_group = _blocking(waiting.Client.create_group)
     rewind = _blocking(waiting.Client.rewind)
+    pause_group = _blocking(waiting.Client.pause_group)
+    resume_group = _blocking(waiting.Client.resume_group)
     delete_group = _blocking(waiting.Client.delete_group)
     backlog = _blocking(waiting.Client.backlog)
     show = _blocking(waiting.Client.show)

@@ -94,6 +94,7 @@ FIELDS: Final[dict[str, Field]] = {
     "published_ms": Field("integer", "when the batch was made, by its producer's time of day"),
     "reason": Field("text", "why"),
     "retries": Field("integer", "the `op` of the first try of what this `invoke` sends again"),
+    "paused": Field("flag", "true to pause a group, false to resume it"),
     "rewind": Field("flag", "whether a group that is there is to be rewound"),
     "seconds": Field("number", "how long it lasts"),
     "settings": Field("object", "options of the run, of the node or client, or of a topic"),
@@ -188,6 +189,8 @@ KINDS: Final[dict[str, KindOf]] = {
         "FETCH by a client that has had nothing of the group yet: it may make the group. With `ok`, `messages` came."),
     "delete_group": _kind("client", "topic group op outcome", "generation via detail", _CALL,
         "A group is deleted. With `ok`, what has a generation below this one is void."),
+    "pause_group": _kind("client", "topic group op outcome paused", "via detail", _CALL,
+        "A group is paused, or resumed."),
     "register": _kind("node", "topic group generation from_ms", "buried latest detail", "",
         "The node has this of the group: which generation is current, and where that begins. `buried` is the "
         "generation of its last deletion; where it is that of the register, nobody reads the group."),

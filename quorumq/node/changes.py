@@ -22,6 +22,7 @@ WHAT: Final[dict[type, str]] = {
     m.DeleteTopic: "topic deleted",
     m.SetGroup: "group created",
     m.DeleteGroup: "group deleted",
+    m.PauseGroup: "group paused",
     m.PurgeRequest: "messages purged",
     m.RedriveRequest: "dead letters redriven",
     m.DeclareSurvivors: "survivors declared",
@@ -106,6 +107,8 @@ def is_there(request: Any, catalogue: Catalogue) -> bool:
 def facts_of(request: Any, who: str) -> dict[str, Any]:
     """Return the fields of the line for a request: the client, the change, and its topic, group and partition."""
     change = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
+    if isinstance(request, m.PauseGroup) and not request.paused:
+        change = "group resumed"
     facts: dict[str, Any] = {"client": who, "what": change}
     if isinstance(request, m.DeclareSurvivors):
         facts["survivors"] = ", ".join(request.survivors)

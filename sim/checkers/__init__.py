@@ -23,6 +23,7 @@ from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.labels import LabelsAsWritten
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
+from sim.checkers.paused import PausedGroups
 from sim.checkers.settings import SettingsAsWritten
 from sim.checkers.standing import CreationsStand
 from sim.checkers.thin_air import NoThinAir
@@ -39,6 +40,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     GroupsAsAsked,
     GroupsAskedFor,
     LabelsAsWritten,
+    PausedGroups,
     CreationsStand,
     FailedIsNo,
     Live,

@@ -20,6 +20,8 @@ from quorumq.core.messages import (
     Failed,
     Metadata,
     MetadataReply,
+    PauseGroup,
+    PauseGroupReply,
     PurgeReply,
     PurgeRequest,
     RedriveRequest,
@@ -159,13 +161,20 @@ class Operator(Caller):
         """Do one round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
         rng, options = self.rng, self.options
         if self.world.healed or not (
-            options.redrive or options.rewind or options.unmake or options.purge or options.alter
+            options.pause
+            or options.redrive
+            or options.rewind
+            or options.unmake
+            or options.purge
+            or options.alter
         ):
             return
         group = rng.choice(self.around.groups + self.around.guests)
         number = rng.randrange(self.partitions)
         if rng.random() < options.rewind:
             self.rewind(group)
+        if options.pause and rng.random() < options.pause and group not in self.around.guests:
+            self.pause(group)
         if options.unmake and rng.random() < options.unmake and group != LATE_GROUP:
             self.unmake(group)
         if rng.random() < options.purge:
@@ -368,6 +377,24 @@ class Operator(Caller):
             self.came_of(call, "ok", self.topics.names[now.topic], generation=now.generation, **begins)
         else:
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
+
+    def pause(self, group: str, *, paused: bool = True) -> None:
+        """Pause a group, or resume it, sent once; a paused one is resumed soon, by any operator."""
+        node, options = self.node(), self.options
+        call = self.by_name("pause_group", node, {"group": group, "paused": paused})
+
+        def then(answer: Answer, _: Any) -> None:
+            self.answered(call, answer)
+            reached = ""
+            if isinstance(answer, PauseGroupReply):
+                self.world.saw("a group was paused" if paused else "a group was resumed")
+                reached = self.topics.names[answer.group.topic]
+            self.came_of(call, "ok" if reached else "fail" if nothing_done(answer) else "unknown", reached)
+            if paused or not (reached or (isinstance(answer, Failed) and answer.code == Code.NOT_FOUND)):
+                soon = 0.02 if self.world.healed else self.rng.random()
+                self.later(soon, lambda: self.rng.choice(self.operators).pause(group, paused=False))
+
+        self.ask(node, PauseGroup("jobs", group, paused), self.timeout + options.request_timeout, then)
 
     def unmake(self, group: str) -> None:
         """Delete a group, sent once; sometimes as another operator rewinds it."""

@@ -22,6 +22,7 @@ from sim.rules import (
     holds,
     labels,
     messages,
+    pauses,
     piggyback,
     recovery,
     suspects,
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     *messages.RULES,
     *labels.RULES,
     *claims.RULES,
+    *pauses.RULES,
 )
 
 EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)

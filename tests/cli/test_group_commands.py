@@ -156,6 +156,21 @@ def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
     assert shell("purge full.deadletters --group g --yes").out == "purged 0 dead letters\n"
 
 
+def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
+    shell("publish halted one")
+    shell("groups create halted --group g")
+    assert "g of halted: paused" in shell("groups pause halted g").out
+    assert shell("consume halted --group g --wait 0.2").out == ""
+    assert "groups resume halted g" in shell("groups describe halted g").out
+    assert "is paused" in shell("status").out
+    (listed,) = shell("groups list halted --json").lines()
+    assert listed["paused"] is True
+    assert "paused" in shell("groups list halted").out
+    assert shell("groups resume halted --group g --json").lines()[0]["paused"] is False
+    assert shell("consume halted --group g --max 1").out.split() == ["one"]
+    assert "nobody" in shell("groups pause halted nobody", code=66).err
+
+
 @pytest.mark.parametrize(("topic", "group"), [("queue", "g!dead"), ("queue.deadletters", "g")])
 def test_dead_letters_are_consumed_with_their_reasons(shell: Shell, topic: str, group: str) -> None:
     publish(shell, "queue", 3)

@@ -85,6 +85,38 @@ class GroupCalls(Calls):
         """
         return await self._set_group(topic, group, to, rewind=True, timeout=timeout)
 
+    async def pause_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
+        """Pause a group: its consumers get nothing more until `resume_group`, and go on by themselves then.
+
+        No fetch that begins after this has returned gets messages, through any node. What was delivered before may be
+        worked on, extended and settled. Messages neither expire nor become dead letters by themselves meanwhile. The
+        group's dead letters can be read. Done twice, it is done once.
+
+        Args:
+            topic, group: name of the topic and of its group.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or no such group of it.
+            NotStored, OutcomeUnknown: too few replicas answered; do it again.
+        """
+        return await self._pause(topic, group, paused=True, timeout=timeout)
+
+    async def resume_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
+        """Resume a paused group; arguments, result and errors are those of `pause_group`."""
+        return await self._pause(topic, group, paused=False, timeout=timeout)
+
+    async def _pause(self, topic: str, group: str, *, paused: bool, timeout: float | None) -> Group:
+        action = f"{'pause' if paused else 'resume'} group {group!r} of {topic!r}"
+        watch = self.context.calling("pause_group", topic, group=group, paused=paused)
+        request = m.PauseGroup(topic, group, paused)
+        return cast(
+            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
+        )
+
     async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
         """Delete a group, with all that is recorded for it and its dead letters, for good.
 

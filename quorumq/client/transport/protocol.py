@@ -43,6 +43,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.CloseSession: m.CloseSessionReply,
     m.SetGroup: m.SetGroupReply,
     m.DeleteGroup: m.DeleteGroupReply,
+    m.PauseGroup: m.PauseGroupReply,
     m.PurgeRequest: m.PurgeReply,
     m.BrowseRequest: m.BrowseReply,
     m.ShowRequest: m.ShowReply,

@@ -330,6 +330,20 @@ class DeleteGroupReply(NamedTuple):
     group: Group
 
 
+class PauseGroup(NamedTuple):
+    """Pause a group, or resume it: while it is paused, no FETCH gets messages of it."""
+
+    topic: str
+    group: str
+    paused: bool
+
+
+class PauseGroupReply(NamedTuple):
+    """The answer to PauseGroup: the register, on a majority of every partition's replica set."""
+
+    group: Group
+
+
 class PurgeRequest(NamedTuple):
     """PURGE a group's backlog in one partition, or its dead letters if ``group`` ends in "!dead".
 

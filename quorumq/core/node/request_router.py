@@ -24,6 +24,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
+from quorumq.core.requests.pausing import PauseCoordinator
 from quorumq.core.requests.peek import PeekCoordinator
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
@@ -48,7 +49,7 @@ Admitted = Coordinator | m.ClientReply
 """Coordinator that carries a request through, or the answer."""
 
 
-STAMPED = (m.Fetch, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.SetGroup, m.DeleteGroup)
+STAMPED = (m.Fetch, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.SetGroup, m.DeleteGroup, m.PauseGroup)
 """Requests that are nothing without a fresh stamp."""
 BUG_CHARS_MAX = 200
 """Characters of an exception's text in the answer to the client."""
@@ -303,6 +304,14 @@ class RequestRouter:
             return self.context.catalogue.not_found(request.topic)
         return DeleteGroupCoordinator(key, request, topic.id)
 
+    def _pause_group(self, key: int, request: m.PauseGroup) -> Admitted:
+        topic = self.context.catalogue.topic_named(request.topic)
+        if topic is None:
+            return self.context.catalogue.not_found(request.topic)
+        if not self.context.catalogue.reads(topic.id, request.group):
+            return self.context.catalogue.no_group(request.topic, request.group)
+        return PauseCoordinator(key, request, topic.id)
+
     def _no_capacity_for_group(self, topic: Topic, group: str) -> str:
         """Return why a group that is new here cannot be made; "" if it can, or is there.
 
@@ -504,6 +513,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.ExtendRequest: lambda router, key, request, now: router._extend(key, request),
     m.SetGroup: lambda router, key, request, now: router._set_group(key, request),
     m.DeleteGroup: lambda router, key, request, now: router._delete_group(key, request),
+    m.PauseGroup: lambda router, key, request, now: router._pause_group(key, request),
     m.PurgeRequest: lambda router, key, request, now: router._purge(key, request),
     m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
     m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),

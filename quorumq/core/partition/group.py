@@ -90,6 +90,7 @@ class GroupView:
         generation: the current one: records of older ones are void if ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
         since: generation of the group's last deletion: records of generations before it are void.
+        paused: True while voters refuse HOLDs of the group; its dead letters are not concerned.
         skipping: True while the messages here are skipped; then none that was reclaimed here is wanted again.
         dead: the group of this group's dead letters, if a client reads it.
         available: messages that may be delivered with any others; a suspect is never in it.
@@ -111,6 +112,7 @@ class GroupView:
     from_ms: int = 0
     since: int = 0
     skipping: bool = False
+    paused: bool = False
     dead: GroupView | None = None
     records: CountedMap[Record] = field(default_factory=lambda: CountedMap(kind_of))
     leases: SpanMap[Lease] = field(default_factory=SpanMap)
@@ -429,7 +431,7 @@ class GroupView:
     def read_by(self, register: Group) -> None:
         """Take over a newer register. Records from before its last deletion are dropped."""
         self.generation, self.from_ms = register.generation, register.from_ms
-        self.skipping = register.latest == Latest.SKIPPING
+        self.skipping, self.paused = register.latest == Latest.SKIPPING, register.paused
         if register.buried > self.since:
             self.since = register.buried
             records = self.records

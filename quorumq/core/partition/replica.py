@@ -170,6 +170,10 @@ class Replica:
         if error or uncertain or self.abstains(message.ballot, now):
             return m.refusal(message, error, self.vector()), []
         view = self.group(message.group)
+        if view.paused:
+            register = self.node.catalogue.groups[(self.partition.topic, view.name)]
+            told: list[Effect] = [Send(sender, m.PutGroup(0, register))] if sender != self.node.me else []
+            return m.refusal(message, "", self.vector()), told
         if message.generation != view.home.generation:
             wanted = [(want.span, want.n) for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):

@@ -35,6 +35,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
         "settled": view.records.messages - view.records.count(Kind.OPEN),
         "dead": view.records.count(Kind.DEAD),
         "dropped": view.dropped,
+        "paused": view.paused,
     }
 
 

@@ -159,8 +159,10 @@ class Views:
             self.begin({name: None})
             return
         before = (view.generation, view.from_ms, view.since)
-        skipped = view.skipping
+        skipped, paused = view.skipping, view.paused
         view.read_by(register)
+        if paused and not view.paused:
+            self.node.newly_ready[(self.partition, name)] = None
         anew = before != (view.generation, view.from_ms, view.since)
         if anew or skipped != view.skipping:
             self._doubt(name)

@@ -170,7 +170,7 @@ def _bury_group(
 
 def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
     """Return the reasons for which messages of the group are dying here."""
-    if view.skipping or view.source is not None:
+    if view.skipping or view.paused or view.source is not None:
         return []
     found = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
     if not replica.node.is_uncertain(now) and replica.choice.overdue(view, now):

@@ -185,7 +185,9 @@ class FetchCoordinator(GroupReader):
             view = replica.group(self.request.group)
             if view.backfill is not None:
                 replica.views.catch_up(view, now)
-            if not (view.suspects if suspects else view.available).ready.size and not view.begins:
+            if view.paused or (
+                not (view.suspects if suspects else view.available).ready.size and not view.begins
+            ):
                 continue
             patient = self.request.max_wait >= context.config.steal_after
             picked, later = replica.choice.choose(

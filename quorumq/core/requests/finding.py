@@ -58,9 +58,9 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             highest = request.partition
         case m.LabelsRequest():
             names = (request.topic,)
-        case m.SetGroup() | m.DeleteGroup():
+        case m.SetGroup() | m.DeleteGroup() | m.PauseGroup():
             names = (request.topic,)
-            group = request.group if isinstance(request, m.DeleteGroup) or request.rewind else ""
+            group = request.group if not isinstance(request, m.SetGroup) or request.rewind else ""
         case m.Metadata():
             names = request.topics
         case m.AlterTopic():

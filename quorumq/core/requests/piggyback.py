@@ -58,6 +58,7 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
     return (
         view.covers(header.published_ms)  # voters on a HOLD do not ask
         and view.backfill is None
+        and not view.paused
         and not view.records.within(span)
         and not view.leases.within(span)
     )

@@ -258,6 +258,17 @@ class Latest(IntEnum):
     BEGUN = 2
 
 
+class Pause(NamedTuple):
+    """The last pause or resumption of a group, between two of its deletions (``buried``). The highest one stands."""
+
+    buried: int = 0
+    stamp: Stamp = STAMP_ZERO
+    on: bool = False
+
+
+NOT_PAUSED = Pause()
+
+
 class Group(NamedTuple):
     """One group's register: a value that was decided, change by change (docs/protocol.md, "group, generation").
 
@@ -274,6 +285,12 @@ class Group(NamedTuple):
     buried: int = 0
     latest: Latest = Latest.NO
     made: Stamp = STAMP_ZERO
+    pause: Pause = NOT_PAUSED  # no part of what is decided: it goes to its last writer
+
+    @property
+    def paused(self) -> bool:
+        """Return True if no client gets messages of the group until it is resumed."""
+        return self.pause.on and self.pause.buried == self.buried
 
     @property
     def deleted(self) -> bool:
@@ -300,9 +317,11 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
     """Merge two registers of one group: the later change stands.
 
     Two of one generation are one value, and one may have begun. They differ only if a majority of the
-    directories was lost and the generation was decided again; the later proposal stands then.
+    directories was lost and the generation was decided again; the later proposal stands then. Pauses merge apart.
     """
-    return max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
+    stands = max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
+    pause = max(ours.pause, theirs.pause)
+    return stands if stands.pause == pause else stands._replace(pause=pause)
 
 
 class Instance(NamedTuple):

@@ -1,0 +1,163 @@
+"""Pausing and resuming a group (docs/protocol.md, PAUSE): no FETCH that begins after its OK gets messages."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import (
+    AckRequest,
+    DeleteGroup,
+    ExtendRequest,
+    Failed,
+    FetchReply,
+    OpenSession,
+    PauseGroup,
+    PauseGroupReply,
+    PutGroup,
+    RejectRequest,
+    SetGroup,
+    SyncTopics,
+)
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import NOT_PAUSED, Group, Pause, Stamp, merge_groups
+from tests.core.cluster import Cluster
+from tests.core.network import wipe
+from tests.core.steps import LETTER, fetch, more, outcomes, published, receipts, rewind, spans
+
+
+def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
+    reply = cluster.ask(node, PauseGroup("jobs", "g", paused))
+    assert isinstance(reply, PauseGroupReply), reply
+    assert reply.group.paused is paused
+    return reply.group
+
+
+def made(count: int = 10, **more: object) -> Cluster:
+    cluster = Cluster(**more)  # type: ignore[arg-type]
+    published(cluster, count)
+    cluster.ask("a", SetGroup("jobs", "g"))
+    return cluster
+
+
+def test_a_paused_group_gets_nothing_through_any_node_and_goes_on_when_resumed() -> None:
+    cluster = made()
+    pause(cluster, "a")
+    assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []]
+    assert spans(cluster.ask("a", fetch("other"))) == [(0, 10)], "another group does not notice"
+    pause(cluster, "b", paused=False)
+    assert spans(cluster.ask("c", fetch())) == [(0, 10)]
+
+
+def test_a_waiting_fetch_goes_on_when_the_group_is_resumed_and_not_before() -> None:
+    cluster = Cluster()
+    topic, producer_id = published(cluster, 1)
+    cluster.ask("a", SetGroup("jobs", "g"))
+    pause(cluster)
+    key = cluster.submit("b", fetch(wait=0.9))
+    more(cluster, topic, producer_id, 1)
+    cluster.advance(0.2)
+    assert key not in cluster.replies
+    pause(cluster, "c", paused=False)
+    assert spans(cluster.replies[key]) == [(0, 2)] or len(spans(cluster.replies[key])) == 2
+
+
+def test_voters_refuse_and_tell_a_coordinator_that_has_not_heard() -> None:
+    cluster = made()
+    cluster.drop = lambda sender, to, message: (
+        to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
+    )
+    pause(cluster, "a")
+    assert not any(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
+    cluster.drop = lambda sender, to, message: False
+    key = cluster.submit("c", fetch())
+    cluster.advance(1.5)
+    assert spans(cluster.replies[key]) == []
+    assert all(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
+
+
+def test_what_was_delivered_before_is_extended_and_settled() -> None:
+    cluster = made()
+    got = receipts(cluster.ask("a", fetch(most=3)))
+    pause(cluster)
+    assert outcomes(cluster.ask("b", ExtendRequest(got, 10.0, 0.0))) == ["ok"]
+    assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
+
+
+def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(ttl_s=5.0)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    more(cluster, topic, producer_id, 0, 4)
+    got = receipts(cluster.ask("a", fetch(most=1)))
+    assert outcomes(cluster.ask("a", RejectRequest(got, letter=LETTER))) == ["ok"]
+    pause(cluster)
+    cluster.advance(20)
+    view = next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"]
+    assert len([1 for _, record in view.records.items() if record.letter is not None]) == 1
+    assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 1)]
+
+
+def test_a_pause_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() -> None:
+    cluster = made()
+    pause(cluster)
+    rewind(cluster, "b")
+    for name in "ab":
+        cluster.kill(name)
+        cluster.start(name)
+    wipe(cluster, "c")
+    cluster.advance(100)
+    assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []]
+    cluster.ask("a", DeleteGroup("jobs", "g"))
+    refused = cluster.ask("b", PauseGroup("jobs", "g", True))
+    assert isinstance(refused, Failed)
+    assert refused.code == Code.NOT_FOUND
+    cluster.ask("b", SetGroup("jobs", "g"))
+    assert spans(cluster.ask("c", fetch())) == [(0, 10)]
+
+
+def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_has_not_heard_of() -> None:
+    cluster = made()
+    cluster.drop = lambda sender, to, message: (
+        to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
+    )
+    cluster.wall_off_ms = {"a": 20_000}
+    pause(cluster, "a")
+    pause(cluster, "a", paused=False)
+    cluster.wall_off_ms = {}
+    cluster.nodes["c"].state.clock.value = cluster.now.wall_ms << 16
+    pause(cluster, "c")
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10)
+    assert all(group.paused for core in cluster.nodes.values() for group in core.catalogue.groups.values())
+
+
+def test_too_few_nodes_leave_it_unknown() -> None:
+    cluster = made()
+    cluster.drop = lambda sender, to, message: sender != to
+    key = cluster.submit("a", PauseGroup("jobs", "g", True))
+    cluster.advance(10)
+    assert cluster.replies[key].code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    no_group = cluster.submit("a", PauseGroup("jobs", "nobody", True))
+    cluster.advance(10)
+    assert isinstance(cluster.replies[no_group], Failed)
+
+
+def test_registers_merge_alike_in_any_order() -> None:
+    paused = Group(b"t" * 16, "g", 1, pause=Pause(0, Stamp(5, "a"), True))
+    newer = Group(b"t" * 16, "g", 2, made=Stamp(9, "b"))
+    resumed = newer._replace(pause=Pause(0, Stamp(6, "c"), False))
+    deleted = Group(b"t" * 16, "g", 3, buried=3, made=Stamp(10, "b"))
+    merged = merge_groups(paused, newer)
+    assert merged == merge_groups(newer, paused) == newer._replace(pause=paused.pause)
+    assert merged.paused
+    assert not merge_groups(merged, resumed).paused
+    assert not merge_groups(merged, deleted).paused
+    assert not merge_groups(merged, deleted)._replace(generation=4).paused
+    assert NOT_PAUSED < paused.pause < Pause(3)
+
+
+def test_a_fetch_of_a_paused_group_costs_no_frames() -> None:
+    cluster = made()
+    pause(cluster)
+    sent: list[object] = []
+    cluster.drop = lambda sender, to, message: bool(sender != to and sent.append(type(message).__name__))
+    assert isinstance(cluster.ask("a", fetch()), FetchReply)
+    assert "Hold" not in sent
