@@ -19,7 +19,7 @@ from quorumq.core.messages import (
     SetGroup,
     SyncTopics,
 )
-from quorumq.core.values.types import Group, Stamp, Topic, topic_id
+from quorumq.core.values.types import Group, Latest, Pause, Stamp, Topic, topic_id
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
 
@@ -145,6 +145,29 @@ def test_a_number_of_another_type_is_the_same_content() -> None:
     one.replace(None, topic_of("t", 0, 1)._replace(ttl_s=60, backoff=(1, 2)))
     other.replace(None, topic_of("t", 0, 1)._replace(ttl_s=60.0, backoff=(1.0, 2.0)))
     assert one.root() == other.root()
+
+
+def test_every_field_of_a_register_is_in_its_digest() -> None:
+    """One that is left out would not travel."""
+    group = Group(topic_id("t", 3, 0), "g", 3, 7, 2)
+    topic = topic_of("t", 0, 1)
+    others = (
+        Group(
+            group.topic, group.name, 4, 8, 3, Latest.BEGUN, Stamp(1, "a"), Pause(2, Stamp(1, "a"), on=True)
+        ),
+        closed(topic_of("t", 0, 2)._replace(epoch=2, proposed=4)),
+    )
+    for one, other in zip((group, topic), others, strict=True):
+        for field in one._fields:
+            sums = RegisterSums(b"key")
+            sums.replace(None, one)
+            if field in ("topic", "name", "id"):  # these name it
+                continue
+            changed = one._replace(**{field: getattr(other, field)})
+            if changed != one:
+                before = sums.root()
+                sums.replace(one, changed)
+                assert sums.root() != before, field
 
 
 def test_the_key_decides_about_places_and_digests() -> None:

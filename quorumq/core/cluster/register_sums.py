@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumq.core.values.limits import DIGEST_BYTES, REGISTER_BUCKETS
-from quorumq.core.values.types import Group, Topic
+from quorumq.core.values.types import Group, Latest, Topic
 
 BUCKETS: Final = REGISTER_BUCKETS
 _SUMS_END: Final = 1 << 8 * DIGEST_BYTES
@@ -75,7 +75,7 @@ class RegisterSums:
             times = (float(register.retention_s), float(register.ttl_s), tuple(map(float, register.backoff)))
             register = register._replace(retention_s=times[0], ttl_s=times[1], backoff=times[2])
             return self._hash(repr(tuple(register)), DIGEST_BYTES)
-        return self._hash(repr((*register[:5], int(register.latest), register.made)), DIGEST_BYTES)
+        return self._hash(repr(tuple(register._replace(latest=Latest(register.latest)))), DIGEST_BYTES)
 
     def _hash(self, text: str, size: int) -> int:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size, key=self._key).digest(), "big")
