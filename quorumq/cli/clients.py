@@ -50,6 +50,10 @@ def clients() -> None:
     help="May create, change, delete, purge, redrive and rewind these; with '*' see the status, too. Repeatable.",
 )  # fmt: skip
 @click.option(
+    "--on-behalf", multiple=True, metavar="CLIENTS",
+    help="A gateway: may ask for these clients, with their rights and quotas: a name or a pattern. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--requests-per-s", type=float, metavar="N", help="Requests a second that one node takes of it."
 )
 @click.option(
@@ -81,6 +85,7 @@ def add(
     publish: tuple[str, ...],
     consume: tuple[tuple[str, str], ...],
     admin: tuple[str, ...],
+    on_behalf: tuple[str, ...],
     as_json: bool,
     **quotas: float | None,
 ) -> None:
@@ -94,14 +99,18 @@ def add(
     quorumq clients add billing --file clients.toml --publish invoices --consume 'orders.*' billing
     quorumq clients add operator --file clients.toml --publish '*' --consume '*' '*' --admin '*'
     quorumq clients add guest --file clients.toml --consume news guest --requests-per-s 50 --unsettled 100
+    quorumq clients add gateway --file clients.toml --on-behalf '*'
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r}: a client's name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'")
-    if not (publish or consume or admin):
-        raise UsageError(f"{name!r} may do nothing: give at least one of --publish, --consume and --admin")
+    if not (publish or consume or admin or on_behalf):
+        raise UsageError(
+            f"{name!r} may do nothing: give at least one of --publish, --consume, --admin and --on-behalf"
+        )
     token, kept = new_token(name)
     given = {quota: most for quota, most in quotas.items() if most is not None}
-    entry = {"token": kept, "publish": publish, "consume": consume, "admin": admin, **given}
+    rights = {"publish": publish, "consume": consume, "admin": admin, "on_behalf": on_behalf}
+    entry = {"token": kept, **rights, **given}
     with _changing(path) as entries:
         if name in entries:
             raise UsageError(f"{path} has a client {name!r}: revoke it first, or edit its rights in the file")
@@ -123,16 +132,17 @@ def list_(path: Path, as_json: bool) -> None:
     entries = read_clients(path)
     if as_json:
         for name, entry in entries.items():
-            rights = {"publish": entry.publish, "consume": entry.consume, "admin": entry.admin}
+            rights = {right: getattr(entry, right) for right in ("publish", "consume", "admin", "on_behalf")}
             print_json({"client": name, **rights, "quotas": quotas_of(entry)})
         return
     from rich.markup import escape
 
-    rows = table("client", "publish", "consume", "admin", "quotas")
+    rows = table("client", "publish", "consume", "admin", "on behalf", "quotas")
     for name, entry in entries.items():
         consume = ", ".join(f"{topics} as {groups}" for topics, groups in entry.consume)
         limits = ", ".join(f"{quota} {most:g}" for quota, most in quotas_of(entry).items())
-        cells = (name, ", ".join(entry.publish), consume, ", ".join(entry.admin), limits)
+        patterns = [", ".join(names) for names in (entry.publish, entry.admin, entry.on_behalf)]
+        cells = (name, patterns[0], consume, *patterns[1:], limits)
         rows.add_row(*map(escape, cells))
     console().print(rows)
 

@@ -394,6 +394,7 @@ async def connect(
     rng: random.Random | None = None,
     token: str | None = None,
     tls_ca: str | None = None,
+    on_behalf: str = "",
 ) -> AsyncIterator[Client]:
     """Connect to a cluster, for the length of an ``async with``.
 
@@ -412,6 +413,8 @@ async def connect(
         tls_ca: a PEM file of authorities: nodes are spoken to in TLS, and have to show a certificate of these for the
             address that is dialled. What the environment has as QUORUMQ_TLS_CA if None; "" for plain TCP.
         token: proof of the client's identity, for nodes with a clients file; QUORUMQ_TOKEN of the environment if None.
+        on_behalf: name of another client, whose rights, quotas and turns count for all that this one does. For
+            gateways: the token's client needs the right ``on_behalf`` for that name.
 
     Raises:
         UsageError: an address is not one, or this is not run by trio.
@@ -441,6 +444,7 @@ async def connect(
             connect_timeout=connect_timeout,
             attempt_timeout=attempt_timeout,
             token=own_token() if token is None else token,
+            on_behalf=on_behalf,
         )
         recorder = History(history, nodes.clock, nodes.wall_ms) if history is not None else None
         context = Context(nodes, tasks, timeout=timeout, history=recorder)

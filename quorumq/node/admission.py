@@ -40,6 +40,11 @@ def wrong_listener(config: ServeConfig, listens_for: ListensFor, hello: Hello) -
             f"node {config.node} speaks with nodes at {config.dialled[config.node]} only: give `peers` to node "
             f"{hello.node}, too"
         )
+    if hello.on_behalf and not config.clients_file:
+        return (
+            f"node {config.node} has no clients file, and so no client {hello.on_behalf!r} to ask for: give it one, or "
+            "start the gateway without"
+        )
     if listens_for == "peers" and not hello.node:
         return f"only nodes come in here: node {config.node} serves clients at {config.advertised}"
     return ""

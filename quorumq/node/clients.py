@@ -29,7 +29,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.values.errors import Unauthorized, UsageError
 from quorumq.core.values.limits import MIB
 from quorumq.node.quotas import Begun, Quotas, Usage
-from quorumq.wire.rights import Client, check_rights, check_seen
+from quorumq.wire.rights import Client, check_rights, check_seen, covers
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -51,6 +51,7 @@ class Entry(Quotas, frozen=True, forbid_unknown_fields=True):
     publish: tuple[str, ...] = ()
     consume: tuple[tuple[str, str], ...] = ()
     admin: tuple[str, ...] = ()
+    on_behalf: tuple[str, ...] = ()  # patterns of names of clients for which it may ask, as gateways do
 
 
 def new_token(name: str) -> tuple[str, str]:
@@ -119,7 +120,7 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{where}: {error}: a client has token, publish and admin (patterns of topics), consume (pairs of "
-            f"patterns, of topics and of groups), and quotas ({', '.join(Quotas.__struct_fields__)})"
+            f"patterns, of topics and of groups), on_behalf (patterns of clients), and quotas ({', '.join(Quotas.__struct_fields__)})"
         ) from None
     if not HASH.fullmatch(entry.token):
         raise UsageError(f"{where}: token is no hash of one: make the client by `quorumq clients add {name}`")
@@ -281,6 +282,22 @@ class Clients:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)
 
+    def named_by(self, agent: str, name: str) -> Client:
+        """Return the client ``name`` for which the known client ``agent`` asks.
+
+        Raises:
+            Unauthorized: ``agent`` lacks the right to ask for it, or no client has that name.
+        """
+        if not any(covers(pattern, name) for pattern in self._entries[agent].on_behalf):
+            raise Unauthorized(
+                f"client {agent!r} lacks the right on_behalf for client {name!r}, which it names: rights are in the "
+                "nodes' clients file (`quorumq clients`)"
+            )
+        entry = self._entries.get(name)
+        if entry is None:
+            raise Unauthorized(f"the nodes' clients file has no client {name!r}, for which {agent!r} asks")
+        return Client(name, entry.publish, entry.consume, entry.admin)
+
     def usage(self, name: str, now: float) -> Usage:
         """Return the use of a known client's quotas, by all of its connections."""
         entry = self._entries[name]
@@ -298,30 +315,53 @@ class Credentials:
     clients: Clients
     token: str = field(repr=False)  # as HELLO had it
     clock: Callable[[], float]  # monotonic seconds
+    on_behalf: str = ""  # name of the client for which a gateway asks, as HELLO had it
+    agent: str = ""  # name of that gateway, once it is known
     _usage: Usage | None = None
     _version: int = -1  # version of the file at the last look
     _client: Client | None = None
+    _problem: str = ""
 
     @property
     def client(self) -> Client:
-        """The client; only if there is no `problem`."""
+        """The client whose rights and quotas count; only if there is no `problem`."""
         assert self._client is not None
         return self._client
+
+    @property
+    def who(self) -> str:
+        """The client for the log, with the gateway that asks for it."""
+        return f"{self.client.name} by {self.agent}" if self.agent else self.client.name
 
     def problem(self) -> str:
         """Return why it may not be here; "" if it may."""
         if self._version != self.clients.version:
             self._version = self.clients.version
-            self._client = self.clients.find(self.token)
-            if self._client is not None:
+            self._client, self._problem = None, ""
+            try:
+                self._client = self._identify()
                 self._usage = self.clients.usage(self._client.name, self.clock())
-        if self._client is not None:
-            return ""
-        shown = "a token that it does not know" if self.token else "no token"
-        return (
-            f"the node was shown {shown}: it serves the clients of its clients file only. Give the client a token that "
-            "`quorumq clients add` printed (token=, or QUORUMQ_TOKEN)"
-        )
+            except Unauthorized as error:
+                self._problem = str(error)
+        return self._problem
+
+    def _identify(self) -> Client:
+        """Return the client that the token has, or for which the token's client may ask.
+
+        Raises:
+            Unauthorized: there is none.
+        """
+        client = self.clients.find(self.token)
+        if client is None:
+            shown = "a token that it does not know" if self.token else "no token"
+            raise Unauthorized(
+                f"the node was shown {shown}: it serves the clients of its clients file only. Give the client a token "
+                "that `quorumq clients add` printed (token=, or QUORUMQ_TOKEN)"
+            )
+        if not self.on_behalf:
+            return client
+        self.agent = client.name
+        return self.clients.named_by(client.name, self.on_behalf)
 
     @property
     def usage(self) -> Usage:

@@ -219,7 +219,9 @@ class Inbound:
         if hello.node and not await self._prove(frame, decoded.request):
             return False
         if not hello.node and self.node.clients is not None:
-            self.credentials = Credentials(self.node.clients, hello.token, lambda: self.node.clock().mono)
+            self.credentials = Credentials(
+                self.node.clients, hello.token, lambda: self.node.clock().mono, hello.on_behalf
+            )
             self.node.shown[id(self)] = self  # also while the core has not answered its HELLO
         if self.credentials is not None and (unknown := self.credentials.problem()):
             return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
@@ -228,7 +230,7 @@ class Inbound:
             detail = f"node {self.node.config.node} has {crowd}: ask another node"
             return await self._turn_away(decoded.request, Code.NOT_STORED, detail)
         if self.credentials is not None:
-            self.name = f"{self.credentials.client.name} at {self.address}"
+            self.name = f"{self.credentials.who} at {self.address}"
         key = self._admit(decoded.request, 0)
         self.whose = self.credentials.client.name if self.credentials is not None else self.host
         self._caller = (self.whose, key)

@@ -45,7 +45,7 @@ FACTS_DEPTH_MAX: Final = 12
 _NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})
 _NAME_FIELDS: Final = frozenset({
     "name", "group", "topic", "topics", "cluster_id", "which", "reason", "state", "outcome",
-    "code", "error", "refused", "software", "start", "waiting",
+    "code", "error", "refused", "software", "start", "waiting", "on_behalf",
 })  # fmt: skip
 _ASKED: Final = frozenset(
     cls.__name__ for cls in typing.get_args(messages.ClientRequest)

@@ -21,7 +21,9 @@ def own_token() -> str:
     return os.environ.get(TOKEN_VARIABLE, "").strip()
 
 
-def client_hello(software: str, wall_ms: int, *, cluster_id: str = "", token: str = "") -> Hello:
+def client_hello(
+    software: str, wall_ms: int, *, cluster_id: str = "", token: str = "", on_behalf: str = ""
+) -> Hello:
     """Return the first message of a client.
 
     Args:
@@ -29,5 +31,7 @@ def client_hello(software: str, wall_ms: int, *, cluster_id: str = "", token: st
         wall_ms: its time of day, in milliseconds since 1970.
         cluster_id: the cluster that must answer; "" takes any.
         token: token that shows the client's identity; "" if nodes do not ask.
+        on_behalf: name of the client for which a gateway asks; "" for the client itself.
     """
-    return Hello(VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, wall_ms, 0, software, token)
+    start = Incarnation(0, 0)
+    return Hello(VERSIONS, cluster_id, b"", 0.0, "", start, 0, wall_ms, 0, software, token, on_behalf)

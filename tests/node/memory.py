@@ -25,9 +25,9 @@ from sim.shell.memory import SECRET, WALL_MS, MemoryTransport, now
 class World(sim.shell.memory.World):
     """Nodes that clients of the bare wire can ask."""
 
-    async def client(self, name: str, token: str = "", **more: Any) -> Client:
+    async def client(self, name: str, token: str = "", on_behalf: str = "", **more: Any) -> Client:
         client = Client(self.connect(name, **more))
-        await client.hello(token)
+        await client.hello(token, on_behalf)
         return client
 
 
@@ -69,8 +69,8 @@ class Client:
         self.number = 0
         self.replies: dict[int, Any] = {}
 
-    async def hello(self, token: str = "") -> None:
-        reply = await self.ask(client_hello("test", now().wall_ms, token=token))
+    async def hello(self, token: str = "", on_behalf: str = "") -> None:
+        reply = await self.ask(client_hello("test", now().wall_ms, token=token, on_behalf=on_behalf))
         if isinstance(reply, m.Failed):
             raise error_of(reply)
         assert isinstance(reply, m.Welcome), reply

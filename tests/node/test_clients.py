@@ -28,6 +28,7 @@ from tests.wire.requests import REQUESTS
 SHOP, SHOP_ENTRY = new_token("shop")
 WORKER, WORKER_ENTRY = new_token("worker")
 BOSS, BOSS_ENTRY = new_token("boss")
+GATE, GATE_ENTRY = new_token("gate")
 ENTRIES = {
     "shop": Entry(SHOP_ENTRY, publish=("jobs",)),
     "worker": Entry(WORKER_ENTRY, consume=(("jobs", "g"),)),
@@ -192,6 +193,84 @@ async def test_a_waiting_client_that_lost_its_right_is_disconnected(tmp_path: Pa
         assert payloads(await boss.ask(fetch())) == [b"secret"], "it was handed to nobody"
 
 
+GATEWAYS = {**ENTRIES, "gate": Entry(GATE_ENTRY, on_behalf=("shop", "work*"))}
+
+
+async def test_a_gateway_has_the_rights_of_the_client_that_it_names_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        change(path, GATEWAYS)
+        await trio.sleep(1.1)
+        boss = await cluster.client("a", token=BOSS)
+        topic = await boss.topic(rf=1)
+        shop, worker = [await cluster.client("a", GATE, name) for name in ("shop", "worker")]
+        assert isinstance(await shop.ask(publish(topic, await shop.session(), 0, b"one")), m.PublishReply)
+        assert (await shop.ask(fetch())).code == "unauthorized"
+        assert payloads(await worker.ask(fetch())) == [b"one"]
+        assert (await worker.ask(m.OpenSession())).code == "unauthorized"
+        assert (await worker.ask(m.DeleteTopic("jobs", topic.id))).code == "unauthorized"
+        (line,) = cluster.logs["a"].of("change_refused")
+        assert line["client"].startswith("worker by gate at "), "the log has both"
+        alone = await cluster.client("a", GATE)
+        assert (await alone.ask(m.OpenSession())).code == "unauthorized", "a gateway has no right of its own"
+
+
+@pytest.mark.parametrize(
+    ("token", "name", "words"),
+    [
+        (SHOP, "worker", "client 'shop' lacks the right on_behalf for client 'worker'"),
+        (SHOP, "nobody", "client 'shop' lacks the right on_behalf for client 'nobody'"),
+        (GATE, "boss", "client 'gate' lacks the right on_behalf for client 'boss'"),
+        (GATE, "workless", "has no client 'workless', for which 'gate' asks"),
+        ("shop.wrong", "worker", "a token that it does not know"),
+    ],
+)
+async def test_a_client_that_may_not_ask_for_another_is_refused_by_name(
+    tmp_path: Path, token: str, name: str, words: str
+) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        change(path, GATEWAYS)
+        await trio.sleep(1.1)
+        with pytest.raises(Unauthorized) as caught:
+            await cluster.client("a", token, name)
+        assert words in str(caught.value)
+        assert cluster.services["a"].node.health.clients == 0
+
+
+async def test_a_node_without_a_clients_file_refuses_a_gateway_that_names_a_client() -> None:
+    async with world("a") as cluster:
+        with pytest.raises(Unauthorized, match="node a has no clients file, and so no client 'shop'"):
+            await cluster.client("a", "", "shop")
+
+
+async def test_a_gateway_is_hung_up_on_when_it_or_its_client_is_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        change(path, GATEWAYS)
+        await trio.sleep(1.1)
+        shop, worker = [await cluster.client("a", GATE, name) for name in ("shop", "worker")]
+        change(path, {name: entry for name, entry in GATEWAYS.items() if name != "shop"})
+        await trio.sleep(1.2)
+        assert await shop.closed(0.1)
+        assert not await worker.closed(0.1)
+        change(path, {**ENTRIES, "gate": Entry(GATE_ENTRY, on_behalf=("shop",))})
+        await trio.sleep(1.2)
+        assert await worker.closed(0.1)
+
+
+async def test_quotas_of_a_client_count_over_its_own_connections_and_those_of_gateways(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    async with guarded(path) as cluster:
+        few = Entry(SHOP_ENTRY, publish=("jobs",), requests_per_s=2.0)
+        change(path, {**GATEWAYS, "shop": few})
+        await trio.sleep(1.1)
+        direct, through = await cluster.client("a", SHOP), await cluster.client("a", GATE, "shop")
+        replies = [await client.ask(m.Metadata()) for client in (direct, through, direct, through)]
+        assert [isinstance(reply, m.MetadataReply) for reply in replies] == [True, True, False, False]
+        assert {reply.code for reply in replies[2:]} == {"busy"}
+
+
 async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_log_and_the_status(
     tmp_path: Path,
 ) -> None:
@@ -316,7 +395,9 @@ def test_a_file_of_the_nodes_user_stays_his_where_root_changes_it(tmp_path: Path
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
-    odd = Entry(SHOP_ENTRY, publish=('a"\\\n\t', "é*"), consume=(("a*", "*"), ("b", "g h")))
+    odd = Entry(
+        SHOP_ENTRY, publish=('a"\\\n\t', "é*"), consume=(("a*", "*"), ("b", "g h")), on_behalf=("a*",)
+    )
     write_clients(path, {"shop": odd, "boss": ENTRIES["boss"]})
     assert read_clients(path) == {"shop": odd, "boss": ENTRIES["boss"]}
     assert path.stat().st_mode & 0o777 == 0o600

@@ -458,7 +458,14 @@ class Connection:
 
 
 async def open_connection(
-    address: str, *, dial: Dial, cluster_id: str, wall_ms: int, timeout: float, token: str = ""
+    address: str,
+    *,
+    dial: Dial,
+    cluster_id: str,
+    wall_ms: int,
+    timeout: float,
+    token: str = "",
+    on_behalf: str = "",
 ) -> Connection:
     """Dial a node and say HELLO.
 
@@ -469,12 +476,13 @@ async def open_connection(
         wall_ms: the client's time of day, in milliseconds since 1970.
         timeout: seconds for all of it.
         token: proof of the client's identity; "" if nodes do not ask.
+        on_behalf: name of the client for which a gateway asks; "" for the client itself.
 
     Raises:
         Lost: no answer at all or in time, not the protocol, or a node that has too many clients; ``sent`` is False.
         UsageError: the node refused HELLO: another cluster, no common version, not allowed.
     """
-    protocol = ClientProtocol(cluster_id, token)
+    protocol = ClientProtocol(cluster_id, token, on_behalf)
     stream: trio.abc.Stream | None = None
     done = False
     try:

@@ -162,6 +162,7 @@ class Nodes:
     connect_timeout: float  # seconds to dial a node and have HELLO answered
     attempt_timeout: float = ATTEMPT_TIMEOUT_S  # seconds that a node may take, before the next is asked
     token: str = ""  # shows nodes the client's identity
+    on_behalf: str = ""  # name of the client for which a gateway asks; "" for the client itself
     ids: dict[str, str] = field(default_factory=dict)
     """Address of each node id, as far as known: the reached one, else the one that METADATA named first."""
     hold_time_max: float | None = None
@@ -248,6 +249,7 @@ class Nodes:
                     wall_ms=self.wall_ms(),
                     timeout=self.connect_timeout,
                     token=self.token,
+                    on_behalf=self.on_behalf,
                 )
             except Lost as exc:
                 self._failed[address] = (trio.current_time(), exc.cause)

@@ -71,6 +71,7 @@ class ClientProtocol:
 
     cluster_id: str = ""  # the cluster that must answer; "" takes any
     token: str = field(default="", repr=False)  # shows the client's identity; "" if nodes do not ask
+    on_behalf: str = ""  # name of the client for which a gateway asks; "" for the client itself
     welcome: m.Welcome | None = None  # the node's answer to HELLO, once it has come
     _reader: FrameReader = field(default_factory=FrameReader)
     _count: int = 0
@@ -83,7 +84,8 @@ class ClientProtocol:
             wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
         """
         assert self._count == 0, "HELLO is the first frame of a connection"
-        hello = client_hello(SOFTWARE, wall_ms, cluster_id=self.cluster_id, token=self.token)
+        who = {"token": self.token, "on_behalf": self.on_behalf}
+        hello = client_hello(SOFTWARE, wall_ms, cluster_id=self.cluster_id, **who)
         return b"".join(self.request(hello)[1])
 
     def request(self, message: m.ClientRequest) -> tuple[int, list[bytes | memoryview]]:

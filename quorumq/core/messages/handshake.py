@@ -18,7 +18,7 @@ class Hello(NamedTuple):
 
     ``nodes`` is a digest of the configured node list; a client leaves ``cluster_id`` empty to take any.
     ``versions`` are the lowest and highest protocol versions the sender speaks; ``token`` is a client's proof of
-    identity, which only the node's shell reads.
+    identity, which only the node's shell reads, and so is ``on_behalf``.
     """
 
     versions: tuple[int, int]
@@ -32,6 +32,7 @@ class Hello(NamedTuple):
     stamp: int
     software: str = ""
     token: str = ""  # token of a client, if nodes have a clients file
+    on_behalf: str = ""  # name of the client for which a gateway, whose token it is, asks; "" for itself
 
 
 class Welcome(NamedTuple):
