@@ -10,6 +10,7 @@ import click
 
 from quorumq.cli.common import console, json_option, print_json, table, tell
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.node.clients import NAME, Entry, changing, entry_of, new_token, quotas_of, read_clients
 
 PATTERNS = "a name, or a pattern such as 'orders.*'; '*' is every"
@@ -145,6 +146,39 @@ def list_(path: Path, as_json: bool) -> None:
         cells = (name, patterns[0], consume, *patterns[1:], limits)
         rows.add_row(*map(escape, cells))
     console().print(rows)
+
+
+@clients.command()
+@click.argument("name")
+@file_option
+@click.option(
+    "--keys", "keys_file", required=True, type=click.Path(dir_okay=False, path_type=Path),
+    help="The gateways' file of keys. It is made if it is not there: copy it to all gateways, and keep it secret.",
+)  # fmt: skip
+@json_option
+def key(name: str, path: Path, keys_file: Path, as_json: bool) -> None:
+    """Print the access key of a client NAME for SQS through a gateway.
+
+    The secret is derived from the client's token and the gateways' file of keys. It ends when the token does, and can
+    be printed again.
+
+    \b
+    quorumq clients key shop --file clients.toml --keys gateway.keys
+    """
+    entry = read_clients(path).get(name)
+    if entry is None:
+        raise NotFound(f"{path} has no client {name!r}: make it by `quorumq clients add`")
+    if not keys_file.exists():
+        try:
+            new_keys_file(keys_file)
+        except OSError as error:
+            raise StorageError(f"{keys_file} cannot be written ({error.strerror})") from None
+    secret = secret_access_key(read_keys(keys_file)[0], name, entry.token)
+    text = f"AWS_ACCESS_KEY_ID={name}\nAWS_SECRET_ACCESS_KEY={secret}"
+    if as_json:
+        print_json({"access_key_id": name, "secret_access_key": secret, "file": str(path)})
+    else:
+        click.echo(text)
 
 
 @clients.command()

@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "quorumq.cli.certificates:certificates",
         "Renew certificates of nodes, and replace their authority.",
     ),
+    "gateway": ("quorumq.cli.gateway:gateway", "Open a cluster to SQS, JSON and browsers."),
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
     "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),

@@ -120,7 +120,8 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{where}: {error}: a client has token, publish and admin (patterns of topics), consume (pairs of "
-            f"patterns, of topics and of groups), on_behalf (patterns of clients), and quotas ({', '.join(Quotas.__struct_fields__)})"
+            "patterns, of topics and of groups), on_behalf (patterns of clients), and quotas "
+            f"({', '.join(Quotas.__struct_fields__)})"
         ) from None
     if not HASH.fullmatch(entry.token):
         raise UsageError(f"{where}: token is no hash of one: make the client by `quorumq clients add {name}`")
@@ -281,6 +282,11 @@ class Clients:
         if not hmac.compare_digest(hashed(secret), expected) or entry is None:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)
+
+    def token_hash(self, name: str) -> str | None:
+        """Return the hash of a client's token; None if there is no such client."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.token
 
     def named_by(self, agent: str, name: str) -> Client:
         """Return the client ``name`` for which the known client ``agent`` asks.

@@ -259,7 +259,9 @@ async def test_a_gateway_is_hung_up_on_when_it_or_its_client_is_revoked(tmp_path
         assert await worker.closed(0.1)
 
 
-async def test_quotas_of_a_client_count_over_its_own_connections_and_those_of_gateways(tmp_path: Path) -> None:
+async def test_quotas_of_a_client_count_over_its_own_connections_and_those_of_gateways(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "clients.toml"
     async with guarded(path) as cluster:
         few = Entry(SHOP_ENTRY, publish=("jobs",), requests_per_s=2.0)

@@ -1,0 +1,84 @@
+"""Secret access keys of clients, derived from a key of the gateways: no file has a secret of a client.
+
+AWS signatures need a secret that both sides have, and the clients file has hashes of tokens only. A secret access key
+is a keyed digest over a client's name and the hash of its token. So it ends with the token, every gateway with the
+file of keys knows it, and neither that file alone nor the clients file alone gives it away (docs/decisions/0024).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from quorumq.core.values.errors import UsageError
+
+KEY_BYTES: Final = 32
+FILE_BYTES_MAX: Final = 64 * 1024
+_PURPOSE: Final = b"quorumq secret access key\0"
+
+
+def new_keys_file(path: Path) -> None:
+    """Write a new file with one random key, for its owner alone.
+
+    Raises:
+        FileExistsError: there is one.
+    """
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write("# Keys of quorumq gateways, the newest first: docs/gateway.md.\n")
+        file.write(base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).decode() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_keys(path: str | os.PathLike[str]) -> tuple[bytes, ...]:
+    """Read a file of keys, one a line: the first derives new secrets, all others still verify.
+
+    Raises:
+        UsageError: it cannot be read, others can read it, or a line is no key.
+    """
+    try:
+        with open(path, "rb") as file:
+            mode, data = os.fstat(file.fileno()).st_mode, file.read(FILE_BYTES_MAX)
+    except OSError as error:
+        raise UsageError(
+            f"the file of keys {path} cannot be read ({error.strerror}): `quorumq clients key` makes one"
+        ) from None
+    if mode & 0o077:
+        raise UsageError(f"the file of keys {path} can be read by others on this machine: chmod 600 it")
+    lines = [line.strip() for line in data.decode("latin-1").splitlines()]
+    keys: list[bytes] = []
+    for line in lines:
+        if not line or line.startswith("#"):
+            continue
+        try:
+            key = base64.b64decode(line.encode(), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise UsageError(
+                f"the file of keys {path} has a line that is no key of {KEY_BYTES} bytes in base64"
+            )
+        keys.append(key)
+    if not keys:
+        raise UsageError(
+            f"the file of keys {path} has no key: remove it, and `quorumq clients key` makes one"
+        )
+    return tuple(keys)
+
+
+def secret_access_key(key: bytes, name: str, token_hash: str) -> str:
+    """Return the secret access key of a client.
+
+    Args:
+        key: one of the gateways' keys.
+        name: the client's, which is its access key id.
+        token_hash: hash of its token, as the clients file has it.
+    """
+    digest = hmac.new(key, _PURPOSE + f"{name}\0{token_hash}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

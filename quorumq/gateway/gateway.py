@@ -1,0 +1,106 @@
+"""The parts that all requests of one gateway share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from quorumq.client import Client, connect
+from quorumq.gateway.accesskeys import read_keys
+from quorumq.gateway.identity import Identities, User
+from quorumq.gateway.requests import Bodies
+from quorumq.gateway.settings import Settings
+from quorumq.gateway.users import Connecting, UserClients
+from quorumq.node.clients import Clients
+
+TIMEOUT_S: Final = 20.0
+"""Seconds for a request to the cluster: SDKs wait for 60."""
+
+CONNECT_S: Final = 5.0
+"""Seconds to reach a node when a user asks first."""
+
+REREAD_S: Final = 0.5
+"""Seconds between two looks at the clients file, as nodes have them."""
+
+log = logging.getLogger("quorumq.gateway")
+
+
+@dataclass(eq=False)
+class Gateway:
+    """The parts that all requests of one gateway share. Made by `running`.
+
+    Attributes:
+        settings: as the command line gave them.
+        identities: finds out who asks.
+        clients: connections to the cluster by user.
+        bodies: reads bodies of requests.
+        stopping: set when the gateway begins to stop: whatever waits for messages answers without them.
+    """
+
+    settings: Settings
+    identities: Identities
+    clients: UserClients
+    bodies: Bodies = field(default_factory=Bodies)
+    stopping: trio.Event = field(default_factory=trio.Event)
+
+    def client(self, user: User) -> AbstractAsyncContextManager[Client]:
+        """Give a user's client for one request: see `UserClients.of`."""
+        return self.clients.of(user)
+
+
+class _Log:
+    """Log of `Clients`, which has events with fields."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        log.info("%s %s", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        log.error("%s %s", event, fields)
+
+
+@asynccontextmanager
+async def running(settings: Settings, connecting: Connecting | None = None) -> AsyncIterator[Gateway]:
+    """Run the tasks of a gateway for the length of an ``async with``.
+
+    Args:
+        settings: checked ones.
+        connecting: connects to the cluster for a user; by the settings if None.
+
+    Raises:
+        UsageError: the clients file or the file of keys cannot be used.
+    """
+    clients = Clients(settings.clients_file, _Log()) if settings.clients_file else None
+    keys = read_keys(settings.keys_file) if settings.keys_file else ()
+    async with trio.open_nursery() as nursery:
+        users = UserClients(nursery, connecting or partial(connect_for, settings))
+        nursery.start_soon(users.close_idle)
+        if clients is not None:
+            nursery.start_soon(_reread, clients)
+        yield Gateway(settings, Identities(clients, keys), users)
+        nursery.cancel_scope.cancel()
+
+
+async def _reread(clients: Clients) -> None:
+    while True:
+        await trio.sleep(REREAD_S)
+        clients.refresh()
+
+
+@asynccontextmanager
+async def connect_for(settings: Settings, user: User) -> AsyncIterator[Client]:
+    """Connect to the cluster for a user, who is named to the nodes."""
+    async with connect(
+        settings.nodes,
+        timeout=CONNECT_S,
+        token=settings.token,
+        tls_ca=settings.tls_ca,
+        on_behalf=user.name,
+    ) as client:
+        client.timeout = TIMEOUT_S
+        yield client

@@ -1,0 +1,71 @@
+"""Users of a gateway: clients of the nodes' clients file, by their tokens or access keys.
+
+A gateway decides who asks. The nodes decide what that client may do: they get its name with each connection, from a
+gateway that has the right ``on_behalf`` (SECURITY.md).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from quorumq.core.values.errors import Unauthorized
+from quorumq.gateway.accesskeys import secret_access_key
+from quorumq.node.clients import Clients
+
+
+class User(NamedTuple):
+    """A client that has shown who it is; its name is "" if the nodes have no clients file."""
+
+    name: str
+
+
+ANYBODY: Final = User("")
+
+
+class Identities:
+    """Users by what they show.
+
+    Args:
+        clients: the clients file; None if the nodes have none. Then everybody is the gateway itself.
+        keys: keys of the gateways, the newest first.
+    """
+
+    def __init__(self, clients: Clients | None, keys: tuple[bytes, ...] = ()) -> None:
+        self._clients = clients
+        self._keys = keys
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the nodes have no clients file."""
+        return self._clients is None
+
+    def by_token(self, token: str) -> User:
+        """Return the user that has a token (``NAME.SECRET``).
+
+        Raises:
+            Unauthorized: no client has it.
+        """
+        if self._clients is None:
+            return ANYBODY
+        client = self._clients.find(token)
+        if client is None:
+            shown = "a token that no client has" if token else "no token"
+            raise Unauthorized(f"the gateway was shown {shown}: send one that `quorumq clients add` printed")
+        return User(client.name)
+
+    def by_name(self, name: str) -> User:
+        """Return the user of a session that the gateway gave out itself.
+
+        Raises:
+            Unauthorized: the client was revoked since.
+        """
+        if self._clients is not None and self._clients.token_hash(name) is None:
+            raise Unauthorized(f"client {name!r} is not in the clients file any more")
+        return User(name) if self._clients is not None else ANYBODY
+
+    def secrets_of(self, name: str) -> tuple[str, ...]:
+        """Return the secret access keys that a client may sign with; () if there is no such client."""
+        token_hash = None if self._clients is None else self._clients.token_hash(name)
+        if token_hash is None:
+            return ()
+        return tuple(secret_access_key(key, name, token_hash) for key in self._keys)

@@ -1,0 +1,119 @@
+"""Connections to the cluster by user, opened when a user asks first and closed when it has not asked for a while."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from quorumq.client import Client
+from quorumq.core.values.errors import Busy, QuorumqError
+from quorumq.gateway.identity import User
+
+CLIENTS_MAX: Final = 100
+"""Users with connections at once. Each may have 9 to each node, of `connections_per_address`."""
+
+IDLE_S: Final = 60.0
+"""Seconds after its last request for which a user's connections are kept."""
+
+REQUESTS_MAX: Final = 256
+"""Requests of one user under way at once, those that wait for messages included."""
+
+Connecting = Callable[[User], AbstractAsyncContextManager[Client]]
+
+log = logging.getLogger("quorumq.gateway")
+
+
+@dataclass(eq=False)
+class Slot:
+    """The client of one user."""
+
+    client: Client | None = None
+    requests: int = 0
+    used: float = 0.0  # time of the last request, by trio's clock
+    opening: trio.Lock = field(default_factory=trio.Lock)
+    closing: trio.Event = field(default_factory=trio.Event)
+
+
+class UserClients:
+    """Clients of the cluster by user.
+
+    Args:
+        nursery: runs them.
+        connecting: connects for a user.
+    """
+
+    def __init__(self, nursery: trio.Nursery, connecting: Connecting) -> None:
+        self._nursery = nursery
+        self._connecting = connecting
+        self._slots: dict[User, Slot] = {}
+
+    @asynccontextmanager
+    async def of(self, user: User) -> AsyncIterator[Client]:
+        """Give the client of a user for one request.
+
+        Raises:
+            Busy: the user, or all users together, have too many requests under way.
+            TooFewReplicas: no node answers.
+            Unauthorized: the nodes refuse the gateway or the user.
+        """
+        slot = self._slots.get(user) or self._new_slot(user)
+        if slot.requests >= REQUESTS_MAX:
+            raise Busy(
+                f"{REQUESTS_MAX} requests of client {user.name!r} are under way at this gateway: wait for some of them",
+                delay=1.0,
+            )
+        slot.requests += 1
+        try:
+            async with slot.opening:
+                if slot.client is None:
+                    await self._nursery.start(self._keep, user, slot)
+            assert slot.client is not None
+            yield slot.client
+        finally:
+            slot.requests -= 1
+            slot.used = trio.current_time()
+
+    def _new_slot(self, user: User) -> Slot:
+        if len(self._slots) >= CLIENTS_MAX:
+            idle = [(slot.used, user) for user, slot in self._slots.items() if not slot.requests]
+            if not idle:
+                raise Busy(
+                    f"{CLIENTS_MAX} clients have requests under way at this gateway: try again", delay=1.0
+                )
+            self._close(min(idle)[1])
+        slot = self._slots[user] = Slot()
+        return slot
+
+    def _close(self, user: User) -> None:
+        self._slots.pop(user).closing.set()
+
+    async def _keep(
+        self, user: User, slot: Slot, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        ready = False
+        try:
+            async with self._connecting(user) as slot.client:
+                ready = True
+                task_status.started()
+                await slot.closing.wait()
+        except QuorumqError as error:
+            if not ready:
+                raise
+            log.warning("the client of %r ended with %s", user.name, error)
+        finally:
+            slot.client = None
+
+    async def close_idle(self) -> None:
+        """Close the clients of users that have not asked for a while. Runs until cancelled."""
+        while True:
+            await trio.sleep(IDLE_S / 4)
+            before = trio.current_time() - IDLE_S
+            for user in [
+                user for user, slot in self._slots.items() if not slot.requests and slot.used < before
+            ]:
+                self._close(user)
