@@ -224,6 +224,7 @@ async def test_a_gateway_has_the_rights_of_the_client_that_it_names_and_no_other
         (GATE, "workless", "has no client 'workless', for which 'gate' asks"),
         ("shop.wrong", "worker", "a token that it does not know"),
     ],
+    ids=["no right", "no such right", "another name", "no such client", "wrong token"],
 )
 async def test_a_client_that_may_not_ask_for_another_is_refused_by_name(
     tmp_path: Path, token: str, name: str, words: str
