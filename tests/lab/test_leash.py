@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import pytest
 from quorumq.lab import leash
 from quorumq.lab.leash import Leashed
 from quorumq.lab.ports import free_ports
-from tests.patience import PATIENCE_S, until
+from tests.lab.processes import alive, wait_until_gone
+from tests.patience import PATIENCE_S
 
 CLUSTER = """
 import json, sys, threading, time
@@ -28,22 +28,6 @@ cluster.kill("n3")
 print(json.dumps([cluster.pid("n1"), cluster.pid("n2")]), flush=True)
 time.sleep(600)
 """
-
-
-def alive(pid: int) -> bool:
-    """Return True if it runs or is stopped; a zombie does not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    until(
-        lambda: not any(map(alive, pids)),
-        lambda: f"{[pid for pid in pids if alive(pid)]} of {pids} still run",
-    )
 
 
 @pytest.mark.e2e

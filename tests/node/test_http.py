@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import trio
+import yaml
 
 from quorumq.core import messages as m
 from quorumq.core.values.latency import ANSWERS_MIN
 from quorumq.node import http, metrics
+from quorumq.node.health import Health
 from quorumq.node.http import HttpServer
 from quorumq.node.metrics import Metrics, Table
 from quorumq.node.transport import listen
@@ -185,7 +187,10 @@ def test_groups_beyond_the_limit_are_summed_up() -> None:
     assert table.left_out == 100
 
 
-async def test_the_manual_names_every_metric_and_the_dashboard_only_such() -> None:
+async def test_the_manual_names_every_metric_and_dashboard_and_alerts_only_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Health, "certificate_left", lambda self: 1.0)  # a node without TLS has none
     docs = Path(__file__).parents[2] / "docs"
     async with world("a") as cluster:
         client = await cluster.client("a")
@@ -201,3 +206,15 @@ async def test_the_manual_names_every_metric_and_the_dashboard_only_such() -> No
     asked = json.loads((docs / "grafana.json").read_text())["panels"]
     used = {name for item in asked for name in re.findall("quorumq_[a-z0-9_]+", json.dumps(item["targets"]))}
     assert {name.removesuffix("_bucket") for name in used} <= names
+    series: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^(quorumq_[a-z0-9_]+)(?:{(.*?)})? ", page, re.MULTILINE):
+        series.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    (group,) = yaml.safe_load((docs / "deploy" / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]:
+        watched = re.findall(r"quorumq_[a-z0-9_]+", rule["expr"])
+        labels = {label for name in watched for label in series[name]} | {"instance", "le"}
+        assert set(re.findall(r"\w+", " ".join(re.findall(r"(?:by|on) \(([^)]*)\)", rule["expr"])))) <= labels
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        heading = rule["annotations"]["page"].replace("-", "[ -]?[,]? ?")
+        assert re.search(rf"^##+ {heading}$", text, re.MULTILINE | re.IGNORECASE), rule["annotations"]["page"]
