@@ -179,7 +179,7 @@ def unit(path: Path) -> configparser.ConfigParser:
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_a_unit_runs_a_command_that_is_there(path: Path) -> None:
     service = unit(path)["Service"]
-    program, *arguments = shlex.split(service["ExecStart"])
+    program, *arguments = shlex.split(service["ExecStart"].replace("\\\n", " "))
     assert Path(program).name == "quorumq"
     if arguments[0] == "gateway" and "gateway" not in COMMANDS:
         pytest.skip("this release has no gateway")

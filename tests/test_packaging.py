@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import yaml
+
 from quorumq.commands import SERVER
 from tests.patience import PATIENCE_S
 
@@ -74,3 +76,20 @@ def test_a_command_without_the_server_names_the_extra() -> None:
 def test_extras_that_run_commands_bring_the_server() -> None:
     for extra in ("audit", "spark"):
         assert "quorumq[server]" in PROJECT["optional-dependencies"][extra]
+
+
+def test_the_sdist_has_what_the_tests_read() -> None:
+    manifest = (ROOT / "MANIFEST.in").read_text()
+    named = {word for line in manifest.splitlines() for word in line.split()[1:] if not line.startswith("#")}
+    top = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.suffix != ".md"}
+    made = {"build", "dist", "MANIFEST.in", "PKG-INFO", "setup.cfg"} | {name for name in top if name.endswith(".egg-info")}
+    assert top - made <= named
+
+
+def test_workflows_run_each_python_that_is_promised() -> None:
+    versions = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: Python :: 3." in line}
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    assert {*workflow["jobs"]["test"]["strategy"]["matrix"]["python"]} == versions
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    assert release["jobs"]["test"]["uses"] == "./.github/workflows/test.yml"
+    assert [release["jobs"][job]["needs"] for job in ("build", "publish")] == ["test", "build"]
