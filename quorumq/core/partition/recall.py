@@ -98,9 +98,9 @@ class Recall(ClosingComponent):
             case DelaysSet():
                 view = self.views.named(record.group)
                 gone = self.node.passed_s(record, record.at_ms, now)
-                for item in record.entries:
-                    delay = heard(item, now.mono, max(0.0, item.remaining - gone))
-                    self.views.note(view, item.span, fate.on_delay, delay)
+                for due in record.entries:
+                    delay = heard(due, now.mono, max(0.0, due.remaining - gone))
+                    self.views.note(view, due.span, fate.on_delay, delay)
 
     # ------------------------------------------------------------ a clean stop
 
