@@ -79,10 +79,8 @@ OUTCOMES = (
 
 def told_by(verdict: Verdict) -> tuple[str, dict[str, Any]]:
     """Return the outcome that a verdict gives a line of the history, and its other fields."""
-    if verdict.outcome in (
-        Code.OUTCOME_UNKNOWN,
-        Code.NOT_FOUND,
-    ):  # what was not found may have been deleted meanwhile
+    # One that is not found may have been deleted meanwhile.
+    if verdict.outcome in (Code.OUTCOME_UNKNOWN, Code.NOT_FOUND):
         return "unknown", {}
     return (verdict.outcome, {}) if verdict.outcome in OUTCOMES else ("fail", {"detail": verdict.outcome})
 
@@ -145,6 +143,13 @@ class Client:
             return
         self.copies[op] += 1
         self.around.machines[node].on_request(caller, request)
+
+    def is_over(self, op: int) -> bool:
+        """Return True if an answered request arrived once; no other copy of it arrives from now on.
+
+        A copy that arrived before may be carried out after the answer. It matters if the last writer wins.
+        """
+        return self.copies.pop(op, 0) <= 1
 
     def next_op(self) -> int:
         """Return a number for a request, so that its history line can be written before it is sent."""

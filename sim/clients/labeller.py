@@ -33,6 +33,8 @@ class Labeller(Client):
 
         def then(answer: Answer, _: Any) -> None:
             outcome = outcome_of(answer, LabelsReply)
+            if changes and not self.is_over(op):
+                outcome = "unknown"
             told: dict[str, Any] = {}
             if isinstance(answer, LabelsReply):
                 self.world.saw("labels were changed" if changes else "labels were read")

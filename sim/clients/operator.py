@@ -386,7 +386,7 @@ class Operator(Caller):
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
             reached = ""
-            if isinstance(answer, PauseGroupReply):
+            if isinstance(answer, PauseGroupReply) and self.is_over(op):
                 self.world.saw("a group was paused" if paused else "a group was resumed")
                 reached = self.topics.names[answer.group.topic]
             self.came_of(call, "ok" if reached else "fail" if nothing_done(answer) else "unknown", reached)
@@ -394,7 +394,7 @@ class Operator(Caller):
                 soon = 0.02 if self.world.healed else self.rng.random()
                 self.later(soon, lambda: self.rng.choice(self.operators).pause(group, paused=False))
 
-        self.ask(node, PauseGroup("jobs", group, paused), self.timeout + options.request_timeout, then)
+        op = self.ask(node, PauseGroup("jobs", group, paused), self.timeout + options.request_timeout, then)
 
     def unmake(self, group: str) -> None:
         """Delete a group, sent once; sometimes as another operator rewinds it."""
