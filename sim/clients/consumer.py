@@ -29,7 +29,7 @@ from sim.clients.calls import Call
 from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
-from sim.topics import TOPIC
+from sim.topics import OUTPUTS, TOPIC
 
 
 def made_nothing(answer: Answer) -> bool:
@@ -128,6 +128,8 @@ class Consumer(Deriving):
                     self.world.saw("a FETCH was refused: its group was deleted")
                 elif isinstance(answer, Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
+                    if self.world.healed and OUTPUTS in self.names:  # which it may read all the same
+                        self.names = (OUTPUTS,)
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
         self.fetching = True
