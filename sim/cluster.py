@@ -19,6 +19,7 @@ from sim.clients.consumer import Consumer
 from sim.clients.guest import guests_of
 from sim.clients.inspector import Inspector
 from sim.clients.labeller import Labeller
+from sim.clients.namer import Namer
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.rival import Rival
@@ -89,6 +90,10 @@ class Cluster:
         inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
         named_once = not (options.deletions or options.rivals)  # so that a label is of one topic
         labellers = [Labeller(around, f"l{i}") for i in range(2 if options.labels and named_once else 0)]
+        right = options.wall_offset <= 5.0 and not any(
+            "wall" in fault.kind or "clock" in fault.kind for fault in schedule.faults
+        )
+        namers = [Namer(around, f"n{i}") for i in range(2 if options.names and named_once and right else 0)]
         clients: tuple[Client, ...] = (
             *self.producers,
             *self.consumers,
@@ -96,6 +101,7 @@ class Cluster:
             *self.operators,
             *inspectors,
             *labellers,
+            *namers,
         )
         self.clients = {client.name: client for client in clients}
         self.faults = Faults(self.world, self.hosts, self.clients)

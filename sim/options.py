@@ -84,6 +84,7 @@ class Options:
     # The topic's setting, as it is created; if it is false, a client reads a group that no client creates.
     # It is drawn by what the others are.
     auto_create_groups: bool = field(default=True, repr=False)
+    names: bool = field(default=False, repr=False)  # True if two clients publish under names of their own
     # True if two clients change and read labels of the topic.
     labels: bool = field(default=False, repr=False)
     dead_readers: int = 0  # readers of the dead letters of the first group

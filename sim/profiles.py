@@ -121,6 +121,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     another.randrange(2)  # draw for an option that is gone: each seed keeps the room that it had
     room = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
     options = dataclasses.replace(options, labels=another.random() < LABELS)
+    options = dataclasses.replace(options, names=another.random() < LABELS)
     options = dataclasses.replace(options, pause=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, claim=sometimes(another, 1 / 3, 0.05, 0.4))
     if room:  # and then requests with more than that

@@ -61,6 +61,7 @@ SOMETIMES: tuple[str, ...] = (
     "a message was claimed",
     "a group was paused",
     "a group was resumed",
+    "a name was known",
     "labels were changed",
     "labels were read",
     "a change of a topic was confirmed",

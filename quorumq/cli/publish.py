@@ -55,6 +55,17 @@ def header(value: str) -> tuple[str, str]:
 @click.option(
     "--ttl", type=duration, help="Dead letters after so long, unless acked by then. [default: the topic's]"
 )
+@click.option(
+    "--dedup",
+    metavar="NAME",
+    help="A name of the message: published again under it, it is the same message. For one message.",
+)
+@click.option(
+    "--window",
+    type=duration,
+    metavar="TIME",
+    help="How long the name is kept, at least 60s. [default: as long as the topic]",
+)
 @partial(cluster_options, seconds=10.0, help="Seconds to go on trying.")
 async def publish(
     where: Where,
@@ -80,6 +91,8 @@ async def publish(
         raise click.UsageError("there is nothing to publish: give messages, --file or --lines")
     if lines and "-" in files:
         raise click.UsageError("--lines and --file - both read standard input: give one of them")
+    if options["dedup"] is not None and (lines or len(messages) + len(files) > 1):
+        raise click.UsageError("--dedup names one message, and several are given")
     options |= {"key": None if key is None else key.encode(), "headers": dict(headers)}
     import trio
 

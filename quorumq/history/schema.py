@@ -54,7 +54,9 @@ COMMON: Final[dict[str, Field]] = {
 
 FIELDS: Final[dict[str, Field]] = {
     "asked": Field(
-        "number", "when the FETCH, or the first PEEK, that this answers was sent, on the clock of `at`"
+        "number",
+        "when the FETCH, the first PEEK, or the question for the id of a name, that this answers was sent, on the clock of "
+        "`at`",
     ),
     "attempt": Field("integer", "1 for the first delivery of a message to the group, by the cluster's count"),
     "clock": Field("text", "what `at` is: `mono` or `simulated`"),
@@ -143,7 +145,7 @@ KINDS: Final[dict[str, KindOf]] = {
         "The node stopped cleanly, or says why it must."),
     "crash": _kind("node sim", "", "incarnation nodes detail", "",
         "The node was killed; what was not durable may be lost."),
-    "publish": _kind("client", _MESSAGES + " op outcome", "crcs published_ms delay ttl retries via detail", _CALL,
+    "publish": _kind("client", _MESSAGES + " op outcome", "crcs published_ms delay ttl retries asked via detail", _CALL,
         "PUBLISH. `fail`: nothing is stored by this try. `unknown`: it may be. `crcs` stands in the `invoke`, and in "
         "that of a retry `retries`: it names the same `spans`."),
     "derive": _kind("client", _MESSAGES + " group into", "crcs detail", "",

@@ -98,7 +98,7 @@ def _settled(request: Any, name: NameOf) -> list[Need]:
 
 
 _FOUND_BY_ID: Final = (
-    m.Publish, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.ShowRequest
+    m.Publish, m.FindName, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.ShowRequest
 )  # fmt: skip
 """Name a topic by its id alone, and may be carried out if only another node knows it (core/requests/finding.py). Its
 name is not known when rights are looked at, so all names that it may have must be covered. A topic that the client
@@ -111,6 +111,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.Publish: lambda request, name: [
         Need(_PUBLISH, name(request.batch.header.partition.topic) or EVERYTHING)
     ],
+    m.FindName: lambda request, name: [Need(_PUBLISH, name(request.partition.topic) or EVERYTHING)],
     m.CreateTopic: lambda request, name: [Need(_PUBLISH if request.implicit else _ADMIN, request.name)],
     m.AlterTopic: lambda request, name: [Need(_ADMIN, request.name)],
     m.LabelsRequest: lambda request, name: [Need(_ADMIN if request.changes else RIGHTS, request.topic)],

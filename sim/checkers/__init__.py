@@ -23,6 +23,7 @@ from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.labels import LabelsAsWritten
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
+from sim.checkers.named import NamesKept
 from sim.checkers.paused import PausedGroups
 from sim.checkers.settings import SettingsAsWritten
 from sim.checkers.standing import CreationsStand
@@ -41,6 +42,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     GroupsAskedFor,
     LabelsAsWritten,
     PausedGroups,
+    NamesKept,
     CreationsStand,
     FailedIsNo,
     Live,

@@ -201,8 +201,10 @@ class Client:
             return
         action(*args)
 
-    def send_batch(self, batch: Batch, node: str, age_ms: int, then: Callable[[Answer, Any], None]) -> None:
-        """Try once to publish, and write its lines."""
+    def send_batch(
+        self, batch: Batch, node: str, age_ms: int, then: Callable[[Answer, Any], None], **more: float
+    ) -> None:
+        """Try once to publish, and write its lines; ``more`` are fields of its ``invoke``."""
         header = batch.header
         op = self.next_op()
         fields: dict[str, Any] = {
@@ -218,7 +220,7 @@ class Client:
         times = {name: seconds for name, seconds in times.items() if seconds}
         made = header.published_ms
         self.world.note(
-            self.who, "publish", **fields, **times, outcome="invoke", crcs=crcs, published_ms=made
+            self.who, "publish", **fields, **times, **more, outcome="invoke", crcs=crcs, published_ms=made
         )
 
         def heard(answer: Answer, bodies: Any) -> None:

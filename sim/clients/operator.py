@@ -390,8 +390,10 @@ class Operator(Caller):
                 self.world.saw("a group was paused" if paused else "a group was resumed")
                 reached = self.topics.names[answer.group.topic]
             self.came_of(call, "ok" if reached else "fail" if nothing_done(answer) else "unknown", reached)
-            if paused or not (reached or (isinstance(answer, Failed) and answer.code == Code.NOT_FOUND)):
-                soon = 0.02 if self.world.healed else self.rng.random()
+            if (
+                paused or not reached
+            ) and not self.topics.gone:  # one of a deleted group may pause the next one
+                soon = 0.05 if self.world.healed else self.rng.random()
                 self.later(soon, lambda: self.rng.choice(self.operators).pause(group, paused=False))
 
         op = self.ask(node, PauseGroup("jobs", group, paused), self.timeout + options.request_timeout, then)

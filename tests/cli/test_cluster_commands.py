@@ -258,6 +258,13 @@ def test_settings_change_one_by_one(shell: Shell) -> None:
     assert "no topic 'untuned'" in shell("topics set untuned --ttl 1", code=66).err
 
 
+def test_a_named_message_is_published_once(shell: Shell) -> None:
+    first = shell("publish named bill --dedup invoice-4711 --window 1h").out
+    assert shell("publish named bill --dedup invoice-4711 --window 1h").out == first
+    shell("publish named other --dedup invoice-4711 --window 1h", code=64)
+    assert "names one message" in shell("publish named a b --dedup x", code=2).err
+
+
 def test_labels_are_shown_after_they_are_changed(shell: Shell) -> None:
     shell("topics create labelled")
     assert "no labels" in shell("topics label labelled").err

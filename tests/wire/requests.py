@@ -64,6 +64,7 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "SetGroup": (m.SetGroup("orders", "g"), ("consume",)),
     "SetGroup, rewind": (m.SetGroup("orders", "g", rewind=True), ("admin",)),
     "DeleteGroup": (m.DeleteGroup("orders", "g"), ("admin",)),
+    "FindName": (m.FindName(PLACE, 60, 0, 0), ("publish",)),
     "PauseGroup": (m.PauseGroup("orders", "g", True), ("admin",)),
     "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
     "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),

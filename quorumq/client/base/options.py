@@ -30,12 +30,15 @@ class Options(TypedDict, total=False):
     not_before: datetime | None
     ttl: Duration | None
     timeout: float | None
+    dedup: str | None
+    window: Duration | None
 
 
 MEANT: Final = {
     "body": "payload", "data": "payload", "message": "payload", "value": "payload",
     "countdown": "delay", "delay_seconds": "delay", "DelaySeconds": "delay",
     "eta": "not_before", "at": "not_before", "deliver_at": "not_before",
+    "MessageDeduplicationId": "dedup", "dedup_id": "dedup", "msg_id": "dedup", "message_id": "dedup",
     "expires": "ttl", "expiration": "ttl", "expire": "ttl",
     "routing_key": "key", "group_id": "key", "MessageGroupId": "key", "properties": "headers", "attributes": "headers",
     "visibility_timeout": "hold_time", "ack_wait": "hold_time", "lease": "hold_time",

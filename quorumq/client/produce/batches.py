@@ -255,7 +255,7 @@ class DerivedParcel(RecordBatch):
         elif self.records[index] != record:
             raise Conflict(
                 f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
-                "alone, and each of several outputs needs an index of its own"
+                "alone, and each of several outputs needs an index of its own; one dedup= name is for one payload"
             )
         return index
 
@@ -271,6 +271,8 @@ class DerivedParcel(RecordBatch):
 
     def outputs(self, topic: str) -> Iterator[Output]:
         """Yield each output with its input, for the history; ``topic`` is the one that they are published to."""
+        if not self.inputs:
+            return  # their publishers name them
         for (source, index), (name, seq), record in zip(self.inputs, self.names, self.records, strict=True):
             of = source.id
             label = topic_label(of.partition.topic, source.topic)

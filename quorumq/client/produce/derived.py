@@ -1,4 +1,4 @@
-"""The name of an output, made from the name of its input.
+"""Names of messages: of an output, made from the name of its input, and of what a publisher names itself.
 
 A worker that takes a message, publishes its output, and acks, may die between any two of these. The message
 is then delivered again, and published again: were the second output numbered anew, it would be another message. So
@@ -14,11 +14,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from quorumq.client.base.message import MessageId
+from quorumq.client.base.times import Duration, number_of
 from quorumq.client.produce.partitioner import Partitioner
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import NAME_NUMBERS, NAME_SLOTS, NAME_WINDOW_MAX_S, NAME_WINDOW_MIN_S
 from quorumq.core.values.spans import merge_spans
-from quorumq.core.values.types import DERIVED, ProducerId, Span, Topic
+from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Span, Topic
+
+DEDUP_BYTES_MAX: Final = 1024
+"""Bytes of a publisher's own name for a message."""
 
 
 def derived_producer_id(source: MessageId, group: str, output: bytes, index: int) -> ProducerId:
@@ -51,3 +58,49 @@ def derived_partition(source: MessageId, key: bytes | None, topic: Topic, partit
 def runs_of(names: Iterable[tuple[ProducerId, int]]) -> tuple[Span, ...]:
     """Return names as the sections of a batch: one for each run of numbers."""
     return merge_spans(Span(producer_id, seq, seq + 1) for producer_id, seq in names)
+
+
+class Name(NamedTuple):
+    """A publisher's own name for a message, as the parts of its id that come from it."""
+
+    where: int  # decides the partition
+    slot: int
+    seq: int
+
+    @classmethod
+    def of(cls, text: str) -> Name:
+        """Return the parts of a name. Part of the API: they never change.
+
+        Raises:
+            UsageError: it is no text, or empty, or too long.
+        """
+        if not isinstance(text, str) or not 0 < len(text.encode()) <= DEDUP_BYTES_MAX:
+            raise UsageError(f"dedup is {text!r:.80}: it must be text of 1 to {DEDUP_BYTES_MAX} bytes")
+        digest = hashlib.blake2b(b"quorumq named\0" + text.encode(), digest_size=16).digest()
+        where, slot, seq = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 5), (8, 16)))
+        return cls(where, slot % NAME_SLOTS, seq % NAME_NUMBERS)
+
+    def partition(self, topic: Topic) -> int:
+        """Return the partition, among those that the topic was created with: the key has no part in it."""
+        return self.where % (topic.born or 1)
+
+    def kept_for_good(self) -> ProducerId:
+        """Return the producer id of a name that is kept as long as its topic."""
+        return ProducerId(NAMED, 0, self.slot, 0)
+
+
+def window_of(seconds: Duration | None) -> int:
+    """Return for how many seconds a name is kept; 0 for the topic's life.
+
+    Raises:
+        UsageError: out of bounds, or no whole number of seconds.
+    """
+    if seconds is None:
+        return 0
+    window = number_of("window", seconds)
+    if window != int(window) or not NAME_WINDOW_MIN_S <= window <= NAME_WINDOW_MAX_S:
+        raise UsageError(
+            f"window is {window:g} s: it must be a whole number of seconds from {NAME_WINDOW_MIN_S} to "
+            f"{NAME_WINDOW_MAX_S}, or None for as long as the topic"
+        )
+    return int(window)

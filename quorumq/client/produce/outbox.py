@@ -81,8 +81,8 @@ class Outbox:
     failed: list[RecordBatch] = field(default_factory=list)  # with given-up messages; the last 1,000
     silent: dict[RecordBatch, None] = field(default_factory=dict)
     """Failed batches with messages that no caller can wait for any more, and whose failure no caller has received."""
-    _queues: dict[tuple[int, bool], PartitionQueue] = field(default_factory=dict)
-    """Queues by partition, and whether messages are derived."""
+    _queues: dict[tuple[int, int], PartitionQueue] = field(default_factory=dict)
+    """Queues by partition, and whether messages are numbered (0), derived (1) or named (2)."""
     _open: dict[PartitionQueue, None] = field(default_factory=dict)  # queues with a batch being filled
 
     def put(
@@ -137,13 +137,33 @@ class Outbox:
         self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
         return Run(record_batch, place, 1)
 
-    def _queue(self, partition: PartitionId, *, derived: bool) -> PartitionQueue:
-        queue = self._queues.get((partition.number, derived))
+    def put_named(
+        self,
+        partition: PartitionId,
+        name: tuple[ProducerId, int],
+        record: bytes,
+        times: Times,
+        timeout: float | None,
+    ) -> Run:
+        """Take a message that its publisher names.
+
+        Raises:
+            Conflict: another payload was just taken under this name.
+        """
+        queue = self._queue(partition, derived=True, named=True)
+        record_batch = self._filling(queue, len(record), times, queue.most, timeout)
+        assert isinstance(record_batch, DerivedParcel)
+        before = record_batch.count
+        place = record_batch.place(name, record)
+        self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
+        return Run(record_batch, place, 1)
+
+    def _queue(self, partition: PartitionId, *, derived: bool, named: bool = False) -> PartitionQueue:
+        number = (partition.number, derived + named)
+        queue = self._queues.get(number)
         if queue is None:
             kind = DerivedParcel if derived else RecordBatch
-            queue = self._queues[(partition.number, derived)] = PartitionQueue(
-                partition, kind, self.batch_bytes
-            )
+            queue = self._queues[number] = PartitionQueue(partition, kind, self.batch_bytes)
         return queue
 
     def _filling(

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 import trio
 
 from quorumq.client.base.background import Crew
 from quorumq.client.base.context import REFRESH_S, Calls
-from quorumq.client.base.message import MessageId, Source, again
-from quorumq.client.base.options import Options, Outgoing, parts_of, refuse
+from quorumq.client.base.message import MessageId, again
+from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration
 from quorumq.client.produce.batches import NO_TIMES, Pending, RecordBatch, Run, check_timeout, times_of
 from quorumq.client.produce.bulk import Bulk
 from quorumq.client.produce.derived import derived_partition
+from quorumq.client.produce.made import Made, found_name, made_of
 from quorumq.client.produce.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
 from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.produce.sending import Sender, Session
@@ -30,8 +31,8 @@ from quorumq.client.transport.nodes import left_of
 from quorumq.core.values.errors import NotFound, NotStored, QuorumqError, SessionClosed, UsageError
 from quorumq.core.values.limits import BATCH_BYTES_MAX, MIB
 from quorumq.core.values.printable import plural
-from quorumq.core.values.types import PartitionId, Topic
-from quorumq.wire.batch import HeaderValue, encode_record, encode_records
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
+from quorumq.wire.batch import HeaderValue, encode_records
 
 LINGER_S: Final = 0.010
 IN_FLIGHT: Final = 8
@@ -40,18 +41,6 @@ SHARED_LEFT: Final = 0.9
 """Share of its timeout that a message has left when it is taken, at which it shares batches as if it had all of it."""
 YIELD_EVERY: Final = 32
 """Messages after which `send` lets other tasks run."""
-
-
-class Made(NamedTuple):
-    """An encoded message, with its partition and times."""
-
-    record: bytes
-    key: bytes | None
-    partition: int | None
-    derived_from: Source | None
-    output: int
-    said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
-    timeout: float | None
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -270,6 +259,10 @@ class Producer:
                 that the topic was created with, and without a key the outputs of one input partition stay together.
             derived_from: the message that this one is an output of, as a consumer or `Client.fetch` gave it.
             index: number of this output among several of one input to this topic: 0, 1, 2 …
+            dedup: a name of your own, as "invoice-4711": what is published again under it is the same message, by
+                anyone and through any node. It decides the partition; ``key`` does not.
+            window: seconds or a timedelta for which the name is kept, 60 s at least; as long as the topic if None.
+                docs/client.md says what is exact.
             delay: seconds or a timedelta: deliver it to no consumer before they are over. At most 366 days.
             not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
                 machine's clock; a time in the past is no delay.
@@ -292,7 +285,8 @@ class Producer:
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
             NotStored, OutcomeUnknown, …: messages before this one were given up, and no caller waited for them; a note
                 says how many. This one was not taken. It is raised once.
-            Conflict: another payload was just derived as this output of this input. `Pending.wait` raises it too, where
+            Conflict: another payload was just derived as this output of this input, or published under this name.
+                `Pending.wait` raises it too, where
                 replicas have other bytes under the id: theirs stay, and this was not stored.
         """
         if self._outbox.silent:
@@ -305,7 +299,7 @@ class Producer:
         if self._outbox.silent:
             self._tell()
         made = self._make(payload, **options)
-        if not self._takes(len(made.record), numbered=made.derived_from is None):
+        if made.window or not self._takes(len(made.record), numbered=made.numbered):
             return None
         record_batch, first, _ = self._put(made)
         pending = Pending(record_batch, first)
@@ -332,48 +326,28 @@ class Producer:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._takes(len(made.record), numbered=made.derived_from is None):
-            remaining = await self._room_within(
-                made.timeout, len(made.record), numbered=made.derived_from is None
-            )
+        if not self._takes(len(made.record), numbered=made.numbered):
+            remaining = await self._room_within(made.timeout, len(made.record), numbered=made.numbered)
             made = made._replace(timeout=remaining)
+        if made.name is not None and made.window:
+            assert self._register is not None
+            where = self._existing(made.name.partition(self._register))
+            return self._put(made, await found_name(self._context, where, made))
         return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
 
-    def _make(
-        self,
-        payload: bytes | None = None,
-        *,
-        json: Any = ...,
-        key: bytes | str | None = None,
-        headers: Mapping[str, HeaderValue] | None = None,
-        partition: int | None = None,
-        derived_from: Source | None = None,
-        index: int = 0,
-        delay: Duration | None = None,
-        not_before: datetime | None = None,
-        ttl: Duration | None = None,
-        timeout: float | None = None,
-        **unknown: object,
-    ) -> Made:
+    def _make(self, payload: bytes | None = None, **options: Unpack[Options]) -> Made:
         """Encode a message, and check its options."""
-        if unknown:
-            refuse("publish", unknown, Options.__annotations__)
-        if timeout is not None:
-            check_timeout(timeout)
-        if not 0 <= index < 1 << 64 or (index and derived_from is None):
-            raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
-        parts = parts_of(payload, json, key, headers)
-        record = encode_record(parts)
-        said = None
-        if not (delay is None and not_before is None and ttl is None):
-            said = (delay, not_before, ttl)
-            times_of(*said, self._context.wall_ms())
-        return Made(record, parts.key, partition, derived_from, index, said, timeout)
+        return made_of(self._context.wall_ms(), payload, **options)
 
-    def _put(self, made: Made) -> Run:
+    def _put(self, made: Made, named: ProducerId | None = None) -> Run:
         """Take a message for which there is room, and whose topic and session are known."""
-        record, key, partition, source, output, said, timeout = made
+        record, key, partition, source, output, said, timeout, name, _ = made
         times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms(), self._register)
+        if name is not None:
+            assert self._register is not None
+            where = self._existing(name.partition(self._register))
+            own = (named or name.kept_for_good(), name.seq)
+            return self._outbox.put_named(where, own, record, times, timeout)
         if source is not None:
             if partition is None:
                 assert self._register is not None

@@ -44,7 +44,7 @@ class PublishCalls(Calls):
             topic: its name; it is created if there is none and the cluster has ``auto_create_topics``.
             payload: the message; None if ``json`` is given.
             options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl,
-                timeout.
+                timeout, dedup, window.
 
         Returns:
             its id. Cancelled before it returns, the message may be stored, or become so.

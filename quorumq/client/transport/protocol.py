@@ -34,6 +34,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.LabelsRequest: m.LabelsReply,
     m.Metadata: m.MetadataReply,
     m.Publish: m.PublishReply,
+    m.FindName: m.FindNameReply,
     m.Fetch: m.FetchReply,
     m.AckRequest: m.SettleReply,
     m.RejectRequest: m.SettleReply,

@@ -155,6 +155,25 @@ class Publish(NamedTuple):
     signature: bytes = b""
 
 
+class FindName(NamedTuple):
+    """Ask which id a message has that its publisher names, or is to have: its window's number, by the node's clock.
+
+    ``slot`` and ``seq`` are parts of the name's hash, ``window_s`` is how long the name is kept.
+    """
+
+    partition: PartitionId
+    window_s: int
+    slot: int
+    seq: int
+
+
+class FindNameReply(NamedTuple):
+    """The producer id to publish under. ``known``: a replica knows of a message of that name."""
+
+    producer_id: ProducerId
+    known: bool
+
+
 class PublishReply(NamedTuple):
     """OK: the batch is durable on a majority."""
 

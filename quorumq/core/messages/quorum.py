@@ -430,7 +430,8 @@ class Survey(NamedTuple):
 
     Everything is listed, for any request: a message that is ready at one replica may be acked at another. Items
     come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed, too,
-    and of all only what ``generation`` has settled of it. The answer says whether that has begun.
+    and of all only what ``generation`` has settled of it. The answer says whether that has begun. ``named``: say only,
+    in ``open``, which of these are known.
     """
 
     round: int
@@ -441,6 +442,7 @@ class Survey(NamedTuple):
     limit: int
     reclaimed: bool = False
     generation: int = 0
+    named: tuple[Span, ...] = ()
 
 
 class SurveyReply(NamedTuple):

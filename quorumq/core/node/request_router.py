@@ -24,6 +24,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
+from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import PauseCoordinator
 from quorumq.core.requests.peek import PeekCoordinator
 from quorumq.core.requests.publish import PublishCoordinator
@@ -507,6 +508,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
     m.LabelsRequest: lambda router, key, request, now: router._labels(key, request),
     m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),
+    m.FindName: lambda router, key, request, now: NameCoordinator(key, request, now),
     m.Fetch: lambda router, key, request, now: router._fetch(key, request, now),
     m.AckRequest: lambda router, key, request, now: AckCoordinator(key, request),
     m.RejectRequest: lambda router, key, request, now: router._reject(key, request, now),

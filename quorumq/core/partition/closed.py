@@ -8,7 +8,7 @@ from typing import Any, Final
 from quorumq.core.partition.digests import Digests
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.spans import SpanMap, SpanSet
-from quorumq.core.values.types import DERIVED, ProducerId, Span
+from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Span
 
 BLOCK: Final = 4096
 """Numbers that replicas compare together; the producer id of the first one stands for them."""
@@ -99,5 +99,12 @@ def forget(
 
 
 def may_close(producer_id: ProducerId) -> bool:
-    """Return True if a producer id is a producer's session: outputs may be derived from an input again at any time."""
-    return producer_id.node != DERIVED
+    """Return True if a producer id may be over: outputs may be derived from an input again at any time, and names that
+    are kept for the topic's life be published again."""
+    return producer_id.node != DERIVED and (producer_id.node != NAMED or producer_id.n > 0)
+
+
+def is_past(producer_id: ProducerId, wall_ms: int) -> bool:
+    """Return True unless this is a window of names that, by our clock, a caller may still be given or look in."""
+    window_ms = 1000 * producer_id.n
+    return producer_id.node != NAMED or wall_ms > (producer_id.k + 3) * window_ms

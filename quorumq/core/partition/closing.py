@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import SessionsClosed, SessionsPromised
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.closed import among, forget, may_close
+from quorumq.core.partition.closed import among, forget, is_past, may_close
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.views import Views
 from quorumq.core.values.types import Now, ProducerId, Span
@@ -34,6 +34,7 @@ class Closing(PartitionComponent):
         idle_since = self.batches.idle_since
         for producer_id, since in list(itertools.islice(idle_since.items(), 4 * most)):
             over = producer_id in self.promised or since + idle_s <= now.mono
+            over = over and is_past(producer_id, now.wall_ms)
             if over and len(found) < most and self.is_done(producer_id):
                 found.append(producer_id)
             del idle_since[producer_id]
@@ -68,7 +69,7 @@ class Closing(PartitionComponent):
         """Promise; return the records of that, and the producer ids that are done with, those closed here among
         them."""
         closed = self.batches.closed
-        producer_ids = [producer_id for producer_id in asked if may_close(producer_id)]
+        producer_ids = [one for one in asked if may_close(one) and is_past(one, now.wall_ms)]
         records = self.promise(producer_ids)
         for producer_id in producer_ids:
             if producer_id not in closed and not self.batches.present.spans_of(producer_id):

@@ -48,6 +48,8 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
     match request:
         case m.Publish():
             partitions = (request.batch.header.partition,)
+        case m.FindName():
+            partitions = (request.partition,)
         case m.AckRequest() | m.RejectRequest() | m.ExtendRequest() | m.LeaveRequest():
             partitions = dict.fromkeys([item.receipt.partition for item in request.items])
         case m.Fetch():

@@ -124,6 +124,13 @@ SURVEY_SCAN_MAX = 192
 GROUPS_PER_CHUNK = 2000
 """Registers of groups in one message."""
 
+NAME_WINDOW_MIN_S = 60
+NAME_WINDOW_MAX_S = 366 * 86_400
+"""Seconds for which the name of a message may be kept, if it is not kept as long as the topic."""
+NAME_SLOTS = 16
+"""Producer ids of one window of names: few, so that those of closed windows are runs."""
+NAME_NUMBERS = 1 << 61
+"""Sequence numbers of one of them."""
 HOLD_TIME_MIN_S = 0.1
 HOLD_TIME_DEFAULT_S = 30.0
 HOLD_TIME_MAX_DEFAULT_S = 60.0

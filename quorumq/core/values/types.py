@@ -49,6 +49,11 @@ DERIVED = "~derived"
 no session, so nothing says that such a producer id is finished: an input may be delivered again at any later time."""
 
 
+NAMED = "~named"
+"""The node of producer ids for messages that publishers name: ``n`` is the window in seconds, 0 for the topic's life,
+``nonce`` a part of the name's hash, and ``k`` the number of the window."""
+
+
 class Span(NamedTuple):
     """The messages ``producer_id[start, stop)`` of one partition. Never empty if stored or sent."""
 

@@ -1,0 +1,89 @@
+"""A message that is about to be published: encoded, and its options checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+from quorumq.client.base.context import Context
+from quorumq.client.base.message import Source
+from quorumq.client.base.options import Options, parts_of, refuse
+from quorumq.client.base.times import Duration
+from quorumq.client.produce.batches import check_timeout, times_of
+from quorumq.client.produce.derived import Name, window_of
+from quorumq.core import messages as m
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import PartitionId, ProducerId
+from quorumq.wire.batch import HeaderValue, encode_record
+
+
+class Made(NamedTuple):
+    """An encoded message, with its partition and times."""
+
+    record: bytes
+    key: bytes | None
+    partition: int | None
+    derived_from: Source | None
+    output: int
+    said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
+    timeout: float | None
+    name: Name | None = None  # of the publisher's own
+    window: int = 0  # seconds for which it is kept; 0: as long as the topic
+
+    @property
+    def numbered(self) -> bool:
+        """Return True if a session numbers it."""
+        return self.derived_from is None and self.name is None
+
+
+def made_of(
+    wall_ms: int,
+    payload: bytes | None = None,
+    *,
+    json: Any = ...,
+    key: bytes | str | None = None,
+    headers: Mapping[str, HeaderValue] | None = None,
+    partition: int | None = None,
+    derived_from: Source | None = None,
+    index: int = 0,
+    delay: Duration | None = None,
+    not_before: datetime | None = None,
+    ttl: Duration | None = None,
+    timeout: float | None = None,
+    dedup: str | None = None,
+    window: Duration | None = None,
+    **unknown: object,
+) -> Made:
+    """Encode a message, and check its options."""
+    if unknown:
+        refuse("publish", unknown, Options.__annotations__)
+    if timeout is not None:
+        check_timeout(timeout)
+    if not 0 <= index < 1 << 64 or (index and derived_from is None):
+        raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
+    if dedup is None and window is not None:
+        raise UsageError("window says for how long a name is kept: give dedup=, too")
+    if dedup is not None and not (derived_from is None and partition is None):
+        raise UsageError(
+            "dedup names the message, and decides its partition: give no derived_from and no partition"
+        )
+    name = None if dedup is None else Name.of(dedup)
+    parts = parts_of(payload, json, key, headers)
+    record = encode_record(parts)
+    said = None
+    if not (delay is None and not_before is None and ttl is None):
+        said = (delay, not_before, ttl)
+        times_of(*said, wall_ms)
+    return Made(record, parts.key, partition, derived_from, index, said, timeout, name, window_of(window))
+
+
+async def found_name(context: Context, partition: PartitionId, made: Made) -> ProducerId:
+    """Ask for the producer id of a named message: of the window in which it was published, or else of the current one.
+
+    It stays the same in every retry of this message.
+    """
+    assert made.name is not None
+    request = m.FindName(partition, made.window, made.name.slot, made.name.seq)
+    reply = await context.ask(request, "find a message by its name", made.timeout, writes=False)
+    return cast("ProducerId", reply.producer_id)

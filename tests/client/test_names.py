@@ -1,0 +1,79 @@
+"""Names of the publisher's own (docs/protocol.md, NAMES): published again, it is the same message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from quorumq.client import Client, Conflict, NewMessage, UsageError
+from quorumq.client.produce.derived import Name
+from quorumq.core.values.types import NAMED
+from tests.client.fake import connected, fake_cluster
+
+HOUR_S = 3600
+
+
+async def all_of(client: Client, topic: str = "jobs") -> list[bytes]:
+    return sorted(
+        [message.payload for message in await client.fetch(topic, "g", max_messages=50, max_wait=0.2)]
+    )
+
+
+@pytest.mark.parametrize("window", [None, HOUR_S])
+async def test_a_name_is_one_message_whoever_publishes_it(window: int | None) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
+        await client.create_topic("jobs", partitions=3)
+        options: dict[str, Any] = {"dedup": "invoice-4711", "window": window}
+        first = await client.publish("jobs", b"bill", **options)
+        assert first.producer_id.node == NAMED
+        assert await other.publish("jobs", b"bill", **options) == first
+        assert await client.publish("jobs", b"bill", dedup="invoice-4712", window=window) != first
+        with pytest.raises(Conflict):
+            await other.publish("jobs", b"another bill", **options)
+        assert await all_of(client) == [b"bill", b"bill"]
+
+
+async def test_what_was_acked_is_not_published_again_while_the_name_is_kept() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        first = await client.publish("jobs", b"bill", dedup="x", window=HOUR_S)
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0)
+        await message.ack()
+        await trio.sleep(6)  # its payload is reclaimed
+        assert await client.publish("jobs", b"bill", dedup="x", window=HOUR_S) == first
+        assert await all_of(client) == []
+
+
+async def test_names_of_many_messages_share_batches() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        messages = [NewMessage(b"%d" % number, dedup=f"n{number % 5}") for number in (0, 1, 2, 3, 4)]
+        ids = await client.producer("jobs").publish_many(messages)
+        assert len(set(ids)) == 5
+        assert await client.producer("jobs").publish_many(messages) == ids
+        assert len(await all_of(client)) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dedup": ""}, "1 to 1024 bytes"),
+        ({"dedup": 4711}, "must be text"),
+        ({"dedup": "x", "window": 5}, "from 60"),
+        ({"dedup": "x", "window": 60.5}, "whole number"),
+        ({"window": 60}, "give dedup="),
+        ({"dedup": "x", "partition": 0}, "no partition"),
+    ],
+)
+async def test_impossible_names_are_refused(options: dict[str, Any], text: str) -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        with pytest.raises(UsageError, match=text):
+            await client.publish("jobs", b"bill", **options)
+
+
+def test_the_parts_of_a_name_never_change() -> None:
+    assert Name.of("invoice-4711") == Name(848714730, 6, 2296643887092445338)
