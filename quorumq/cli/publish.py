@@ -11,7 +11,7 @@ import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, duration, read_input, say, tell
 from quorumq.core.values.errors import TooLarge
-from quorumq.core.values.limits import MESSAGE_BYTES_MAX
+from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.core.values.printable import plural
 
 UNCONFIRMED_MAX: Final = 10_000
@@ -142,9 +142,9 @@ async def _lines() -> AsyncIterator[bytes]:
         *whole, rest = (rest + data).split(b"\n")
         for line in whole:
             yield line.removesuffix(b"\r")
-        if len(rest) > MESSAGE_BYTES_MAX:
+        if len(rest) > PAYLOAD_BYTES_MAX:
             raise TooLarge(
-                f"a line of standard input has more than {MESSAGE_BYTES_MAX} bytes, the most that a message can have"
+                f"a line of standard input has more than {PAYLOAD_BYTES_MAX} bytes, the most that a message can have"
             )
     if rest:
         yield rest
@@ -153,14 +153,14 @@ async def _lines() -> AsyncIterator[bytes]:
 async def _read(file: str) -> bytes:
     if file == "-":
         data = b""
-        while len(data) <= MESSAGE_BYTES_MAX and (more := await read_input(1 << 20)):
+        while len(data) <= PAYLOAD_BYTES_MAX and (more := await read_input(1 << 20)):
             data += more
     else:
         with Path(file).open("rb") as stream:
-            data = stream.read(MESSAGE_BYTES_MAX + 1)
-    if len(data) > MESSAGE_BYTES_MAX:
+            data = stream.read(PAYLOAD_BYTES_MAX + 1)
+    if len(data) > PAYLOAD_BYTES_MAX:
         name = "standard input" if file == "-" else file
         raise TooLarge(
-            f"{name} has more than {MESSAGE_BYTES_MAX} bytes, the most that a message can have: split it"
+            f"{name} has more than {PAYLOAD_BYTES_MAX} bytes, the most that a message can have: split it"
         )
     return data

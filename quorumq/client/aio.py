@@ -275,7 +275,7 @@ async def _reject(owner: Any, came: list[Message] | Message) -> None:
     await settler.reject(messages, interrupted=True, timeout=INTERRUPTED_S)
 
 
-UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject}
+UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject, "fetch_any": _reject}
 """Functions that undo a call by its result. They run if the caller was cancelled and will never see the result."""
 
 QUICK: Final = {"publish": "_publish_now"}

@@ -108,6 +108,7 @@ class Message(Counterpart[delivered.Message]):
     partition: int = _same("partition")
     attempt: int = _same("attempt")
     interruptions: int = _same("interruptions")
+    suspect: bool = _same("suspect")
     fencing_token: Stamp = _same("fencing_token")
     published_ms: int = _same("published_ms")
     letter: Letter | None = _same("letter")
@@ -169,6 +170,10 @@ class Pending(Counterpart[batches.Pending]):
 
 class Producer(Entered[producing.Producer]):
     """A producer to one topic: as `quorumq.client.Producer`."""
+
+    def open(self) -> None:
+        """Begin, until `close`: for programs whose start and stop are two calls. Else use ``with``."""
+        self.__enter__()
 
     flush = _blocking(producing.Producer.flush)
     close = _blocking(producing.Producer.aclose)
@@ -314,6 +319,7 @@ class Client(Counterpart[waiting.Client]):
     extend = _settling(waiting.Client.extend)
     publish = _blocking(waiting.Client.publish)
     fetch = _fetching(waiting.Client.fetch)
+    fetch_any = _fetching(waiting.Client.fetch_any)
     peek = _listing(waiting.Client.peek)
 
     @like(waiting.Client.producer)

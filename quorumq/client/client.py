@@ -32,6 +32,7 @@ from quorumq.client.base.times import Duration
 from quorumq.client.consume.consumer import Consumer, ConsumerOptions
 from quorumq.client.consume.fetching import Gathering, Reader, named_sets, replica_sets_of
 from quorumq.client.consume.settling import SettleCalls
+from quorumq.client.consume.several import Source, check_sources, fetch_several
 from quorumq.client.consume.work import GRACE_S, Handler, Pool, Stop, Task, Worked
 from quorumq.client.produce.producer import Producer, ProducerOptions
 from quorumq.client.produce.publishing import PublishCalls
@@ -281,6 +282,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         start: Literal["earliest", "latest"] = "earliest",
         ids: Iterable[MessageId | str] | MessageId | str | None = None,
         node: str | None = None,
+        idle: bool = True,
         timeout: float | None = None,
     ) -> list[Message]:
         """Fetch messages once. Their holds are not extended by themselves: see `extend`.
@@ -297,6 +299,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
             ids: only these messages of one topic, also as text, as many of them as the group may be given now, without
                 regard to ``max_messages`` and ``min_messages``. `lookup` has the state of the others.
             node: ask only this one (id or address).
+            idle: False if the program works on other messages of the group: then none come whose deliveries expired
+                (`Message.suspect`), so that one of them that ends the program takes no others along.
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
         Returns:
@@ -347,6 +351,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
                 min_messages=min_messages,
                 max_bytes=max_bytes,
                 until=until,
+                idle=idle,
             ).run()
         finally:
             if pool:
@@ -358,6 +363,40 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         if self.history is not None:
             self.history.delivered(alive)
         return alive
+
+    async def fetch_any(
+        self,
+        sources: Sequence[Source],
+        *,
+        max_messages: int = 100,
+        max_wait: float = 0.0,
+        hold_time: Duration | None = None,
+        idle: bool = True,
+        timeout: float | None = None,
+    ) -> list[Message]:
+        """Fetch once from several groups: what is there, in the order of ``sources``, else what comes first.
+
+        Args:
+            sources: pairs of a topic and a group that reads it, 64 at most; dead letters as in `consumer`, such as
+                ``("jobs", "workers!dead")``. `Message.topic` and `Message.group` say where a message comes from.
+            max_messages: limit of all sources together.
+            max_wait, hold_time, idle, timeout: as in `fetch`.
+
+        Returns:
+            0 to ``max_messages`` messages, as `fetch` does. Cancelled, fetched messages are given back.
+
+        Raises:
+            as `fetch` does.
+        """
+        check_sources(sources)
+
+        async def give_back(messages: list[Message]) -> None:
+            with suppress(QuorumqError):
+                await self.reject(messages, interrupted=True, timeout=GIVEN_BACK_S)
+
+        fetch = partial(self.fetch, hold_time=hold_time, timeout=timeout)
+        options = {"max_messages": max_messages, "max_wait": max_wait, "idle": idle}
+        return await fetch_several(fetch, give_back, sources, **options)  # type: ignore[arg-type]
 
     async def _claim(self, messages: list[Message], seconds: float, timeout: float | None) -> list[Message]:
         """Claim fetched messages, and return those that are; the others are given back, all of them if cancelled."""

@@ -55,8 +55,7 @@ COMMON: Final[dict[str, Field]] = {
 FIELDS: Final[dict[str, Field]] = {
     "asked": Field(
         "number",
-        "when the FETCH, the first PEEK, or the question for the id of a name, that this answers was sent, on the clock of "
-        "`at`",
+        "when the FETCH, first PEEK or question for the id of a name that this answers was sent, on the clock of `at`",
     ),
     "attempt": Field("integer", "1 for the first delivery of a message to the group, by the cluster's count"),
     "clock": Field("text", "what `at` is: `mono` or `simulated`"),

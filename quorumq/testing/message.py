@@ -161,6 +161,7 @@ class Message(delivered.Message):
         partition: int = 0,
         attempt: int = 1,
         interruptions: int = 0,
+        suspect: bool = False,
         published_ms: int = 0,
         hold_time: float = HOLD_TIME_DEFAULT_S,
     ) -> Self:
@@ -169,7 +170,7 @@ class Message(delivered.Message):
         Args:
             payload: bytes, or a text that is encoded.
             json: value of a payload in JSON, instead of ``payload``.
-            key, headers, topic, group, partition, attempt, interruptions, published_ms: its fields.
+            key, headers, topic, group, partition, attempt, interruptions, suspect, published_ms: its fields.
             hold_time: seconds of its hold. Its time stands still, until `pass_time`.
 
         Raises:
@@ -200,6 +201,7 @@ class Message(delivered.Message):
             settler=Recorder(),
             holder=None,
             interruptions=interruptions,
+            suspect=suspect,
         )
         made.seq = number
         made.payload = bytes_of(dumped(json) if payload is None else payload)

@@ -32,6 +32,7 @@ from quorumq.core.values.limits import (
     MESSAGE_BYTES_MAX,
     NUMBERS_END,
     PARTITIONS_MAX,
+    PAYLOAD_BYTES_MAX,
     TOPIC_TIME_MAX_S,
     WORDS_END,
 )
@@ -195,10 +196,16 @@ def _are_ends(offsets: bytes) -> bool:
         return False
     before = ends << 32 & (1 << 32 * count) - 1
     sizes = (ends | high) - before - _lanes(count, 1)
-    return sizes & _lanes(count, 0xFFFFFFFF & ~(MESSAGE_BYTES_MAX - 1)) == high
+    if sizes & high != high:
+        return False
+    return (
+        sizes + _lanes(count, _SIZES_END - MESSAGE_BYTES_MAX) & _lanes(count, 0xFFFFFFFF & -_SIZES_END)
+        == high
+    )
 
 
-assert MESSAGE_BYTES_MAX & (MESSAGE_BYTES_MAX - 1) == 0
+_SIZES_END: Final = 1 << (MESSAGE_BYTES_MAX - 1).bit_length()
+"""A power of two: a size that is too large reaches it with the difference added."""
 assert BATCH_BYTES_MAX < 1 << 31
 
 
@@ -337,7 +344,7 @@ def encode_record(message: Message) -> bytes:
     """Return one record: CBOR [key or null, headers, payload].
 
     Raises:
-        TooLarge: over `MESSAGE_BYTES_MAX` encoded, or more headers than allowed.
+        TooLarge: over `MESSAGE_BYTES_MAX` encoded, or `PAYLOAD_BYTES_MAX`, or more headers than allowed.
         TypeError: a part is not of its type; names it.
     """
     payload, key, headers = message
@@ -345,8 +352,8 @@ def encode_record(message: Message) -> bytes:
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
     head = PLAIN if key is None and not headers else _record_head(key, headers)
     record = b"".join((head, cbor.blob(payload)))
-    if len(record) > MESSAGE_BYTES_MAX:
-        raise _too_large(len(record))
+    if len(record) > MESSAGE_BYTES_MAX or len(payload) > PAYLOAD_BYTES_MAX:
+        raise _too_large(len(record), len(payload))
     return record
 
 
@@ -357,8 +364,9 @@ def encode_records(
     head = _record_head(key, headers)
     heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
     records = [heads[len(payload)] + payload for payload in payloads]
-    if (largest := max(map(len, records), default=0)) > MESSAGE_BYTES_MAX:
-        raise _too_large(largest)
+    largest = max(map(len, payloads), default=0)
+    if largest > PAYLOAD_BYTES_MAX or max(map(len, records), default=0) > MESSAGE_BYTES_MAX:
+        raise _too_large(max(map(len, records)), largest)
     return records
 
 
@@ -374,8 +382,10 @@ def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -
     return first + (_encode_headers(headers) if headers else b"\xa0")
 
 
-def _too_large(size: int) -> TooLarge:
-    return TooLarge(f"a message of {size} bytes encoded: at most {MESSAGE_BYTES_MAX} (1 MiB)")
+def _too_large(size: int, payload: int) -> TooLarge:
+    if payload > PAYLOAD_BYTES_MAX:
+        return TooLarge(f"a payload of {payload} bytes: at most {PAYLOAD_BYTES_MAX} (1 MiB)")
+    return TooLarge(f"a message of {size} bytes encoded: at most {MESSAGE_BYTES_MAX} with key and headers")
 
 
 def _encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:

@@ -102,9 +102,7 @@ def oversize(frame: Frame) -> m.Failed | None:
     except (BadValue, QuorumqError, TypeError, IndexError, ValueError):
         return None
     if largest > MESSAGE_BYTES_MAX:
-        detail = (
-            f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX} (1 MiB), key and headers included"
-        )
+        detail = f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX}, key and headers included"
         return m.Failed(Code.TOO_LARGE, detail)
     if sizes and sizes[-1] > BATCH_BYTES_MAX:
         detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"

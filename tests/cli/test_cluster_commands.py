@@ -299,7 +299,7 @@ def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
         (("deadletters", "list", "nowhere", "--group", "g"), 66, "'nowhere'"),
         (("publish", "errors", "x", "--partition", "9"), 66, "9"),
         (("consume", "errors", "--group", "g", "--hold-time", "99"), 64, "99"),
-        (("publish", "errors", "x" * (1 << 20)), 64, "1048576"),
+        (("publish", "errors", "x" * (1 + (1 << 20))), 64, "1048576"),
     ],
 )
 def test_impossible_values_are_refused_by_name(

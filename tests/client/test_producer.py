@@ -161,7 +161,7 @@ async def test_publish_waits_when_too_much_is_buffered() -> None:
 async def test_too_large_is_refused_before_anything_is_sent() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
         with pytest.raises(TooLarge, match="1048576"):
-            await producer.send(b"x" * (1 << 20))
+            await producer.send(b"x" * (1 + (1 << 20)))
         with pytest.raises(TypeError, match="encode it first"):
             await producer.send("text")  # type: ignore[arg-type]
         assert cluster.of(Publish) == []

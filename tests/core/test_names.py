@@ -12,7 +12,7 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import NAMED, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import NAMED, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
 from tests.core.steps import fetch, receipts
@@ -125,3 +125,13 @@ def test_a_name_for_the_life_of_its_topic_is_never_closed() -> None:
     cluster.advance(30)
     assert isinstance(published(cluster, topic, for_good, "b"), PublishReply)
     assert receipts(cluster.ask("c", fetch())) == ()
+
+
+def test_a_name_whose_payload_is_absent_is_known() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    first, _ = found(cluster, topic)
+    for core in cluster.nodes.values():
+        replica = next(iter(core.replicas.values()))
+        replica.batches.note_offered("b", (Span(first, SEQ, SEQ + 1),), cluster.now)
+    assert found(cluster, topic, "b") == (first, True)

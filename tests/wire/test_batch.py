@@ -11,7 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quorumq.core.values.errors import TooLarge
-from quorumq.core.values.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX, NUMBERS_END
+from quorumq.core.values.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    MESSAGE_BYTES_MAX,
+    NUMBERS_END,
+    PAYLOAD_BYTES_MAX,
+)
 from quorumq.core.values.types import Span
 from quorumq.wire.batch import (
     DELAY_MS_MAX,
@@ -197,8 +203,10 @@ near = st.integers(0, 40) | st.integers(-2, 2).map(MESSAGE_BYTES_MAX.__add__) | 
 
 
 @given(st.lists(near, min_size=1, max_size=9))
-@example([MESSAGE_BYTES_MAX] * 4)
-@example([MESSAGE_BYTES_MAX] * 4 + [1])
+@example([MESSAGE_BYTES_MAX] * 3)
+@example([MESSAGE_BYTES_MAX] * 3 + [MESSAGE_BYTES_MAX + 1])
+@example([10, 2**32 - 5])
+@example([1, 2**31 - 1])
 @example([BATCH_BYTES_MAX, 2**32 - 1, 2])
 def test_ends_are_taken_where_each_rises_by_no_more_than_a_message(sizes: list[int]) -> None:
     """They are checked all at a time; here one by one."""
@@ -278,8 +286,13 @@ def test_limits_are_told_before_anything_is_used_up() -> None:
     with pytest.raises(TooLarge, match="1 to 65536"):
         pack_batch(PARTITION, PRODUCER_ID, 0, 0, [b"\x83\xf6\xa0\x40"] * (BATCH_MESSAGES_MAX + 1))
     with pytest.raises(TooLarge, match="at most 1048576"):
-        encode_record(Message(bytes(MESSAGE_BYTES_MAX)))
-    assert len(encode_record(Message(bytes(MESSAGE_BYTES_MAX - 8)))) == MESSAGE_BYTES_MAX
+        encode_record(Message(bytes(PAYLOAD_BYTES_MAX + 1)))
+    with pytest.raises(TooLarge, match="with key and headers"):
+        encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes(64 << 10)))
+    whole = encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes((64 << 10) - 12)))
+    assert len(whole) == MESSAGE_BYTES_MAX
+    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, [whole] * 3)
+    assert decode_header(batch.raw) == batch.header, "a node takes what a client sends"
     with pytest.raises(TooLarge, match="send it as several"):
         pack_batch(PARTITION, PRODUCER_ID, 0, 0, [bytes(MESSAGE_BYTES_MAX)] * 5)
     with pytest.raises(TooLarge, match="257 headers"):

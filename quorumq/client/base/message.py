@@ -197,6 +197,7 @@ class Delivery:
     asked: float = 0.0  # when its FETCH was sent, by the client's clock
     letter: Letter | None = None  # why the messages died, if they are dead letters
     interruptions: int = 0  # deliveries before it that were given back as interrupted
+    suspect: bool = False  # it may be what ended its consumers
 
 
 class Settleable:
@@ -279,6 +280,14 @@ class Message(Settleable):
         Those in `interruptions` are not counted.
         """
         return self.delivery.attempt
+
+    @property
+    def suspect(self) -> bool:
+        """True if its deliveries expired, so that it may be what ended its consumers: work on nothing beside it.
+
+        Such messages come in lots of 4 at most, and the worst alone.
+        """
+        return self.delivery.suspect
 
     @property
     def interruptions(self) -> int:

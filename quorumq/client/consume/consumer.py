@@ -15,13 +15,13 @@ import trio
 from quorumq.client.base.message import Message, Outcome, Settleable, again, deadline_of
 from quorumq.client.base.names import is_dead, names_of
 from quorumq.client.base.times import Duration, number_of
-from quorumq.client.consume.fetching import LEAVE_TIMEOUT_S, Reader, replica_sets_of, unpack
+from quorumq.client.consume.fetching import LEAVE_TIMEOUT_S, Gathering, Reader, replica_sets_of, unpack
 from quorumq.client.consume.prefetch import Prefetch, Prefetched
 from quorumq.client.consume.settle import Failures
 from quorumq.client.consume.settling import SettleCalls
 from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values.errors import HoldLost, UsageError
-from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S, MIB
+from quorumq.core.values.limits import FETCH_BYTES_MAX, HOLD_TIME_DEFAULT_S, MIB
 
 PREFETCH: Final = 1000
 PREFETCH_BYTES: Final = 4 * MIB
@@ -182,8 +182,12 @@ class Consumer:
         await self.aclose()
 
     async def open(self) -> None:
-        """Begin to fetch, until `aclose`: for programs whose start and stop are two calls. Else use ``async with``."""
+        """Begin to fetch, until `close`: for programs whose start and stop are two calls. Else use ``async with``."""
         await self.__aenter__()
+
+    async def close(self) -> None:
+        """End, as `aclose` does."""
+        await self.aclose()
 
     async def aclose(self) -> None:
         """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
@@ -281,7 +285,7 @@ class Consumer:
 
         Args:
             max_messages: number of messages, at most.
-            timeout: seconds to wait; 0 takes messages that have been fetched already.
+            timeout: seconds to wait; 0 takes what has been fetched already, and else asks the cluster once.
 
         Returns:
             1 to ``max_messages`` messages; none if none came in time, or the consumer is closed.
@@ -310,8 +314,33 @@ class Consumer:
                     )
                 except StopAsyncIteration:
                     return []
+        if timeout <= 0 and not self._ahead.closed:
+            messages = await self._ask_once(max_messages)
+            if messages:
+                return messages
         self._ahead.missed(max_messages)
         return []
+
+    async def _ask_once(self, max_messages: int) -> list[Message]:
+        """Fetch what is there now, as there is room for it."""
+        most = self.max_unsettled
+        count = max_messages if most is None else min(max_messages, most - len(self._working))
+        sets = self._ahead.sets()
+        if count < 1 or not sets:
+            return []
+        messages = await Gathering(
+            self._context,
+            sets,
+            self._ahead.reader._replace(pool=""),
+            self.settler,
+            max_messages=count,
+            max_bytes=FETCH_BYTES_MAX,
+            min_messages=1,
+            until=self._context.clock(),
+            idle=self._ahead.is_idle(),
+            holder=self,
+        ).run()
+        return self._note_working(messages)
 
     async def _checkpoint(self) -> None:
         self._turn += 1
@@ -364,7 +393,9 @@ class Consumer:
 
     def _take(self, most: int) -> list[Message]:
         """Return the messages of `Prefetch.take`; from now on their holds are extended."""
-        messages = self._ahead.take(most)
+        return self._note_working(self._ahead.take(most))
+
+    def _note_working(self, messages: list[Message]) -> list[Message]:
         if messages:
             self._working.update(zip(messages, repeat(self._context.clock())))
             history = self._context.history

@@ -200,6 +200,7 @@ def unpack(
             holder=holder,
             letter=sent.letter,
             interruptions=sent.interruptions,
+            suspect=sent.suspect,
         )
         size = sent.receipt.span.size
         if context.history is not None:
@@ -285,6 +286,8 @@ class Gathering:
     max_bytes: int
     min_messages: int  # messages to gather, as long as ``until`` and a quarter of the hold time allow
     until: float  # when to end, by the client's clock
+    idle: bool = True  # False if the caller has others in hand: no suspects come then
+    holder: Holder | None = None  # consumer that fetches
     _messages: list[Message] = field(default_factory=list)
     _slices: list[WireSlice] = field(default_factory=list)
     _bytes: int = 0
@@ -305,7 +308,7 @@ class Gathering:
                     max_bytes=self.max_bytes - self._bytes,
                     min_messages=self.min_messages - len(self._messages),
                     max_wait=self._wait(),
-                    idle=not self._messages,
+                    idle=self.idle and not self._messages,
                 )
                 at += 1
                 self._take(fetched, connection)
@@ -341,6 +344,7 @@ class Gathering:
                 sent_at=fetched.sent_at,
                 hold_time=fetched.hold_time,
                 settler=self.settler,
+                holder=self.holder,
             )
             self._bytes += len(part.body)
             self._alone = self._alone or any(delivery.suspect for delivery in part.deliveries)

@@ -168,7 +168,7 @@ class Prefetch:
         ``patience`` seconds. Where
         ``expected`` topics are given, even none, fetching waits for these, and for any that is deleted meanwhile.
         """
-        self._reader = reader
+        self.reader = reader
         self._patience = patience
         self._most, self._most_bytes = messages, size
         self._expected = expected
@@ -189,7 +189,7 @@ class Prefetch:
                 fetcher.where.topic for fetcher in self._fetchers if fetcher.where.partitions
             ):
                 try:
-                    topic = await self.context.topic(name, timeout=self._reader.timeout)
+                    topic = await self.context.topic(name, timeout=self.reader.timeout)
                 except QuorumqError:
                     continue  # the fetchers themselves report the error
                 homes = {
@@ -213,10 +213,10 @@ class Prefetch:
             await trio.sleep(wait)
             wait = LOOK_S
             try:
-                topic = await self.context.topic(name, timeout=self._reader.timeout)
+                topic = await self.context.topic(name, timeout=self.reader.timeout)
             except NotFound:
                 if not is_told:
-                    log.warning("no topic %r is there: group %r waits for it", name, self._reader.group)
+                    log.warning("no topic %r is there: group %r waits for it", name, self.reader.group)
                 is_told = True
             except (TooFewReplicas, Busy) as exc:
                 await trio.lowlevel.checkpoint()  # as in `_fetch`
@@ -227,7 +227,7 @@ class Prefetch:
                     return
             else:
                 if is_told:
-                    log.info("topic %r is there: group %r reads it", name, self._reader.group)
+                    log.info("topic %r is there: group %r reads it", name, self.reader.group)
                 for where in replica_sets(topic):
                     self._begin(where, nursery)
                 return
@@ -276,13 +276,13 @@ class Prefetch:
                 if not self.requested:
                     await trio.lowlevel.checkpoint()
             return
-        idle = self._is_idle()
+        idle = self.is_idle()
         hinted = idle and self._hinted is fetcher
         try:
             fetched, connection = await fetch_from(
                 self.context,
                 fetcher.where,
-                self._reader,
+                self.reader,
                 max_messages=room,
                 max_bytes=room_bytes,
                 max_wait=0.0 if hinted and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
@@ -342,7 +342,7 @@ class Prefetch:
             self._refused_at = now
         text = "group %r is refused what it was allowed, and asks on for %g s in all: %s"
         self.context.log.warning(
-            ("refused", self._reader.group), text, self._reader.group, UNAUTHORIZED_S, error
+            ("refused", self.reader.group), text, self.reader.group, UNAUTHORIZED_S, error
         )
         return now < self._refused_at + UNAUTHORIZED_S
 
@@ -363,7 +363,11 @@ class Prefetch:
         room = window - fetcher.buffered
         return room if room * 4 >= window and room > 0 else 0
 
-    def _is_idle(self) -> bool:
+    def sets(self) -> list[ReplicaSet]:
+        """Return the replica sets that are fetched from."""
+        return [fetcher.where for fetcher in self._fetchers]
+
+    def is_idle(self) -> bool:
         """Return True if nothing is in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
         return not self.in_hand() and not any(fetcher.buffered for fetcher in self._fetchers)
 
@@ -521,7 +525,7 @@ class Prefetch:
         self.given_back += count
         if count:
             text = "%d messages for group %r were fetched ahead and are given back"
-            self.context.log.info(("leave", self._reader.group), text, count, self._reader.group)
+            self.context.log.info(("leave", self.reader.group), text, count, self.reader.group)
         await give_back(self.context, items)
 
     async def leave(self, late: Iterable[m.ClientReply]) -> None:
@@ -536,7 +540,7 @@ class Prefetch:
             if not self._buffer:
                 self._filled = trio.Event()
                 await self._filled.wait()
-            await trio.sleep(min(TEND_S, self._reader.hold_time / 20))
+            await trio.sleep(min(TEND_S, self.reader.hold_time / 20))
             now = self.context.clock()
             soon = self.requested + self.pace.ahead(now, self.waiting)
             wished = self.wish > 0

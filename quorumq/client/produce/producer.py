@@ -126,6 +126,14 @@ class Producer:
         await self._start()
         return self
 
+    async def open(self) -> None:
+        """Begin, until `close`: for programs whose start and stop are two calls. Else use ``async with``."""
+        await self.__aenter__()
+
+    async def close(self) -> None:
+        """Flush, then end, as `aclose` does."""
+        await self.aclose()
+
     async def _start(self) -> None:
         async with self._lock:
             if not self._started:
@@ -276,7 +284,7 @@ class Producer:
             wait on it to know that the message is stored. Cancelled before it returns, the message was not taken.
 
         Raises:
-            TooLarge: over 1 MiB with key and headers; nothing was taken.
+            TooLarge: a payload over 1 MiB, or over 64 KiB more with key and headers; nothing was taken.
             TypeError: a part is of a type that messages do not have, or ``json`` cannot be written as such.
             ValueError: ``json`` has a number that JSON does not have.
             UsageError: ``delay``, ``not_before``, ``ttl`` or ``timeout`` is out of bounds, or the message would expire

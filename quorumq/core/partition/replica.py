@@ -444,9 +444,11 @@ class Replica:
     def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
         """Survey: send the group's state of every message known here."""
         if message.named:
-            tables = (self.batches.present, self.batches.absent, self.batches.reclaimed)
-            known = [part for span in message.named for table in tables for part in table.within(span)]
-            known += [span for span in message.named if span.producer_id in self.batches.closed]
+            batches, named = self.batches, message.named
+            known = [part for span in named for part in batches.present.within(span)]
+            known += [part for span in named for part, _ in batches.absent.within(span)]
+            known += [part for span in named for part in batches.reclaimed.within(span)]
+            known += [span for span in named if span.producer_id in batches.closed]
             return m.SurveyReply(message.round, (), None, "", self.vector(), False, tuple(known))
         view = self.views.look(message.group)
         left: tuple[Span, ...] = ()

@@ -22,7 +22,10 @@ CLIENT_HEADER_ITEMS_MAX = 49_152
 """Items of CBOR in one that is long, as reading each takes some 100 ns. A thousand
 dead letters have 32,000, a thousand receipts 11,000."""
 
-MESSAGE_BYTES_MAX = 1 * MIB
+PAYLOAD_BYTES_MAX = 1 * MIB
+"""The payload of one message."""
+
+MESSAGE_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB
 """Key, headers and payload of one message, encoded."""
 
 BATCH_BYTES_MAX = 4 * MIB

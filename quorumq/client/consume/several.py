@@ -1,0 +1,77 @@
+"""One fetch from several sources: pairs of a topic and a group, dead letters among them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from quorumq.client.base.message import Message
+from quorumq.core.values.errors import UsageError
+
+SOURCES_MAX = 64
+"""Sources of one fetch: each waits in a request of its own."""
+
+Source = tuple[str, str]
+"""A topic, and a group that reads it."""
+
+Fetch = Callable[..., Awaitable[list[Message]]]
+"""Fetches from one source; the arguments are topic, group, and by name ``max_messages``, ``max_wait`` and ``idle``."""
+
+
+def check_sources(sources: Sequence[Source]) -> None:
+    """Refuse what are no sources.
+
+    Raises:
+        UsageError: names the first one, or their number.
+    """
+    if not 0 < len(sources) <= SOURCES_MAX:
+        raise UsageError(
+            f"{len(sources)} sources are given: give 1 to {SOURCES_MAX} pairs of topic and group"
+        )
+    for source in sources:
+        if not (isinstance(source, tuple | list) and len(source) == 2):
+            raise UsageError(f"{source!r} is no source: give pairs of topic and group")
+
+
+async def fetch_several(
+    fetch: Fetch,
+    give_back: Callable[[list[Message]], Awaitable[None]],
+    sources: Sequence[Source],
+    *,
+    max_messages: int,
+    max_wait: float,
+    idle: bool,
+) -> list[Message]:
+    """Take what is there, source by source in the given order; else wait at all of them for the first that has some.
+
+    Suspects come from one source, with nothing beside them. What comes from another one all the same, or beyond
+    ``max_messages``, is given back.
+    """
+    messages: list[Message] = []
+    for topic, group in sources:
+        more = await fetch(
+            topic, group, max_messages=max_messages - len(messages), max_wait=0.0, idle=idle and not messages
+        )
+        messages += more
+        if len(messages) >= max_messages or any(message.suspect for message in more):
+            break
+    if messages or max_wait <= 0:
+        return messages
+    came: list[list[Message]] = []
+    async with trio.open_nursery() as nursery:
+
+        async def wait(topic: str, group: str) -> None:
+            found = await fetch(topic, group, max_messages=max_messages, max_wait=max_wait, idle=idle)
+            if found:
+                came.append(found)
+                nursery.cancel_scope.cancel()
+
+        for topic, group in sources:
+            nursery.start_soon(wait, topic, group)
+    lots = [found for found in came if any(message.suspect for message in found)]
+    kept = lots[0] if lots else [message for found in came for message in found][:max_messages]
+    rest = [message for found in came for message in found if message not in kept]
+    if rest:
+        await give_back(rest)
+    return kept
