@@ -19,6 +19,5 @@ RULES = (
         "claim-in-any-generation",
         "a claim keeps the message from being delivered in any generation",
         ((fate, "keeping", keeping_one_life),),
-        test="test_claims::test_a_rewind_opens_nothing_inside_a_claim",
     ),
 )
