@@ -289,7 +289,7 @@ def test_limits_are_told_before_anything_is_used_up() -> None:
         encode_record(Message(bytes(PAYLOAD_BYTES_MAX + 1)))
     with pytest.raises(TooLarge, match="with key and headers"):
         encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes(64 << 10)))
-    whole = encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes((64 << 10) - 12)))
+    whole = encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes((64 << 10) - 10)))
     assert len(whole) == MESSAGE_BYTES_MAX
     batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, [whole] * 3)
     assert decode_header(batch.raw) == batch.header, "a node takes what a client sends"

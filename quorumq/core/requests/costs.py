@@ -54,6 +54,7 @@ def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
 COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     m.Fetch: _of_fetch,
     m.Metadata: lambda catalogue, request: _of_names(catalogue, request.topics or ("*",)),
+    m.FindName: lambda catalogue, request: RUN,
     m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
     m.DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
     **dict.fromkeys(
