@@ -119,7 +119,8 @@ def work(
     something for the function, the message comes again as well. The hold is extended while the function runs.
 
     A topic that is not there yet is waited for. The work goes on until SIGTERM or Ctrl-C. Then what is not begun is
-    given back at once, and what is begun has --grace to end; the same signal again does not wait for that. At the end
+    given back at once, and what is begun has --grace to end; the same signal again does not wait for that, and a third
+    one ends the process, whatever the function does. At the end
     it says how many messages ended how, as one JSON object with --json, and exits with 0.
     """
     if len(topics) < 2 or ":" not in topics[-1]:

@@ -1,11 +1,15 @@
 """SIGTERM and SIGINT for pools of workers: each that runs in the main thread hears them, and other handlers remain.
 
+The first one has a pool end, the second one cancels its handlers, and the third one ends the process: a handler that
+blocks its event loop hears of no cancellation.
+
 A process has one handler for a signal. That of a web server, a notebook or the program itself is left alone, and so
 is a signal that is ignored, as Ctrl-C in what a shell has put in the background.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,10 +21,14 @@ OURS: Final = (signal.SIGTERM, signal.SIGINT)
 RUNNERS: Final = ("trio.", "asyncio.runners")
 """Modules whose handlers only raise KeyboardInterrupt or cancel, because the program has no other one."""
 
+PATIENCE: Final = 2
+"""Signals that pools hear. The next one ends the process."""
+
 Hear = Callable[[int], object]
 
 _hearing: Final[dict[int, list[Hear]]] = {number: [] for number in OURS}
 _before: Final[dict[int, Any]] = {}  # handlers that ours replaced
+_came: Final[list[int]] = []  # signals that came while a pool hears them
 
 
 @contextmanager
@@ -48,6 +56,9 @@ def stopped_by_signals(
     finally:
         for number in heard:
             _hearing[number].remove(hear)
+        if not any(_hearing.values()):
+            _came.clear()
+        for number in heard:
             if not _hearing[number] and signal.getsignal(number) is _on_signal:
                 signal.signal(number, _before[number])
 
@@ -71,6 +82,12 @@ def _is_nobodys(handler: Any) -> bool:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
+    _came.append(number)
+    if len(_came) > PATIENCE and _hearing[number]:
+        text = "quorumq: asked to stop once more: the process ends now, and its messages come again after their holds\n"
+        os.write(2, text.encode())
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     for hear in tuple(_hearing[number]):
         hear(number)
     if not _hearing[number]:  # the handler was put back after the last pool: the signal is not ours any more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -60,6 +61,22 @@ def test_the_handler_of_a_server_is_left_alone_unless_told_otherwise() -> None:
     assert (heard, servers) == ([INT, TERM], [TERM])
     signal.raise_signal(TERM)
     assert servers == [TERM, TERM]
+
+
+def test_the_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that blocks the event loop hears nothing of the first two."""
+    heard: list[Any] = []
+    killed: list[tuple[int, object]] = []
+    monkeypatch.setattr(os, "kill", lambda _, number: killed.append((number, signal.getsignal(number))))
+    for _ in range(2):
+        with hearing(heard):
+            signal.raise_signal(INT)
+            signal.raise_signal(TERM)
+    assert not killed, "they are counted anew for the next pool"
+    with hearing(heard):
+        for number in (INT, TERM, INT):
+            signal.raise_signal(number)
+    assert killed == [(INT, signal.SIG_DFL)]
 
 
 @pytest.mark.parametrize("signals", [None, True])

@@ -180,6 +180,25 @@ async def test_a_handler_beyond_its_time_is_cancelled_and_its_message_comes_agai
         assert (letter.error_class, letter.message) == ("TimeoutError", "the handler ran for more than 7 s")
 
 
+async def test_a_handler_that_ignores_its_cancellation_loses_its_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As one that blocks its event loop, which is another one than the client's."""
+    async with jobs(1) as (_, client):
+        began: list[float] = []
+
+        async def handler(message: Message) -> None:
+            began.append(trio.current_time())
+            if message.attempt == 1:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(60.0)
+
+        worked = await work_for(client, 90.0, handler, timeout=7.0, hold_time=10.0, concurrency=2)
+        assert worked.done == 1
+        assert 8.0 <= began[1] - began[0] <= 20.0, "another slot got it when the hold was over"
+        assert "was cancelled after 7 s and has not ended" in caplog.text
+
+
 async def test_the_hold_is_kept_for_as_long_as_the_handler_runs() -> None:
     async with jobs(1) as (cluster, client):
 

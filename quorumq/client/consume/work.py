@@ -35,6 +35,8 @@ BACKOFF_MAX_S: Final = 60.0
 """Longest wait of a failed message without a backoff, in seconds: doubled each time, lest attempts be over at once."""
 LAST_WORD_S: Final = 2.0
 """Seconds that a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
+ENDING_S: Final = 1.0
+"""Seconds that a cancelled handler may take to end before its hold is extended no more."""
 LETTER_WAIT_S: Final = 60.0
 """Seconds until a dead letter whose handler failed comes again: it cannot die twice, and has no last attempt."""
 STOP_LOOK_S: Final = 0.1
@@ -381,13 +383,14 @@ class Pool:
         limit = float("inf") if task.seconds is None else task.seconds
         end = trio.current_time() + limit
         try:
-            if task.is_async:
-                with trio.move_on_at(end) as scope:
-                    await task.handler(message)
-                late = scope.cancelled_caught
-            else:
+            if not task.is_async:
                 await self._in_thread(task, consumer, limiter, message, end)
                 late = trio.current_time() >= end
+            elif task.seconds is None:
+                await task.handler(message)
+                late = False
+            else:
+                late = await self._cancelled_at(task, consumer, message, end)
         except Exception as error:
             if task.is_async:  # a cancelled handler may raise anything: it is interrupted, and has not failed
                 await trio.lowlevel.checkpoint_if_cancelled()
@@ -401,6 +404,36 @@ class Pool:
         if not late:
             return None, False
         return TimeoutError(f"the handler ran for more than {limit:g} s"), True
+
+    async def _cancelled_at(self, task: Task, consumer: Consumer, message: Message, end: float) -> bool:
+        """Run a handler that is awaited, and cancel it at ``end``; return True if that ended it.
+
+        If it does not end then, its hold is left to run out: it blocks its event loop, or goes on all the same.
+        """
+
+        async def let_go() -> None:
+            await trio.sleep_until(end + ENDING_S)
+            text = (
+                "the handler of %r was cancelled after %g s and has not ended: it blocks its event loop, or ignores "
+                "the cancellation; its hold is extended no more, and the message comes again. Make it a plain function"
+            )
+            log.error(text, message, task.seconds)
+            consumer.let_go(message)
+
+        failure: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_go)
+            with trio.move_on_at(end) as scope:
+                try:
+                    await task.handler(message)
+                except trio.Cancelled:
+                    raise
+                except BaseException as error:
+                    failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return scope.cancelled_caught
 
     async def _in_thread(
         self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message, end: float
