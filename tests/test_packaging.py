@@ -82,7 +82,9 @@ def test_the_sdist_has_what_the_tests_read() -> None:
     manifest = (ROOT / "MANIFEST.in").read_text()
     named = {word for line in manifest.splitlines() for word in line.split()[1:] if not line.startswith("#")}
     top = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.suffix != ".md"}
-    made = {"build", "dist", "MANIFEST.in", "PKG-INFO", "setup.cfg"} | {name for name in top if name.endswith(".egg-info")}
+    made = {"build", "dist", "MANIFEST.in", "PKG-INFO", "setup.cfg"} | {
+        name for name in top if name.endswith(".egg-info")
+    }
     assert top - made <= named
 
 

@@ -371,6 +371,8 @@ def run_asyncio(main: Callable[..., Awaitable[T]], *args: object) -> T:
             try:
                 return await main(*args)
             except asyncio.CancelledError:
+                if not came:  # a handler has ended the program
+                    raise
                 raise KeyboardInterrupt(came[0]) from None
 
     return asyncio.run(interruptible())

@@ -36,7 +36,7 @@ from quorumq.cli.common import (
 )
 from quorumq.cli.peek import body_fields, print_body
 from quorumq.cli.pieces import each, first, pieces
-from quorumq.cli.purge import purge_group, purged_ids, there
+from quorumq.cli.purge import purge_group, there
 from quorumq.core.values.errors import QuorumqError
 from quorumq.core.values.printable import plural
 
@@ -230,7 +230,7 @@ async def redrive(
         except BaseException:
             say(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
             raise
-    text = f"redriven {plural(done, 'message')}" if chosen else "no dead letters to redrive"
+    text = f"redriven {plural(done, 'message')}" if chosen else f"no dead letters to redrive{_of_what(query)}"
     tell(text, {**about, "chosen": chosen, "redriven": done, "already": already}, as_json)
     if already and not as_json:
         say(f"{plural(already, 'message')} had been redriven, purged or acked meanwhile", err=True)
@@ -240,18 +240,41 @@ async def redrive(
 @deadletters.command()
 @click.argument("topic")
 @group_option
-@partition_option
-@purged_ids
+@_filters
 @yes_option
 @cluster_options
-async def purge(**options: Any) -> None:
-    """Purge the dead letters of TOPIC for a group: all of them, those of a partition, or some by their ids.
+async def purge(
+    topic: str, group: str, error_class: str | None, fingerprint: str | None, yes: bool, **options: Any
+) -> None:
+    """Purge dead letters of TOPIC for a group: all of them, or some by kind, partition or id.
 
     It asks first, with their number, unless --yes is given. To look at each before, read them with `quorumq consume`
     as group GROUP!dead, where an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
     rest.
     """
-    await purge_group(dead=True, **options)
+    if error_class is None and fingerprint is None:
+        await purge_group(dead=True, topic=topic, group=group, yes=yes, **options)
+        return
+    where, as_json = options.pop("where"), options.pop("as_json")
+    query = _named(Wanted(topic, group, error_class, fingerprint, **options))
+    missed: dict[MessageId, str] = {}
+    async with cluster(where) as client:
+        topic_id = (await client.metadata(query.topic)).topics[0].id
+        count = 0
+        if not yes:
+            async for item in _letters(client, query, missed):
+                count += item.peeked.span.size
+            if count:
+                await confirmed(f"purge {plural(count, 'dead letter')} of {query.topic} for {query.group}?")
+        done = 0
+        if yes or count:
+            async for items in pieces(_letters(client, query, missed), REDRIVE_MESSAGES):
+                names = [name for item in items for name in item.ids(topic_id)]
+                done += await client.purge(query.topic, f"{query.group}!dead", ids=names)
+    about = {"topic": query.topic, "group": f"{query.group}!dead", "purged": done}
+    text = f"purged {plural(done, 'dead letter')}" if done else f"no dead letters to purge{_of_what(query)}"
+    tell(text, about, as_json)
+    check_missed([*missed.values()])
 
 
 async def _letters(client: Client, query: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
@@ -270,6 +293,17 @@ async def _letters(client: Client, query: Wanted, missed: dict[MessageId, str]) 
         if query.fingerprint is not None and letter.fingerprint != query.fingerprint:
             continue
         yield peek
+
+
+def _of_what(query: Wanted) -> str:
+    """Return the filters of a choice that nothing fits, with the command that shows what there is; "" without any."""
+    filters = {"error class": query.error_class, "fingerprint": query.fingerprint}
+    chosen = " and ".join(f"{name} {text}" for name, text in filters.items() if text is not None)
+    return (
+        f" with {chosen}: see `quorumq deadletters list {query.topic} --group {query.group}`"
+        if chosen
+        else ""
+    )
 
 
 def _named(query: Wanted) -> Wanted:

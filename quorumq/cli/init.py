@@ -129,6 +129,12 @@ def init(
         say(f"  export QUORUMQ_TLS_CA={shlex.quote(str(directory / 'ca.pem'))}")
         say(f"  export QUORUMQ_TOKEN={token}    # of the client {OPERATOR}; it is shown once")
     say("  quorumq status")
+    say("  quorumq topics create jobs")
+    if len(addresses) == 2:
+        say(
+            "\nTwo nodes keep one copy of each message, because two copies would need both nodes for every step: a "
+            "disk that is lost takes its messages along. Three nodes keep three."
+        )
 
 
 def _addresses(nodes: tuple[str, ...]) -> dict[str, str]:

@@ -177,7 +177,26 @@ async def label(
 def show(topic: Topic, as_json: bool) -> None:
     """Print one line about a topic that was made or changed."""
     text = f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
-    tell(text, facts_of(topic), as_json)
+    tell(f"{text}; {settings_of(topic)}", facts_of(topic), as_json)
+
+
+def settings_of(topic: Topic) -> str:
+    """Return a topic's settings in words: the limit of deliveries, and all that are not as at first."""
+    parts = [plural(topic.max_deliveries, "delivery", "deliveries")]
+    parts += [f"retention {_time(topic.retention_s)}"] if topic.retention_s else []
+    parts += [f"ttl {_time(topic.ttl_s)}"] if topic.ttl_s else []
+    parts += [f"backoff {', '.join(map(_time, topic.backoff))}"] if topic.backoff else []
+    parts += [] if topic.auto_create_groups else ["no groups by a fetch"]
+    parts += ["expired messages dropped"] if topic.on_expiry == "drop" else []
+    return " · ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    """Return a time as options take it: in the largest unit of which it is a whole number."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"
 
 
 @topics.command("list")
@@ -206,8 +225,8 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
     for topic in reply.topics:
         homes = ", ".join(sorted({node for replicas in topic.replicas for node in replicas}))
         readers = ", ".join(groups.get(topic.id, []))
-        rows.append((topic.name, topic.partitions, topic.rf, topic.max_deliveries, homes, readers))
-    print_table(("topic", ">partitions", ">rf", ">max deliveries", "nodes", "groups"), rows)
+        rows.append((topic.name, topic.partitions, topic.rf, settings_of(topic), homes, readers))
+    print_table(("topic", ">partitions", ">rf", "settings", "nodes", "groups"), rows)
 
 
 def facts_of(topic: Topic) -> dict[str, object]:

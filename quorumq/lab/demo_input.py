@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.limits import MESSAGE_BYTES_MAX
+from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.wire.batch import Message
 
 CUT_BELOW_FILES: Final = 5_000
@@ -36,9 +36,6 @@ BYTES_MAX: Final = 28 << 20
 
 LARGE_FILE_BYTES: Final = 16 << 10
 """Size of a large file, in bytes: if files are plenty, larger ones only come when the smaller are used up."""
-
-PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX - (8 << 10)
-"""Leaves room for the headers of the message."""
 
 LINES_MIN: Final = 100
 """Fewer lines of `--input` are over before anything can be done to the cluster while they are worked on."""

@@ -86,6 +86,8 @@ def dev(
         died: dict[str, None] = {}
         try:
             cluster.start_all()
+            if nodes == 2:
+                _tell("two nodes keep one copy of each message: --nodes 3 keeps three")
             _create(cluster.addresses, topics, min(3, nodes if nodes % 2 else nodes - 1))
             _announce(cluster, topics, directory, as_json)
             _watch(cluster, died, as_json)

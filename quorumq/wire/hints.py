@@ -8,20 +8,26 @@ from itertools import islice
 
 from quorumq.core.values.limits import MEANT_MAX
 
+ADDED_MAX = 3
+"""Characters that a mistyped name has too many or too few, at most: a longer name is another one."""
 LISTED_MAX = 20
 """Most groups that an answer names if another one is asked for."""
 
 
 def meant(name: str, names: Iterable[str]) -> str:
     """Return a question to a caller who mistyped one of ``names``, or ""; looks at the first `MEANT_MAX` of them."""
-    close = difflib.get_close_matches(name, list(islice(names, MEANT_MAX)), n=1, cutoff=0.5)
+    alike = [other for other in islice(names, MEANT_MAX) if abs(len(other) - len(name)) <= ADDED_MAX]
+    close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def unknown_topic(topic: str, known: Iterable[str]) -> str:
     """Return the text of the answer to a topic that is not there. ``known``: those that are."""
-    hint = meant(topic, known) or "publishing with auto_create_topics, or `create`, makes it"
-    return f"there is no topic {topic!r}: {hint}"
+    hint = meant(topic, known)
+    return (
+        f"there is no topic {topic!r}: {f'{hint} ' if hint else ''}`quorumq topics create {topic}` makes it, and so "
+        "does publishing on nodes with auto_create_topics"
+    )
 
 
 def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:

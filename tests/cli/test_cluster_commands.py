@@ -171,6 +171,23 @@ def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell
     assert letter["attempts"] == 2
 
 
+def test_dead_letters_of_one_kind_are_purged(shell: Shell) -> None:
+    shell("publish kinds a b c")
+    for count, reason in (("2", "no such account 17"), ("1", "timeout")):
+        shell(f"consume kinds --group g --max {count} --dead-letter", reason)
+    many, one = shell("deadletters list kinds --group g --json").lines()
+    purge = ("deadletters", "purge", "kinds", "--group", "g")
+    none = shell(*purge, "--error-class", "Nope", "--yes").out
+    assert none.startswith(
+        "no dead letters to purge with error class Nope: see `quorumq deadletters list kinds"
+    )
+    asked = shell(*purge, "--fingerprint", many["fingerprint"], stdin=b"n\n", code=1)
+    assert "purge 2 dead letters of kinds for g?" in asked.err
+    assert shell(*purge, "--fingerprint", many["fingerprint"], "--yes").out == "purged 2 dead letters\n"
+    (rest,) = shell("deadletters list kinds --group g --json").lines()
+    assert rest["fingerprint"] == one["fingerprint"]
+
+
 def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) -> None:
     shell("publish sick a b c")
     for count, reason in (("2", "no such account 17"), ("1", "timeout")):

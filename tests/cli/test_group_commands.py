@@ -13,6 +13,7 @@ from rich.markup import escape
 from quorumq.cli.common import console, table
 from quorumq.client.blocking import connect
 from quorumq.client.transport.protocol import SOFTWARE
+from quorumq.core.values.errors import UsageError
 from tests.cli.shell import QUORUMQ, Shell
 from tests.patience import PATIENCE_S
 
@@ -53,7 +54,9 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     (moved,) = shell("groups rewind read --group old --to 1h --json").lines()
     assert moved["generation"] > 0
     assert sorted(shell("consume read --group old --max 5").out.split()) == list("00112")
-    shell("groups rewind read --group old --to 2099-01-01T00:00")
+    refused = shell("groups rewind read --group old --to 2099-01-01T00:00", code=UsageError.exit_code)
+    assert "ahead: a group would skip all that is published until then" in refused.err
+    shell("groups rewind read --group old --to 0s")
     assert shell("consume read --group old --wait 0.2").out == ""
     assert shell.states("read", "old") == {"acked": 5}, "what is before the beginning stands as it was"
     shell("groups rewind read --group old --to earliest")

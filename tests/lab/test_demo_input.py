@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.limits import MESSAGE_BYTES_MAX
+from quorumq.core.values.limits import MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from quorumq.lab.demo_input import (
     LARGE_FILE_BYTES,
     LINES_MIN,
     MALFORMED,
-    PAYLOAD_BYTES_MAX,
     Piece,
     installation_files,
     malformed_pieces,

@@ -19,16 +19,26 @@ Start = Literal["earliest", "latest"] | datetime
 """Position where a group begins: the oldest message, the next one published from now on, or a time of day."""
 
 
-def start_fields(start: Start) -> tuple[str, int]:
+AHEAD_MAX_MS = 60_000
+"""Milliseconds by which a beginning may be ahead of this program's clock, which may be behind those of producers."""
+
+
+def start_fields(start: Start, now_ms: int) -> tuple[str, int]:
     """Return ``start`` and ``from_ms`` of a SetGroup.
 
     Raises:
-        UsageError: neither of the words, nor a datetime with a time zone.
+        UsageError: neither of the words, nor a datetime with a time zone that has come.
     """
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise UsageError(f"{start} has no time zone: give a datetime with tzinfo, such as timezone.utc")
-        return "time", max(0, round(start.timestamp() * 1000))
+        from_ms = max(0, round(start.timestamp() * 1000))
+        if from_ms > now_ms + AHEAD_MAX_MS:
+            raise UsageError(
+                f"{start} is {(from_ms - now_ms) / 1000:,.0f} s ahead: a group would skip all that is published until "
+                "then; give a time that has come, or 'latest'"
+            )
+        return "time", from_ms
     if start not in ("earliest", "latest"):
         raise UsageError(f"{start!r} is no place to begin: give 'earliest', 'latest' or a datetime")
     return start, 0
@@ -147,7 +157,7 @@ class GroupCalls(Calls):
     async def _set_group(
         self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None
     ) -> Group:
-        word, from_ms = start_fields(start)
+        word, from_ms = start_fields(start, self.context.wall_ms())
         request = m.SetGroup(topic, group, word, from_ms, rewind)
         action = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
         watch = self.context.calling("set_group", topic, group=group, rewind=rewind)

@@ -334,7 +334,7 @@ class Message(Settleable):
 
     def __repr__(self) -> str:
         shown = self.payload if len(self.payload) <= 32 else self.payload[:32] + b"..."
-        return f"<Message {self.topic}/{self.partition} {self.delivery.receipt.span.producer_id}[{self.seq}] {shown!r}>"
+        return f"<Message {self.topic} {self.id} {shown!r}>"  # the id as `quorumq show` takes it
 
     # ----------------------------------------------------------------- settling it
 

@@ -51,7 +51,7 @@ class FetchCoordinator(GroupReader):
     """
 
     __slots__ = (
-        "abstained", "conflict", "first", "held_until", "look_at", "lot", "parked", "parked_since", "tried",
+        "abstained", "blocked", "conflict", "first", "held_until", "look_at", "lot", "parked", "parked_since", "tried",
         "unanswered", "won",
     )  # fmt: skip
 
@@ -66,6 +66,7 @@ class FetchCoordinator(GroupReader):
         self.lot: list[Won] = []  # suspects, until all rounds are over
         self.conflict = False
         self.abstained = 0  # rounds in a row that members abstained from
+        self.blocked = False  # so many abstained from the last of them that nothing could be won
         self.parked = False
         self.parked_since = float("inf")
         self.unanswered = False  # a round ran out of time without a majority's answers
@@ -400,6 +401,7 @@ class FetchCoordinator(GroupReader):
             elif lost and self.conflict and not self.done:
                 self.conflict = False
                 self.abstained = self.abstained + 1 if this.abstained else 0
+                self.blocked = this.is_refused(this.abstained)
                 self.look_at = now.mono + this.pause(self.abstained, context.rng)
                 if self.park_until > now.mono:
                     self.look_at = min(self.look_at, self.park_until)
@@ -475,6 +477,12 @@ class FetchCoordinator(GroupReader):
                 given.append(m.Released(won.partition, self.request.group, won.owner, (span,)))
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
+        if not slices and self.blocked:
+            detail = (
+                "messages wait, and a majority of their replicas is in quarantine after a start: it ends within "
+                f"{context.config.hold_time_max * limits.QUARANTINE_SHARE:g} s (`quorumq status`)"
+            )
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
         told = self.told or self._tells(context, now)

@@ -70,7 +70,7 @@ class HoldRound(Round):
         self.usual = usual
         self.until = started + usual
         self.answered = started  # time of the last answer
-        self.abstained = False  # True if a member abstained
+        self.abstained = 0  # bits of members that abstained
         self.expires = started + limits.DEADLINE_SHARE * hold.hold_time
         self.pending = SpanSet()  # neither won nor lost yet
         self.redrives: SpanMap[int] = SpanMap()
@@ -120,7 +120,7 @@ class HoldRound(Round):
                 for part, old in self.not_due.split(span):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))
         if reply.abstained:
-            self.abstained = True
+            self.abstained |= bit
             self.votes.add(self.pending.items(), bit << NO)
         for items in (reply.settled, reply.not_due, reply.refused):
             if items:
