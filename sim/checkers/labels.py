@@ -69,7 +69,7 @@ class LabelsAsWritten(Checker):
         ]
         seen: list[
             tuple[float, float]
-        ] = []  # of reads: when answered, and when the first change to its text began
+        ] = []  # times of each read: its answer, and the begin of the first change to its text
         for asked, at, labels in sorted(self.reads, key=lambda read: read[0]):
             text = labels.get(name)
             before = [write.began for write in writes if write.ended < asked]

@@ -35,11 +35,11 @@ class Labeller(Client):
             outcome = outcome_of(answer, LabelsReply)
             if changes and not self.is_over(op):
                 outcome = "unknown"
-            told: dict[str, Any] = {}
+            fields: dict[str, Any] = {}
             if isinstance(answer, LabelsReply):
                 self.world.saw("labels were changed" if changes else "labels were read")
-                told = {} if changes else {"settings": dict(answer.labels)}
-            self.world.note(self.who, kind, topic=topic, op=op, outcome=outcome, **told)
+                fields = {} if changes else {"settings": dict(answer.labels)}
+            self.world.note(self.who, kind, topic=topic, op=op, outcome=outcome, **fields)
             if outcome == "unknown" and changes:  # it may be at some nodes only
                 for pause in (0.0, 0.02, 0.05):
                     self.later(pause, lambda: self.ask_for(topic, {}, self.next_op()))

@@ -8,12 +8,17 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+import trio
+
 from quorumq.client import Client, Consumer, Message
 from quorumq.client.aio import Bridge
 from quorumq.client.aio import Client as AsyncioClient
 from quorumq.client.blocking import Client as BlockingClient
 from quorumq.client.portal import Portal
 from tests.client.fake import FakeCluster, connected, fake_cluster
+
+RUNS_OUT_S = 3.0
+"""Seconds for which the messages of `with_suspects` are held."""
 
 
 async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0, **more: object) -> None:
@@ -29,6 +34,21 @@ async def jobs(count: int = 0, *, nodes: int = 3, **topic: Any) -> AsyncIterator
         await client.create_topic("jobs", **topic)
         if count:
             await publish(client, count)
+        yield cluster, client
+
+
+@asynccontextmanager
+async def with_suspects(
+    count: int, good: int, **settings: object
+) -> AsyncIterator[tuple[FakeCluster, Client]]:
+    """A client of a cluster where so many messages are held for `RUNS_OUT_S`, and others wait that are younger."""
+    async with fake_cluster(**settings) as cluster, connected(cluster) as client:
+        await client.create_topic("jobs", max_deliveries=2)
+        if count:
+            await publish(client, count)
+            assert len(await client.fetch("jobs", "g", max_messages=count, hold_time=RUNS_OUT_S)) == count
+        await trio.sleep(1.0)
+        await publish(client, good)
         yield cluster, client
 
 

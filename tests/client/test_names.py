@@ -35,7 +35,7 @@ async def test_a_name_is_one_message_whoever_publishes_it(window: int | None) ->
         assert await all_of(client) == [b"bill", b"bill"]
 
 
-async def test_what_was_acked_is_not_published_again_while_the_name_is_kept() -> None:
+async def test_an_acked_message_is_not_published_again_while_its_name_is_kept() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")

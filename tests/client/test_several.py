@@ -8,8 +8,7 @@ import trio
 from quorumq.client import UsageError
 from quorumq.core.messages import Fetch
 from tests.client.fake import connected, fake_cluster
-from tests.client.steps import in_a_loop, in_a_thread, jobs, publish
-from tests.client.test_suspects import RUNS_OUT_S, with_suspects
+from tests.client.steps import RUNS_OUT_S, in_a_loop, in_a_thread, jobs, publish, with_suspects
 
 SOURCES = [("jobs", "g"), ("others", "g"), ("jobs", "g!dead")]
 
@@ -50,7 +49,7 @@ async def test_a_fetch_waits_at_all_of_them_for_the_first() -> None:
         assert len(cluster.of(Fetch)) - before <= 2, "what waits is asked for once"
 
 
-async def test_what_comes_of_a_cancelled_wait_is_given_back() -> None:
+async def test_messages_of_a_cancelled_wait_are_given_back() -> None:
     async with jobs() as (_, client):
         await client.create_topic("others")
         with trio.move_on_after(1.0):
@@ -61,7 +60,7 @@ async def test_what_comes_of_a_cancelled_wait_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("sources", [[], [("jobs",)], ["jobs"], [("jobs", "g")] * 65])
-async def test_what_are_no_sources_is_refused(sources: list[tuple[str, str]]) -> None:
+async def test_impossible_sources_are_refused(sources: list[tuple[str, str]]) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         with pytest.raises(UsageError, match="topic and group"):
             await client.fetch_any(sources)

@@ -5,8 +5,7 @@ Most tests have two deliveries a message: who ran out once is alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -14,25 +13,8 @@ import trio
 
 from quorumq.client import Client, Consumer, Message
 from quorumq.core.messages import Fetch
-from tests.client.fake import FakeCluster, connected, fake_cluster
-from tests.client.steps import publish
-
-RUNS_OUT_S = 3.0
-
-
-@asynccontextmanager
-async def with_suspects(
-    count: int, good: int, **settings: object
-) -> AsyncIterator[tuple[FakeCluster, Client]]:
-    """A client of a cluster where so many messages are held for `RUNS_OUT_S`, and others wait that are younger."""
-    async with fake_cluster(**settings) as cluster, connected(cluster) as client:
-        await client.create_topic("jobs", max_deliveries=2)
-        if count:
-            await publish(client, count)
-            assert len(await client.fetch("jobs", "g", max_messages=count, hold_time=RUNS_OUT_S)) == count
-        await trio.sleep(1.0)
-        await publish(client, good)
-        yield cluster, client
+from tests.client.fake import connected, fake_cluster
+from tests.client.steps import RUNS_OUT_S, publish, with_suspects
 
 
 class Log:

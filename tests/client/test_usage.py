@@ -319,7 +319,7 @@ async def test_a_fetch_beyond_the_longest_hold_claims_what_it_returns() -> None:
         assert [message.attempt for message in await client.fetch("jobs", "g", max_wait=1.0)] == [2, 2]
 
 
-async def test_what_could_not_be_claimed_is_given_back() -> None:
+async def test_messages_that_could_not_be_claimed_are_given_back() -> None:
     async with jobs(1) as (_, client):
         longest = await client.context.hold_time_max(None)
         extend = client.extend_quietly

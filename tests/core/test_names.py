@@ -36,8 +36,8 @@ def published(
 
 def at_a_border(cluster: Cluster) -> None:
     """Let time pass until shortly before a window ends."""
-    left = WINDOW_S - (cluster.now.wall_ms / 1000) % WINDOW_S
-    cluster.time += left - 1
+    seconds = WINDOW_S - (cluster.now.wall_ms / 1000) % WINDOW_S
+    cluster.time += seconds - 1
 
 
 def test_a_name_is_found_in_the_window_before_and_after_and_by_clocks_that_differ() -> None:

@@ -73,7 +73,7 @@ def test_voters_refuse_and_tell_a_coordinator_that_has_not_heard() -> None:
     assert all(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
 
 
-def test_what_was_delivered_before_is_extended_and_settled() -> None:
+def test_messages_delivered_before_are_extended_and_settled() -> None:
     cluster = made()
     got = receipts(cluster.ask("a", fetch(most=3)))
     pause(cluster)

@@ -62,16 +62,16 @@ async def fetch_several(
     async with trio.open_nursery() as nursery:
 
         async def wait(topic: str, group: str) -> None:
-            found = await fetch(topic, group, max_messages=max_messages, max_wait=max_wait, idle=idle)
-            if found:
-                came.append(found)
+            batch = await fetch(topic, group, max_messages=max_messages, max_wait=max_wait, idle=idle)
+            if batch:
+                came.append(batch)
                 nursery.cancel_scope.cancel()
 
         for topic, group in sources:
             nursery.start_soon(wait, topic, group)
-    lots = [found for found in came if any(message.suspect for message in found)]
-    kept = lots[0] if lots else [message for found in came for message in found][:max_messages]
-    rest = [message for found in came for message in found if message not in kept]
+    lots = [batch for batch in came if any(message.suspect for message in batch)]
+    kept = lots[0] if lots else [message for batch in came for message in batch][:max_messages]
+    rest = [message for batch in came for message in batch if message not in kept]
     if rest:
         await give_back(rest)
     return kept

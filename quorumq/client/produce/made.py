@@ -28,7 +28,7 @@ class Made(NamedTuple):
     output: int
     said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
     timeout: float | None
-    name: Name | None = None  # of the publisher's own
+    name: Name | None = None  # that its publisher gives it
     window: int = 0  # seconds for which it is kept; 0: as long as the topic
 
     @property

@@ -1,4 +1,4 @@
-"""Labels of topics: small texts by name, of which each goes to its last writer.
+"""Labels of topics: small texts by name. Each goes to its last writer.
 
 They travel as their own kind: nodes compare a digest of all of them, then those of topics, and send the differing ones.
 """
@@ -57,7 +57,7 @@ def check_changes(changes: Sequence[LabelChange]) -> str:
     return ""
 
 
-def why_no_room(labels: Sequence[Label], before: int, in_all: int) -> str:
+def why_no_capacity(labels: Sequence[Label], before: int, in_all: int) -> str:
     """Return why a topic cannot have these labels, or "".
 
     Args:
@@ -110,7 +110,7 @@ class LabelTable:
         known = dict.fromkeys(ours)
         return tuple(label for label in merged if label not in known)
 
-    def forget(self, topic: bytes) -> None:
+    def drop(self, topic: bytes) -> None:
         """Drop the labels of a deleted topic."""
         self.size -= size_of(self.topics.pop(topic, ()))
         self._changed(topic)
@@ -128,8 +128,8 @@ class LabelTable:
     def digest(self) -> bytes:
         """Return the digest of all labels; empty without any."""
         if self.topics and not self._digest:
-            told = b"".join([part.topic + part.digest for part in self.digests()])
-            self._digest = hashlib.blake2b(told, digest_size=DIGEST_BYTES).digest()
+            content = b"".join([part.topic + part.digest for part in self.digests()])
+            self._digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
         return self._digest
 
     def digests(self) -> tuple[LabelsDigest, ...]:
@@ -143,11 +143,11 @@ class LabelTable:
         """Return the labels of topics for which a peer has others, or none, as far as one comparison sends them."""
         known = {part.topic: part.digest for part in theirs}
         chosen: list[Labels] = []
-        left = SENT_BYTES_MAX
+        remaining = SENT_BYTES_MAX
         for topic, digest in self.digests():
-            if known.get(topic) != digest and left > 0:
+            if known.get(topic) != digest and remaining > 0:
                 chosen.append(Labels(topic, self.of(topic)))
-                left -= size_of(self.of(topic))
+                remaining -= size_of(self.of(topic))
         return chosen
 
     def check(self) -> None:

@@ -60,8 +60,8 @@ def told(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, int, i
     return (n, ballot, max(0.0, due - now), generation, claim is not None, ended, expiries)
 
 
-def heard(item: NotDue, now: float, left: float | None = None) -> Delay:
-    """Return the delay that a journal or a peer has told, with ``left`` seconds if the time since is known."""
-    due = now + (item.remaining if left is None else left)
+def delay_from(item: NotDue, now: float, seconds: float | None = None) -> Delay:
+    """Return the delay that a journal or a peer has told, with ``seconds`` left if the time since is known."""
+    due = now + (item.remaining if seconds is None else seconds)
     claim = Attempts(item.generation, item.n, item.ended, False, item.expiries) if item.claimed else None
     return Delay(item.n, item.ballot, due, item.generation, claim)

@@ -586,7 +586,7 @@ def attempts_at(lease: Lease, asked: Record) -> Attempts:
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:
-    """Return the lease with the delay that stays of ours and this one."""
+    """Return the lease with the later of two delays."""
     stays = latest(lease.delay, delay)
     return (
         lease if stays is lease.delay else Lease(lease.held, lease.rivals, lease.attempts, stays, lease.hint)

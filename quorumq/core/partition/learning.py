@@ -10,7 +10,7 @@ from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.component import PartitionComponent
-from quorumq.core.partition.delays import heard
+from quorumq.core.partition.delays import delay_from
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.values.limits import LETTERS_PER_CHUNK
 from quorumq.core.values.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
@@ -29,7 +29,7 @@ class Learning(PartitionComponent):
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """Adopt the delays of a NOT_DUE: the higher (generation, n, ballot) wins, at equality ours stays."""
         told = [
-            (item.span, heard(item, now.mono))
+            (item.span, delay_from(item, now.mono))
             for item in delays
             if item.ballot != STAMP_ZERO  # else of the batch, by the peer's clock: ours has its own
         ]

@@ -27,7 +27,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.comparing import group_states
-from quorumq.core.partition.delays import heard
+from quorumq.core.partition.delays import delay_from
 from quorumq.core.partition.fate import Ballots, Held
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.values import limits
@@ -99,7 +99,7 @@ class Recall(ClosingComponent):
                 view = self.views.named(record.group)
                 gone = self.node.passed_s(record, record.at_ms, now)
                 for due in record.entries:
-                    delay = heard(due, now.mono, max(0.0, due.remaining - gone))
+                    delay = delay_from(due, now.mono, max(0.0, due.remaining - gone))
                     self.views.note(view, due.span, fate.on_delay, delay)
 
     # ------------------------------------------------------------ a clean stop

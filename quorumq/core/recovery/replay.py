@@ -168,7 +168,7 @@ class Replay:
             self.catalogue.take_group(group)
         for topic in list(self.catalogue.labels.topics):
             if topic not in self.catalogue.topics or self.catalogue.is_deleted(topic):
-                self.catalogue.labels.forget(topic)
+                self.catalogue.labels.drop(topic)
         for decision in self.decisions:
             self.catalogue.take_decision(decision)
         return state

@@ -422,7 +422,7 @@ class Context:
             effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
         self.state.producer_ids.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)
-        self.catalogue.labels.forget(topic.id)
+        self.catalogue.labels.drop(topic.id)
         self.peer_groups.forget(topic.id)
         for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:

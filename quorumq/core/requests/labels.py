@@ -7,7 +7,7 @@ to a majority before it answers, so that no later read finds older ones (docs/pr
 from __future__ import annotations
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.labels import merge_labels, size_of, why_no_room
+from quorumq.core.cluster.labels import merge_labels, size_of, why_no_capacity
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import LabelsPut
 from quorumq.core.requests.context import Context
@@ -28,8 +28,8 @@ def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[E
         if not number:
             return []  # anti-entropy comes again
         code = Code.UNKNOWN_TOPIC if topic is None else Code.NOT_FOUND
-        told = [Send(sender, m.PutTopic(0, topic))] if topic is not None else []
-        return [*told, Send(sender, m.PutLabelsReply(number, code, (), known))]
+        news = [Send(sender, m.PutTopic(0, topic))] if topic is not None else []
+        return [*news, Send(sender, m.PutLabelsReply(number, code, (), known))]
     changed = catalogue.labels.take(labels)
     for label in changed:
         context.state.clock.merge(label.stamp.time)
@@ -86,24 +86,24 @@ class LabelsCoordinator(Coordinator):
     def _ask_all(self, context: Context, labels: tuple[Label, ...], now: Now) -> list[Effect]:
         self.close_rounds(context)
         self.stored = 0
-        this = self.open_round(context, context.config.nodes, now)
-        put = m.PutLabels(this.number, Labels(self.topic.id, labels))
-        self.requests[this.number] = (PartitionId(self.topic.id, 0), put)
-        return [Send(node, put) for node in this.members]
+        asked = self.open_round(context, context.config.nodes, now)
+        put = m.PutLabels(asked.number, Labels(self.topic.id, labels))
+        self.requests[asked.number] = (PartitionId(self.topic.id, 0), put)
+        return [Send(node, put) for node in asked.members]
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.PutLabelsReply)
-        this = self.rounds[message.round]
+        asked = self.rounds[message.round]
         if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         if message.error:
             return []  # the topic was deleted: its register came before, and ended this request
-        self.stored |= this.hear(sender, incarnation)
+        self.stored |= asked.hear(sender, incarnation)
         self.merged = merge_labels(self.merged, message.labels)
         self.answers[sender] = message.labels
-        if not this.is_majority(self.stored & this.valid(context.state)):
+        if not asked.is_majority(self.stored & asked.valid(context.state)):
             return []
         if self.written is not None:
             return self._answer(context)
@@ -125,12 +125,12 @@ class LabelsCoordinator(Coordinator):
         if stamp is None:
             return self.refuse_unstamped(context)
         self.written = tuple(Label(change.name, change.text, stamp) for change in self.request.changes)
-        wanted = merge_labels(self.merged, self.written)
+        changed = merge_labels(self.merged, self.written)
         ours = size_of(table.of(self.topic.id))
-        problem = why_no_room(wanted, ours, table.size)
+        problem = why_no_capacity(changed, ours, table.size)
         if problem:
             return self.fail(context, Code.TOO_LARGE, f"topic {self.topic.name!r}: {problem}")
-        self.merged = wanted
+        self.merged = changed
         return self._ask_all(context, self.written, now)
 
     def _answer(self, context: Context) -> list[Effect]:
@@ -140,10 +140,10 @@ class LabelsCoordinator(Coordinator):
         return self.finish(context, m.LabelsReply(self.topic.id, shown))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
-        answered = (self.stored & this.valid(context.state)).bit_count()
+        asked = self.rounds[number]
+        answered = (self.stored & asked.valid(context.state)).bit_count()
         if self.written is None or not self.request.changes:
             detail = f"labels of topic {self.topic.name!r} could not be read: ask again, through any node"
-            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, this.majority, answered)
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, asked.majority, answered)
         detail = f"labels of topic {self.topic.name!r}: they may be changed, or become so: do it again"
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, asked.majority, answered)

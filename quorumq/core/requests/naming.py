@@ -20,7 +20,7 @@ class NameCoordinator(Coordinator):
     """One question for the id of a name.
 
     Attributes:
-        spans: the ids that the name may have, the one of this node's own window first.
+        spans: the ids that the name may have, the one of the asking node's own window first.
     """
 
     __slots__ = ("looked", "request", "spans")
@@ -41,31 +41,31 @@ class NameCoordinator(Coordinator):
         members = context.catalogue.members_of(partition)
         if not members:
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
-        this = self.open_round(context, members, now)
+        asked = self.open_round(context, members, now)
         epoch = context.catalogue.topics[partition.topic].epoch
-        ask = m.Survey(this.number, partition, epoch, "", None, 1, named=self.spans)
-        effects = self.ask(context, this, partition, ask, now)
-        return self.give_up(context, this) if this.is_refused(this.unreachable) else effects
+        ask = m.Survey(asked.number, partition, epoch, "", None, 1, named=self.spans)
+        effects = self.ask(context, asked, partition, ask, now)
+        return self.give_up(context, asked) if asked.is_refused(asked.unreachable) else effects
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, asked: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.SurveyReply)
         if message.error:
-            return self.give_up(context, this) if this.everyone else []
+            return self.give_up(context, asked) if asked.everyone else []
         for span in self.spans:
             if any(overlap(span, known) for known in message.open):
                 return self.finish(context, m.FindNameReply(span.producer_id, True))
         self.looked |= bit
-        if this.is_read(self.looked & this.valid(context.state)):
+        if asked.is_read(self.looked & asked.valid(context.state)):
             return self.finish(context, m.FindNameReply(self.spans[0].producer_id, False))
-        return self.give_up(context, this) if this.everyone else []
+        return self.give_up(context, asked) if asked.everyone else []
 
-    def give_up(self, context: Context, this: Round) -> list[Effect]:
+    def give_up(self, context: Context, asked: Round) -> list[Effect]:
         """Fail: too few replicas answered."""
         detail = f"too few replicas of {self.request.partition} said if they know the name: try again, through any node"
-        needed = len(this.members) - this.majority + 1
-        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, len(this.heard))
+        needed = len(asked.members) - asked.majority + 1
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, len(asked.heard))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.give_up(context, self.rounds[number])

@@ -64,8 +64,8 @@ class PauseCoordinator(Coordinator):
         return self._unknown(context, needed, answered)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
-        return self._unknown(context, majority_of(len(this.members)), len(this.heard))
+        asked = self.rounds[number]
+        return self._unknown(context, majority_of(len(asked.members)), len(asked.heard))
 
     def _unknown(self, context: Context, needed: int, answered: int) -> list[Effect]:
         detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
