@@ -24,6 +24,7 @@ PACKAGES: Final = (
     "quorumq/audit",
     "quorumq/testing",
     "quorumq/brokers",
+    "quorumq/gateway",
     "quorumq",
     "sim",
     "spark",

@@ -1,4 +1,4 @@
-"""`quorumq gateway`: the doors for programs without the client, in the foreground."""
+"""`quorumq gateway`: access to a cluster without the client, in the foreground."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
     endpoint, a client's name as the access key id, and as the secret what `quorumq clients key` prints. JSON is under
     /v1, with a client's token as the bearer; the console is under /console.
 
-    If the nodes have a clients file, give the same one by --clients, and by QUORUMQ_TOKEN the token of a client that may
-    ask for others (`quorumq clients add gateway --on-behalf '*'`). The nodes then check the rights and quotas of the
-    client that asks, and log its name.
+    If the nodes have a clients file, give the same one by --clients, and by QUORUMQ_TOKEN the token of a client that
+    may ask for others (`quorumq clients add gateway --on-behalf '*'`). The nodes then check the rights and quotas of
+    the client that asks, and log its name.
 
-    SIGTERM or Ctrl-C stops it: whatever waits for messages is answered at once, other requests have 10 s to end.
+    SIGTERM or Ctrl-C stops it: requests that wait for messages are answered at once, others have 10 s to end.
 
     \b
     quorumq gateway
@@ -88,12 +88,12 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
     settings.check()
 
     def started(url: str) -> None:
-        facts = {
+        fields = {
             "url": url,
             "clients_file": settings.clients_file or None,
             "console_write": settings.console_write,
         }
-        tell(f"Serving {url} (SQS), {url}/v1 (JSON) and {url}/console. Ctrl-C stops.", facts, as_json)
+        tell(f"Serving {url} (SQS), {url}/v1 (JSON) and {url}/console. Ctrl-C stops.", fields, as_json)
 
     async def until_signal() -> None:
         import trio

@@ -1,6 +1,6 @@
-"""The ASGI application of a gateway: one application for each door, by the path of the request.
+"""The ASGI application of a gateway: one for each protocol, by the path of the request.
 
-The last one gets all paths that no other door has, as SDKs of SQS post to ``/`` and to the URLs of queues.
+SQS gets all paths that no other application has: its SDKs post to ``/`` and to the URLs of queues.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from quorumq.gateway.gateway import Gateway
+from quorumq.gateway.sqs.app import SqsApp
 
 
 def make_app(gateway: Gateway) -> Starlette:
@@ -21,4 +22,4 @@ def make_app(gateway: Gateway) -> Starlette:
         stopping = gateway.stopping.is_set()
         return PlainTextResponse("stopping\n" if stopping else "ready\n", 503 if stopping else 200)
 
-    return Starlette(routes=[Route("/ready", ready)])
+    return Starlette(routes=[Route("/ready", ready), Mount("/", SqsApp(gateway))])

@@ -40,7 +40,7 @@ class Gateway:
         identities: finds out who asks.
         clients: connections to the cluster by user.
         bodies: reads bodies of requests.
-        stopping: set when the gateway begins to stop: whatever waits for messages answers without them.
+        stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
     settings: Settings

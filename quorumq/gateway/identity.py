@@ -26,7 +26,7 @@ class Identities:
     """Users by what they show.
 
     Args:
-        clients: the clients file; None if the nodes have none. Then everybody is the gateway itself.
+        clients: the clients file; None if the nodes have none. Then all users are the gateway itself.
         keys: keys of the gateways, the newest first.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import trio
@@ -24,6 +24,10 @@ T = TypeVar("T")
 
 class Left(Exception):
     """The client hung up before its answer: nothing is to be sent."""
+
+
+class Stopping(Exception):
+    """The gateway stops: a request that waits for messages is to be answered without."""
 
 
 class Bodies:
@@ -65,33 +69,66 @@ class Bodies:
         return b"".join(chunks)
 
 
-async def while_there(receive: Receive, call: Callable[[], Awaitable[T]]) -> T:
+async def while_there(
+    receive: Receive,
+    call: Callable[[], Awaitable[T]],
+    *,
+    stopping: trio.Event | None = None,
+    undo: Callable[[T], Awaitable[None]] | None = None,
+) -> T:
     """Return the result of ``call()``, which is cancelled if the client hangs up. The body must have been read.
+
+    Args:
+        receive: next message of ASGI.
+        call: the work; what it holds it gives back if it is cancelled.
+        stopping: cancels it too.
+        undo: called with a result that came when the client had left already.
 
     Raises:
         Left: the client hung up before ``call`` returned.
-        BaseException: raised by ``call``, as it is.
+        Stopping: the gateway stops.
+        Exception: raised by ``call``, as it is.
     """
-    result: list[T] = []
-    failure: list[Exception] = []
+    results: list[T] = []
+    failures: list[Exception] = []
 
     async def work() -> None:
         try:
-            result.append(await call())
+            results.append(await call())
         except Exception as error:  # raised below, and not in a group
-            failure.append(error)
+            failures.append(error)
+        nursery.cancel_scope.cancel()
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        failures.append(Left())
+        nursery.cancel_scope.cancel()
+
+    async def watch_stop(stop: trio.Event) -> None:
+        await stop.wait()
+        failures.append(Stopping())
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(work)
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        nursery.cancel_scope.cancel()
-    if failure:
-        raise failure[0]
-    if not result:
-        raise Left
-    return result[0]
+        nursery.start_soon(watch)
+        if stopping is not None:
+            nursery.start_soon(watch_stop, stopping)
+    if results and not any(isinstance(failure, Left) for failure in failures):
+        return results[0]
+    if results and undo is not None:
+        await undo(results[0])
+    raise failures[0]
+
+
+def is_from_page(headers: Mapping[str, str]) -> bool:
+    """Return True if a page in a browser made a POST: any page may, to a gateway on the browser's own machine.
+
+    Args:
+        headers: headers of the request, with names in lower case.
+    """
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 def status_of(error: QuorumqError) -> int:

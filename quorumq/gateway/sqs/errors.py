@@ -1,0 +1,101 @@
+"""Errors of SQS, by the names that its SDKs know, and those of quorumq as such."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quorumq.core.values.errors import (
+    BadReceipt,
+    Busy,
+    Conflict,
+    HoldLost,
+    NotFound,
+    QuorumqError,
+    TooLarge,
+    Transient,
+    Unauthorized,
+    UsageError,
+)
+
+_QUERY_CODES: Final = {
+    "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
+    "QueueNameExists": "QueueAlreadyExists",
+    **{
+        code: f"AWS.SimpleQueueService.{code}"
+        for code in (
+            "MessageNotInflight", "TooManyEntriesInBatchRequest", "EmptyBatchRequest", "BatchEntryIdsNotDistinct",
+            "InvalidBatchEntryId", "BatchRequestTooLong", "UnsupportedOperation",
+        )
+    },
+}  # fmt: skip
+"""Codes of the query protocol that differ from the names of the JSON protocol."""
+
+
+class SqsError(Exception):
+    """An error as an SDK gets it.
+
+    Args:
+        code: name of the error in the JSON protocol.
+        message: sentence for a person.
+        status: HTTP status; SDKs repeat requests after 500 and above.
+        delay: seconds to wait before the request is repeated; 0 if there is no such time.
+    """
+
+    def __init__(self, code: str, message: str, status: int = 400, delay: float = 0.0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.delay = delay
+
+    @property
+    def query_code(self) -> str:
+        """Name of the error in the query protocol."""
+        return _QUERY_CODES.get(self.code, self.code)
+
+    @property
+    def is_sender(self) -> bool:
+        """Return True if the request is at fault, and must not be repeated."""
+        return self.status < 500
+
+
+def invalid(message: str) -> SqsError:
+    """Return the error of a value that cannot be."""
+    return SqsError("InvalidParameterValue", message)
+
+
+def unsupported(message: str) -> SqsError:
+    """Return the error of something that SQS has and quorumq has not."""
+    return SqsError("UnsupportedOperation", message)
+
+
+def no_queue() -> SqsError:
+    """Return the error of a queue that is not there, in the words of AWS, which programs may compare."""
+    return SqsError("QueueDoesNotExist", "The specified queue does not exist.")
+
+
+def sqs_error(error: QuorumqError) -> SqsError:
+    """Return an error of quorumq as SQS would name it: 503 if repeating the request can help, else 400 or 403.
+
+    Args:
+        error: raised by a call of the client.
+    """
+    text = str(error)
+    match error:
+        case HoldLost():
+            return SqsError("MessageNotInflight", text)
+        case Busy():
+            return SqsError("RequestThrottled", text, 503, error.delay)
+        case Transient():
+            return SqsError("ServiceUnavailable", text, 503)
+        case Unauthorized():
+            return SqsError("AccessDenied", text, 403)
+        case NotFound():
+            return no_queue()
+        case BadReceipt():
+            return SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+        case Conflict():
+            return SqsError("QueueNameExists", text)
+        case TooLarge() | UsageError():
+            return invalid(text)
+    return SqsError("InternalFailure", text, 500)

@@ -1,0 +1,194 @@
+"""Requests and answers of both protocols of SQS: JSON 1.0, and the query protocol with XML answers.
+
+Requests of either have the form of JSON from here on: the names of botocore's model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from quorumq.gateway.sqs.errors import SqsError, invalid
+from quorumq.gateway.sqs.signature import HttpRequest
+
+TARGET: Final = "AmazonSQS."
+JSON_TYPE: Final = "application/x-amz-json-1.0"
+XML_TYPE: Final = "text/xml"
+NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
+FIELDS_MAX: Final = 2_000
+"""Fields of a form: a batch of 10 with 10 attributes each has some 450."""
+DEPTH_MAX: Final = 7
+
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LISTS: Final = {
+    "AttributeName": "AttributeNames",
+    "MessageAttributeName": "MessageAttributeNames",
+    "MessageSystemAttributeName": "MessageSystemAttributeNames",
+    "TagKey": "TagKeys",
+}
+_MAPS: Final = {
+    "Attribute": ("Attributes", "Name"),
+    "MessageAttribute": ("MessageAttributes", "Name"),
+    "MessageSystemAttribute": ("MessageSystemAttributes", "Name"),
+    "Tag": ("Tags", "Key"),
+}
+_ELEMENTS: Final = {
+    "QueueUrls": "QueueUrl",
+    "queueUrls": "QueueUrl",
+    "Messages": "Message",
+    "Failed": "BatchResultErrorEntry",
+    "Results": "ListMessageMoveTasksResultEntry",
+}
+_PAIRS: Final = {
+    "Attributes": ("Attribute", "Name"),
+    "MessageAttributes": ("MessageAttribute", "Name"),
+    "Tags": ("Tag", "Key"),
+}
+
+
+class SqsRequest(NamedTuple):
+    """An action with its parameters, in the form of the JSON protocol."""
+
+    action: str
+    params: dict[str, Any]
+    is_query: bool
+
+
+def is_query(request: HttpRequest) -> bool:
+    """Return True if a request is of the query protocol."""
+    return not request.headers.get("x-amz-target", "").startswith(TARGET)
+
+
+def parse(request: HttpRequest) -> SqsRequest:
+    """Return the action of a request and its parameters.
+
+    Raises:
+        SqsError: it is malformed, or names no action.
+    """
+    if is_query(request):
+        return _parse_query(request)
+    action = request.headers["x-amz-target"].removeprefix(TARGET)
+    try:
+        params = json.loads(request.body or b"{}")
+    except (ValueError, RecursionError):
+        raise SqsError("SerializationException", "The body is not JSON.") from None
+    if not isinstance(params, dict):
+        raise SqsError("SerializationException", "The body is not a JSON object.")
+    return SqsRequest(action, params, False)
+
+
+def _parse_query(request: HttpRequest) -> SqsRequest:
+    try:
+        text = request.query if request.method == "GET" else request.body.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise SqsError(
+            "MalformedQueryString", f"The form is not URL-encoded UTF-8 with {FIELDS_MAX} fields at most."
+        ) from None
+    tree: dict[str, Any] = {}
+    for key, value in pairs:
+        parts = key.split(".")
+        node: Any = tree
+        for part in parts[:-1]:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or isinstance(node.get(parts[-1]), dict) or len(parts) > DEPTH_MAX:
+            raise SqsError("MalformedQueryString", f"The field {key[:100]!r} contradicts another one.")
+        node[parts[-1]] = value
+    action = tree.pop("Action", "")
+    if not isinstance(action, str) or not action:
+        raise SqsError("MissingAction", "The request names no Action and no X-Amz-Target.")
+    params = _shaped(tree)
+    if "QueueUrl" not in params and request.path.strip("/"):
+        params["QueueUrl"] = request.path
+    return SqsRequest(action, params, True)
+
+
+def _shaped(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a form as the JSON protocol has them."""
+    shaped: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name in _LISTS:
+            shaped[_LISTS[name]] = _numbered(value)
+        elif name.endswith("BatchRequestEntry"):
+            shaped["Entries"] = [
+                _shaped(item) if isinstance(item, dict) else item for item in _numbered(value)
+            ]
+        elif name in _MAPS:
+            target, key = _MAPS[name]
+            items = [value] if isinstance(value, dict) and key in value else _numbered(value)
+            if not all(isinstance(item, dict) and isinstance(item.get(key), str) for item in items):
+                raise invalid(f"Each {name} has a {key} and a Value.")
+            shaped[target] = {item[key]: item.get("Value", "") for item in items}
+        else:
+            shaped[name] = value
+    return shaped
+
+
+def _numbered(value: Any) -> list[Any]:
+    """Return the items of a list, whose names are numbers, in their order; one alone may have none."""
+    if not isinstance(value, dict):
+        return [value]
+    if not all(name.isascii() and name.isdigit() and len(name) <= 6 for name in value):
+        raise SqsError("MalformedQueryString", "The items of a list have numbers.")
+    return [value[name] for name in sorted(value, key=int)]
+
+
+def encode_json(result: Mapping[str, Any]) -> bytes:
+    """Return an answer as JSON."""
+    return json.dumps(result, separators=(",", ":")).encode()
+
+
+def encode_xml(action: str, result: Mapping[str, Any], request_id: str) -> bytes:
+    """Return an answer as XML."""
+    inner = _elements(action, result)
+    body = f"<{action}Result>{inner}</{action}Result>" if result else ""
+    metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+    return f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{body}{metadata}</{action}Response>'.encode()
+
+
+def encode_error_xml(error: SqsError, request_id: str) -> bytes:
+    """Return an error as XML."""
+    side = "Sender" if error.is_sender else "Receiver"
+    inner = (
+        f"<Type>{side}</Type><Code>{_text(error.query_code)}</Code><Message>{_text(error.message)}</Message>"
+    )
+    return (
+        f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>{inner}</Error>'
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()
+
+
+def _elements(action: str, fields: Mapping[str, Any]) -> str:
+    parts: list[str] = []
+    for name, value in fields.items():
+        if name in _PAIRS and isinstance(value, dict):
+            element, key = _PAIRS[name]
+            parts += [
+                f"<{element}><{key}>{_text(one)}</{key}><Value>{_value(action, content)}</Value></{element}>"
+                for one, content in value.items()
+            ]
+        elif isinstance(value, list):
+            element = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
+            parts += [f"<{element}>{_value(action, item)}</{element}>" for item in value]
+        else:
+            parts.append(f"<{name}>{_value(action, value)}</{name}>")
+    return "".join(parts)
+
+
+def _value(action: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return _elements(action, value)
+    return _text(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _text(text: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", text), {"\r": "&#13;"})
+
+
+def is_xml(text: str) -> bool:
+    """Return True if XML, and so SQS, may have all characters of a text."""
+    return _NOT_XML.search(text) is None

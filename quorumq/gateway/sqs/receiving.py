@@ -1,0 +1,193 @@
+"""Actions that deliver messages and settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import trio
+
+from quorumq.client import Message
+from quorumq.client.base.message import Settleable
+from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.errors import AlreadySettled, NotFound, QuorumqError
+from quorumq.core.values.limits import DEADLINE_SHARE
+from quorumq.gateway.requests import Stopping, while_there
+from quorumq.gateway.sqs.attributes import AttributeCache
+from quorumq.gateway.sqs.call import BATCH_MAX, Call, Params
+from quorumq.gateway.sqs.errors import SqsError, sqs_error
+from quorumq.gateway.sqs.messages import Handle, Selection, outcome_lists, received
+
+WAIT_MAX_S: Final = 20
+VISIBILITY_MAX_S: Final = 43_200
+SHORTEST_HOLD_S: Final = 1.0
+"""Hold of messages that are visible again at once."""
+
+SLACK_MS: Final = 250
+"""Milliseconds by which a new end of a hold has to be earlier to count as earlier."""
+
+GIVE_BACK_S: Final = 2.0
+
+Readable = tuple[str, str]
+"""A topic, and a group of it."""
+
+
+class ReceiveActions:
+    """Actions that deliver messages and settle them."""
+
+    def __init__(self, cache: AttributeCache) -> None:
+        self._cache = cache
+
+    async def receive_message(self, call: Call) -> dict[str, Any]:
+        """Deliver messages; wait for some if the request or the queue says so, as long as the client is there."""
+        queue = call.queue()
+        attributes = await self._cache.of(call, queue)
+        most = call.params.number("MaxNumberOfMessages", 1, BATCH_MAX, 1)
+        wait = call.params.number(
+            "WaitTimeSeconds", 0, WAIT_MAX_S, attributes.number("ReceiveMessageWaitTimeSeconds")
+        )
+        visibility = call.params.number(
+            "VisibilityTimeout", 0, VISIBILITY_MAX_S, attributes.number("VisibilityTimeout")
+        )
+        sources: list[Readable] = [(queue, call.group)]
+        sources += [(source, call.group + DEAD_SUFFIX) for source in attributes.sources]
+        hold = max(float(visibility), SHORTEST_HOLD_S)
+
+        async def give_back(messages: list[Message]) -> None:
+            with trio.move_on_after(GIVE_BACK_S, shield=True):
+                await call.client.reject(messages, interrupted=True)
+
+        try:
+            messages = await while_there(
+                call.receive,
+                lambda: fetch(call, sources, most, wait, hold),
+                stopping=call.gateway.stopping,
+                undo=give_back,
+            )
+        except Stopping:
+            return {}
+        if not visibility and messages:
+            await call.client.reject(messages, delay=0)
+        selection = Selection.of(call.params)
+        now_ms, now = call.client.wall_ms(), call.client.clock()
+        answers = []
+        for message in messages:
+            until_ms = (
+                now_ms + int((message.deadline - now) / DEADLINE_SHARE * 1000) if visibility else now_ms
+            )
+            source = call.arn(message.topic) if message.group.endswith(DEAD_SUFFIX) else ""
+            answers.append(received(message, Handle(message.receipt, until_ms), selection, source))
+        return {"Messages": answers} if answers else {}
+
+    async def delete_message(self, call: Call) -> dict[str, Any]:
+        """Ack a message, or purge a dead letter. One that is settled already is deleted."""
+        call.queue()
+        handle = Handle.parse(call.params.text("ReceiptHandle"))
+        await self._delete(call, [call.client.ticket(handle.receipt)])
+        return {}
+
+    async def _delete(self, call: Call, tickets: Sequence[Settleable]) -> None:
+        try:
+            await call.client.ack(tickets)
+        except AlreadySettled:
+            return
+
+    async def delete_message_batch(self, call: Call) -> dict[str, Any]:
+        """Ack up to 10 messages; each has an outcome of its own."""
+        return await self._each(call, "DeleteMessageBatch", self._delete_entry)
+
+    async def _delete_entry(self, call: Call, entry: Params) -> None:
+        handle = Handle.parse(entry.text("ReceiptHandle"))
+        await self._delete(call, [call.client.ticket(handle.receipt)])
+
+    async def change_message_visibility(self, call: Call) -> dict[str, Any]:
+        """Make a message visible later than it would be, or sooner."""
+        call.queue()
+        await self._change(call, call.params)
+        return {}
+
+    async def change_message_visibility_batch(self, call: Call) -> dict[str, Any]:
+        """Change the visibility of up to 10 messages; each has an outcome of its own."""
+        return await self._each(call, "ChangeMessageVisibilityBatch", self._change)
+
+    async def _change(self, call: Call, params: Params) -> None:
+        handle = Handle.parse(params.text("ReceiptHandle"))
+        if not params.has("VisibilityTimeout"):
+            raise SqsError("MissingParameter", "The request must contain the parameter VisibilityTimeout.")
+        seconds = params.number("VisibilityTimeout", 0, VISIBILITY_MAX_S, 0)
+        ticket = call.client.ticket(handle.receipt)
+        if not seconds or call.client.wall_ms() + seconds * 1000 < handle.until_ms - SLACK_MS:
+            await call.client.reject([ticket], delay=seconds)  # a hold can be extended, and not shortened
+        else:
+            await call.client.extend([ticket], seconds)
+
+    async def _each(
+        self, call: Call, action: str, do: Callable[[Call, Params], Awaitable[None]]
+    ) -> dict[str, Any]:
+        """Do something with each entry of a batch, all at a time, and return the outcomes in their order."""
+        call.queue()
+        entries = call.params.entries(action)
+        errors: dict[str, SqsError] = {}
+
+        async def one(entry: Params) -> None:
+            try:
+                await do(call, entry)
+            except (SqsError, QuorumqError) as raised:
+                error = raised if isinstance(raised, SqsError) else sqs_error(raised)
+                if error.code == "ReceiptHandleIsInvalid":
+                    handle = entry.text("ReceiptHandle")[:100]
+                    error.message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+                errors[entry.text("Id")] = error
+
+        async with trio.open_nursery() as nursery:  # acks at a time go as one request
+            for entry in entries:
+                nursery.start_soon(one, entry)
+        ids = [entry.text("Id") for entry in entries]
+        if errors and len(errors) == len(ids) and all(not error.is_sender for error in errors.values()):
+            raise errors[ids[0]]  # SDKs repeat it whole
+        good = [{"Id": name} for name in ids if name not in errors]
+        return outcome_lists(good, [(name, errors[name]) for name in ids if name in errors])
+
+
+async def fetch(
+    call: Call, sources: Sequence[Readable], most: int, wait: float, hold: float
+) -> list[Message]:
+    """Fetch messages from a queue or from the dead letters that it shows; cancelled, they are given back uncounted.
+
+    Args:
+        call: the request.
+        sources: the queue itself, then the dead letters.
+        most: messages at most.
+        wait: seconds to wait for one.
+        hold: seconds for which they are the client's.
+    """
+    options: dict[str, Any] = {"max_messages": most, "max_wait": wait, "hold_time": hold}
+    try:
+        if len(sources) == 1:
+            return await first_alone(call, await call.client.fetch(*sources[0], **options))
+        return await first_alone(call, await call.client.fetch_any(sources, **options))
+    except NotFound:
+        present = [source for source in sources if await is_there(call, source[0])]
+        if sources[0] not in present or len(present) == len(sources):
+            raise
+    return await fetch(call, present, most, wait, hold)
+
+
+async def is_there(call: Call, topic: str) -> bool:
+    """Return True if a topic is there: a queue whose dead letters another one shows may have been deleted."""
+    try:
+        await call.client.topic(topic)
+    except NotFound:
+        return False
+    return True
+
+
+async def first_alone(call: Call, messages: list[Message]) -> list[Message]:
+    """Return the messages, or the first one by itself if they are suspects; the others are given back uncounted.
+
+    A consumer that such a message takes along shall have no other one in hand.
+    """
+    if len(messages) > 1 and messages[0].suspect:
+        await call.client.reject(messages[1:], interrupted=True)
+        return messages[:1]
+    return messages

@@ -1,0 +1,131 @@
+"""Actions that publish."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import trio
+
+from quorumq.client import Client
+from quorumq.client.produce.producer import Producer
+from quorumq.core.values.errors import NotFound, QuorumqError
+from quorumq.gateway.sqs.attributes import AttributeCache, Attributes
+from quorumq.gateway.sqs.call import Call, Params
+from quorumq.gateway.sqs.errors import SqsError, no_queue, sqs_error
+from quorumq.gateway.sqs.messages import Outgoing, message_id, outcome_lists, outgoing
+
+BATCH_BYTES_MAX: Final = 1_048_576
+PRODUCERS_MAX: Final = 200
+"""Queues that one user's client keeps producers to."""
+
+
+class Producers:
+    """Producers by client and topic. Unlike `Client.publish` they never create a topic."""
+
+    def __init__(self) -> None:
+        self._by_client: WeakKeyDictionary[Client, dict[str, Producer]] = WeakKeyDictionary()
+
+    async def publish(self, client: Client, topic: str, message: Outgoing, delay: int) -> str:
+        """Publish one message, and return its SQS id once it is durable.
+
+        Raises:
+            NotFound: no such topic.
+            QuorumqError: as `Producer.publish` does.
+        """
+        for last in (False, True):
+            producer = self._producer(client, topic)
+            try:
+                name = await producer.publish(
+                    message.payload, headers=message.headers, key=message.key, delay=delay or None
+                )
+            except NotFound:  # it was deleted; one that was made since is another topic
+                if self._by_client[client].get(topic) is producer:
+                    del self._by_client[client][topic]
+                if last:
+                    raise
+            else:
+                return message_id(name)
+        raise AssertionError
+
+    def _producer(self, client: Client, topic: str) -> Producer:
+        mine = self._by_client.setdefault(client, {})
+        producer = mine.pop(topic, None) or client.producer(topic, create=False)
+        mine[topic] = producer  # the one used last is last
+        if len(mine) > PRODUCERS_MAX:
+            oldest = mine.pop(next(iter(mine)))
+            client.context.tasks.spawn(_close, oldest)
+        return producer
+
+
+async def _close(producer: Producer) -> None:
+    try:
+        await producer.aclose()
+    except QuorumqError:
+        return  # each caller has heard of its own
+
+
+class SendActions:
+    """Actions that publish."""
+
+    def __init__(self, cache: AttributeCache) -> None:
+        self._cache = cache
+        self._producers = Producers()
+
+    async def send_message(self, call: Call) -> dict[str, Any]:
+        """Publish a message."""
+        queue = call.queue()
+        attributes = await self._cache.of(call, queue)
+        message, delay = self._message(call.params, attributes)
+        name = await self._producers.publish(call.client, queue, message, delay)
+        return {"MessageId": name, **message.reply}
+
+    @staticmethod
+    def _message(params: Params, attributes: Attributes) -> tuple[Outgoing, int]:
+        message = outgoing(params, attributes.number("MaximumMessageSize"))
+        return message, params.number("DelaySeconds", 0, 900, attributes.number("DelaySeconds"))
+
+    async def send_message_batch(self, call: Call) -> dict[str, Any]:
+        """Publish up to 10 messages; each has an outcome of its own."""
+        queue, entries = call.queue(), call.params.entries("SendMessageBatch")
+        size = sum(len(entry.text("MessageBody", "").encode(errors="replace")) for entry in entries)
+        if size > BATCH_BYTES_MAX:
+            text = (
+                f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {size} bytes."
+            )
+            raise SqsError("BatchRequestTooLong", text)
+        attributes = await self._cache.of(call, queue)
+        failed: list[tuple[str, SqsError]] = []
+        messages: dict[str, tuple[Outgoing, int]] = {}
+        for entry in entries:
+            try:
+                messages[entry.text("Id")] = self._message(entry, attributes)
+            except SqsError as error:
+                failed.append((entry.text("Id"), error))
+        names: dict[str, str] = {}
+
+        async def publish(entry_id: str, message: Outgoing, delay: int) -> None:
+            try:
+                names[entry_id] = await self._producers.publish(call.client, queue, message, delay)
+            except QuorumqError as error:
+                failed.append((entry_id, sqs_error(error)))
+
+        async with trio.open_nursery() as nursery:  # messages that are published at a time share a batch
+            for entry_id, (message, delay) in messages.items():
+                nursery.start_soon(publish, entry_id, message, delay)
+        if not names and failed:
+            self._raise_common(failed, queue)
+        order = list(messages)
+        good = [
+            {"Id": one, "MessageId": names[one], **messages[one][0].reply} for one in order if one in names
+        ]
+        return outcome_lists(good, failed)
+
+    @staticmethod
+    def _raise_common(failed: list[tuple[str, SqsError]], queue: str) -> None:
+        """Raise the error that all entries have, if it is the queue's or the cluster's: SDKs repeat requests whole."""
+        codes = {error.code for _, error in failed}
+        if codes == {"QueueDoesNotExist"}:
+            raise no_queue()
+        if all(not error.is_sender for _, error in failed):
+            raise failed[0][1]

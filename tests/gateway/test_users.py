@@ -1,0 +1,363 @@
+"""Users of a gateway at a real node's shell with a clients file, and the bounds that all share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+import trio
+
+from quorumq.client import connect
+from quorumq.core.values.errors import Busy, TooLarge, Unauthorized, UsageError
+from quorumq.gateway import requests, users
+from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
+from quorumq.gateway.gateway import running
+from quorumq.gateway.identity import User
+from quorumq.gateway.requests import Bodies, Left, Stopping, while_there
+from quorumq.gateway.settings import Settings
+from quorumq.gateway.sqs.app import SqsApp
+from quorumq.gateway.users import UserClients
+from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.testing import cluster
+from sim.shell.network import LineStream
+from tests.gateway.sdk import URL, Sdk
+from tests.node.memory import world
+
+GATE, GATE_ENTRY = new_token("gate")
+ENTRIES = {
+    "gate": Entry(GATE_ENTRY, on_behalf=("shop", "rival")),
+    "shop": Entry(new_token("shop")[1], publish=("shop-*",), consume=(("shop-*", "*"),), admin=("shop-*",)),
+    "rival": Entry(
+        new_token("rival")[1],
+        publish=("rival-*",),
+        consume=(("rival-*", "*"),),
+        admin=("rival-*",),
+        requests_per_s=20.0,
+    ),
+    "boss": Entry(new_token("boss")[1], publish=("*",), consume=(("*", "*"),), admin=("*",)),
+}
+
+
+class Guarded(NamedTuple):
+    """A node with a clients file, and a gateway beside it."""
+
+    nodes: Any
+    app: SqsApp
+    keys: tuple[bytes, ...]
+    path: Path
+
+    def sdk(self, name: str) -> Sdk:
+        """An SDK with the access key of a client."""
+        return Sdk(self.app, name, secret_access_key(self.keys[0], name, ENTRIES[name].token))
+
+
+@asynccontextmanager
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    path, keys = tmp_path / "clients.toml", tmp_path / "gateway.keys"
+    write_clients(path, ENTRIES)
+    new_keys_file(keys)
+    async with world("a", clients_file=str(path)) as nodes:
+
+        async def dial(address: str) -> trio.abc.Stream:
+            return LineStream(cast("Any", nodes.connect("a")))
+
+        def connecting(user: User) -> Any:
+            return connect("a:1", dial=dial, token=GATE, on_behalf=user.name, timeout=5.0)
+
+        settings = Settings(nodes=("a:1",), clients_file=str(path), keys_file=str(keys), token=GATE)
+        settings.check()
+        async with running(settings, connecting) as gateway:
+            yield Guarded(nodes, SqsApp(gateway), read_keys(keys), path)
+
+
+async def test_each_user_has_its_own_rights_and_sees_nothing_of_others(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        shop, rival = it.sdk("shop"), it.sdk("rival")
+        url = (await shop.ok("CreateQueue", QueueName="shop-jobs"))["QueueUrl"]
+        await shop.ok("SendMessage", QueueUrl=url, MessageBody="x")
+        message = (await shop.ok("ReceiveMessage", QueueUrl=url))["Messages"][0]
+        refused = {
+            "SendMessage": {"MessageBody": "x"},
+            "ReceiveMessage": {},
+            "GetQueueAttributes": {"AttributeNames": ["All"]},
+            "PurgeQueue": {},
+            "DeleteQueue": {},
+            "SetQueueAttributes": {"Attributes": {"MessageRetentionPeriod": "60"}},
+        }
+        for action, params in refused.items():
+            theirs = await rival.ask(action, QueueUrl=url, **params)
+            missing = await rival.ask(action, QueueUrl=f"{URL}/shop-none", **params)
+            assert theirs.status == missing.status == 400
+            assert theirs.code == missing.code == "QueueDoesNotExist", (
+                "it does not even learn that there is one"
+            )
+        stolen = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
+        for action, params in (("DeleteMessage", {}), ("ChangeMessageVisibility", {"VisibilityTimeout": 0})):
+            assert (await rival.ask(action, **stolen, **params)).code in (
+                "AccessDenied",
+                "QueueDoesNotExist",
+            ), action
+        assert await rival.ok("ListQueues") == {}
+        denied = await rival.ask("CreateQueue", QueueName="shop-mine")
+        assert (denied.status, denied.code) == (403, "AccessDenied")
+        await shop.ok("DeleteMessage", **stolen)
+        lines = it.nodes.logs["a"].of("change")
+        assert lines, "changes are logged"
+        assert {line["client"].partition(" at ")[0] for line in lines} == {"shop by gate"}
+
+
+async def test_a_request_without_a_key_of_a_client_is_refused(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        answers = [
+            await Sdk(it.app).ask("ListQueues"),
+            await Sdk(it.app, "shop", "wrong").ask("ListQueues"),
+            await Sdk(it.app, "nobody", "wrong").ask("ListQueues"),
+            await Sdk(it.app, "shop", ENTRIES["shop"].token).ask("ListQueues"),
+        ]
+        assert [answer.status for answer in answers] == [403] * 4
+        assert [answer.code for answer in answers] == ["MissingAuthenticationToken"] + [
+            "SignatureDoesNotMatch"
+        ] * 3
+        assert it.nodes.services["a"].node.health.clients == 0, "no node has heard of them"
+
+
+async def test_the_gateway_asks_for_no_client_beyond_its_right(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        answer = await it.sdk("boss").ask("ListQueues")
+        assert (answer.status, answer.code) == (403, "AccessDenied")
+        assert "client 'gate' lacks the right on_behalf for client 'boss'" in answer.json["message"]
+
+
+async def test_a_revoked_client_is_out_within_seconds(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        shop = it.sdk("shop")
+        await shop.ok("ListQueues")
+        assert (await shop.send(b"", {}, method="GET", query="Action=ListQueues")).status == 200
+        write_clients(it.path, {name: entry for name, entry in ENTRIES.items() if name != "shop"})
+        await trio.sleep(3)
+        assert (await shop.ask("ListQueues")).code == "SignatureDoesNotMatch"
+        assert await it.sdk("rival").ok("ListQueues") == {}
+
+
+async def test_one_user_beyond_its_quota_delays_no_other_user(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        shop, rival = it.sdk("shop"), it.sdk("rival")
+        url = (await shop.ok("CreateQueue", QueueName="shop-jobs"))["QueueUrl"]
+        times: list[float] = []
+
+        async def flood() -> None:
+            while True:
+                await rival.ask("ListQueues")
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(flood)
+            await trio.sleep(1)
+            for _ in range(20):
+                began = trio.current_time()
+                await shop.ok("SendMessage", QueueUrl=url, MessageBody="x")
+                times.append(trio.current_time() - began)
+            nursery.cancel_scope.cancel()
+        assert max(times) < 0.1
+
+
+# ------------------------------------------------------------------------------- bounds
+
+
+async def test_clients_of_users_are_shared_bounded_and_closed_when_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(users, "CLIENTS_MAX", 2)
+    monkeypatch.setattr(users, "REQUESTS_MAX", 3)
+    opened: list[str] = []
+    nodes = cluster(1)
+
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        opened.append(user.name)
+        async with nodes.connect() as client:
+            yield client
+
+    async with nodes, trio.open_nursery() as nursery:
+        clients = UserClients(nursery, connecting)
+        nursery.start_soon(clients.close_idle)
+        async with clients.of(User("a")) as one, clients.of(User("a")) as two, clients.of(User("b")):
+            assert one is two
+            with pytest.raises(Busy, match="2 clients have requests"):
+                async with clients.of(User("c")):
+                    pass
+            async with clients.of(User("a")):
+                with pytest.raises(Busy, match="3 requests of client 'a'"):
+                    async with clients.of(User("a")):
+                        pass
+        async with clients.of(User("c")):
+            pass
+        async with clients.of(User("b")):
+            pass
+        assert opened == ["a", "b", "c"], "the one that was idle for longest made room"
+        await trio.sleep(2 * users.IDLE_S)
+        async with clients.of(User("b")):
+            pass
+        assert opened == ["a", "b", "c", "b"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_failure_to_connect_is_the_requests_own_and_the_next_one_tries_again() -> None:
+    attempts: list[None] = []
+    nodes = cluster(1)
+
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        attempts.append(None)
+        if len(attempts) == 1:
+            raise Unauthorized("not yet")
+        async with nodes.connect() as client:
+            yield client
+
+    async with nodes, trio.open_nursery() as nursery:
+        clients = UserClients(nursery, connecting)
+        with pytest.raises(Unauthorized):
+            async with clients.of(User("a")):
+                pass
+        async with clients.of(User("a")) as client:
+            assert not (await client.metadata()).topics
+        nursery.cancel_scope.cancel()
+
+
+def received(*messages: dict[str, Any]) -> Any:
+    """A client that sends these messages of ASGI, and then nothing."""
+    queue = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if not queue:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        return queue.pop(0)
+
+    return receive
+
+
+def part(data: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+GONE = {"type": "http.disconnect"}
+
+
+async def test_bodies_are_bounded_in_size_time_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = Bodies()
+    assert await bodies.read(received(part(b"a"), part(b"b", more=False)), 2) == b"ab"
+    with pytest.raises(TooLarge, match="more than 2 bytes"):
+        await bodies.read(received(part(b"a"), part(b"bc"), part(b"d", more=False)), 2)
+    with pytest.raises(Left):
+        await bodies.read(received(part(b"a"), GONE))
+    began = trio.current_time()
+    with pytest.raises(Busy, match="did not come within 30 s"):
+        await bodies.read(received(part(b"a")))
+    assert trio.current_time() - began == requests.BODY_S
+    monkeypatch.setattr(requests, "BODIES_BYTES_MAX", 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(functools.partial(_busy, bodies))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy, match="no room"):
+            await bodies.read(received(part(b"abc", more=False)))
+        nursery.cancel_scope.cancel()
+    assert bodies.bytes == 0
+
+
+async def _busy(bodies: Bodies) -> None:
+    await bodies.read(received(part(8 * b"x")))
+
+
+async def test_work_is_cancelled_when_its_client_hangs_up_and_undone_if_it_had_ended() -> None:
+    undone: list[int] = []
+
+    async def undo(result: int) -> None:
+        undone.append(result)
+
+    async def forever() -> int:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def seven() -> int:
+        return 7
+
+    async def wrong() -> int:
+        raise UsageError("wrong")
+
+    with pytest.raises(Left):
+        await while_there(received(GONE), forever)
+    assert await while_there(received(), seven, undo=undo) == 7
+    with pytest.raises(UsageError, match="wrong"):
+        await while_there(received(), wrong)
+    stop = trio.Event()
+    stop.set()
+    with pytest.raises(Stopping):
+        await while_there(received(), forever, stopping=stop)
+
+    async def gone_at_once() -> dict[str, Any]:
+        return GONE
+
+    with pytest.raises(Left):
+        await while_there(gone_at_once, seven, undo=undo)
+    assert undone == [7]
+
+
+# --------------------------------------------------------------------------- files, settings
+
+
+def test_keys_are_for_their_owner_and_every_line_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.keys"
+    new_keys_file(path)
+    (key,) = read_keys(path)
+    assert len(key) == 32
+    with pytest.raises(FileExistsError):
+        new_keys_file(path)
+    second = tmp_path / "second"
+    new_keys_file(second)
+    path.write_text(second.read_text() + path.read_text())
+    assert read_keys(path) == (*read_keys(second), key)
+    secrets = {
+        secret_access_key(one, name, hash) for one in read_keys(path) for name in "ab" for hash in "xy"
+    }
+    assert len(secrets) == 8, "key, name and token each make another secret"
+    path.chmod(0o640)
+    with pytest.raises(UsageError, match="chmod 600"):
+        read_keys(path)
+    path.chmod(0o600)
+    for text, words in (
+        ("# none\n", "has no key"),
+        ("abc\n", "is no key of 32 bytes"),
+        ("\xff\n", "is no key"),
+    ):
+        path.write_text(text, "latin-1")
+        with pytest.raises(UsageError, match=words):
+            read_keys(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"listen": "0.0.0.0:80"}, "no TLS and a clients file"),
+        ({"listen": "example.com:80", "clients_file": "c", "token": "t"}, "no TLS"),
+        ({"listen": "[::]:80", "tls_cert": "c", "tls_key": "k"}, "no a clients file"),
+        ({"tls_cert": "c"}, "--tls-cert and --tls-key together"),
+        ({"clients_file": "c"}, "a token of its own"),
+        ({"keys_file": "k"}, "give --clients"),
+        ({"listen": "x"}, "must be host:port"),
+    ],
+)
+def test_settings_that_open_the_cluster_or_cannot_work_are_refused(
+    settings: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        Settings(nodes=("a:1",), **settings).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:7480", "localhost:80", "127.9.9.9:1"])
+def test_a_gateway_on_loopback_needs_no_clients_file(listen: str) -> None:
+    Settings(nodes=("a:1",), listen=listen).check()
