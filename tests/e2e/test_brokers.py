@@ -62,13 +62,44 @@ def main():
         work.send(number)
 """
 
+CELERY = r"""
+import os
+import time
+from celery import Celery
+import quorumq.brokers.kombu
+
+app = Celery("program", broker="quorumq://")
+app.conf.update(
+    broker_transport_options={{"nodes": {nodes!r}, "prefix": "killed-", "hold_time": 2}},
+    task_acks_late=True,
+    task_ignore_result=True,
+    worker_prefetch_multiplier=1,
+    worker_redirect_stdouts=False,
+)
+
+@app.task
+def work(number):
+    print(f"begun {{number}}\n", end="", flush=True)
+    time.sleep(float(os.environ["SECONDS"]))
+    print(f"done {{number}}\n", end="", flush=True)
+
+def main():
+    for number in range({count}):
+        work.delay(number)
+"""
+
 FRAMEWORKS = {
     "taskiq": ("asyncio.run(program.main())", ("worker", "program:broker", "--workers", "1"), TASKIQ),
     "dramatiq": ("program.main()", ("program", "--processes", "2", "--threads", "8"), DRAMATIQ),
+    "celery": ("program.main()", ("-A", "program", "worker", "--pool", "threads", "-c", "16"), CELERY),
 }
 """Call that sends the tasks, arguments of the worker's command, and a program whose workers are killed."""
 
-GROUPS = {"taskiq": ("killed-taskiq", "workers"), "dramatiq": ("killed-default", "dramatiq")}
+GROUPS = {
+    "taskiq": ("killed-taskiq", "workers"),
+    "dramatiq": ("killed-default", "dramatiq"),
+    "celery": ("killed-celery", "celery"),
+}
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -127,8 +158,10 @@ def send(framework: str, directory: Path) -> None:
 
 def test_the_program_of_the_page_runs(framework: str, shared: LocalCluster, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", (DOCS / f"from-{framework}.md").read_text(), re.DOTALL)
-    assert '"127.0.0.1:7401"' in program
-    (tmp_path / "program.py").write_text(program.replace('"127.0.0.1:7401"', repr(shared.addresses)))
+    scheme = "quorumq://" if framework == "celery" else ""
+    assert f'"{scheme}127.0.0.1:7401"' in program
+    nodes = ";".join(scheme + address for address in shared.addresses) if scheme else shared.addresses
+    (tmp_path / "program.py").write_text(program.replace(f'"{scheme}127.0.0.1:7401"', repr(nodes)))
     send(framework, tmp_path)
     with working(framework, tmp_path, 0) as worker:
         for name in ("ann", "bob"):

@@ -1,0 +1,541 @@
+"""A transport of kombu, for Celery: a queue is a topic, and all workers are consumers of one group.
+
+Importing this module makes ``quorumq://`` known to kombu. A task with an ETA waits in the cluster, and not in the
+memory of a worker. A message's hold is extended for as long as its task runs.
+
+An exchange whose messages go to queues that their publishers do not know (fanout, events, replies of remote control) is
+a topic of its own. Each queue bound to it is a group of that topic, and messages expire that no group has read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from queue import Empty
+from typing import Any, Final
+
+from kombu.exceptions import ConnectionError, OperationalError
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.utils.json import dumps, loads
+
+from quorumq.brokers.kombu_calls import SHARED, delay_of, nodes_of, settle, topic_name, ttl_of
+from quorumq.client import (
+    Busy,
+    Closed,
+    NotFound,
+    NotStored,
+    OutcomeUnknown,
+    TooFewReplicas,
+    UsageError,
+    blocking,
+)
+from quorumq.client.base.options import PRIORITY
+
+TRANSPORT_ALIASES["quorumq"] = "quorumq.brokers.kombu:Transport"
+
+GROUP: Final = "celery"
+EXCHANGE: Final = "exchange."
+"""Begin of the name of an exchange's topic."""
+REPLIES: Final = "replies"
+"""The exchange that stands for the anonymous one, to queues that their publishers have not declared."""
+TRANSIENT_TTL_S: Final = 60.0
+BROADCAST_TTL_S: Final = 3600.0
+"""Seconds that a message to a fanout exchange waits for the queues that are bound to it."""
+NAMES: Final = 10_000
+"""Groups of an exchange's topic: names of groups are kept for ever, and queues of replies have names of their own."""
+TIDY: Final = 3
+"""Groups of ended processes that one process looks for when it binds a queue."""
+UNREAD_S: Final = 30.0
+"""Age in seconds of a message that a group without consumers has not read, if its process has ended."""
+GET_S: Final = 1.0
+"""Seconds that `basic_get` waits for a message."""
+TURN_S: Final = 1.0
+"""Longest seconds between two looks of a reader at its end."""
+TRANSIENT: Final = 1
+"""Delivery mode of messages that need not survive their broker."""
+CONNECT: Final = ("tls_ca", "cluster_id", "timeout")
+"""Transport options that are those of `quorumq.client.connect`."""
+
+log = logging.getLogger("quorumq.brokers")
+
+
+class QoS(virtual.QoS):
+    """Messages in the hands of a channel, and their deliveries."""
+
+    channel: Channel
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self.delivered: dict[str, blocking.Message] = {}
+
+    def ack(self, delivery_tag: str) -> None:
+        """Ack a message for good."""
+        self._settle(delivery_tag, lambda message: message.ack)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Reject a message: it comes again, after the topic's backoff, or is a dead letter."""
+        if requeue:
+            self._settle(delivery_tag, lambda message: message.reject)
+        else:
+            self._settle(delivery_tag, lambda message: partial(message.dead_letter, reason="rejected"))
+
+    def give_back(self, delivery_tag: str) -> None:
+        """Give a message back that nothing was done with. That counts no attempt."""
+        self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
+
+    def _settle(self, tag: str, call_of: Callable[[blocking.Message], Callable[[], object]]) -> None:
+        message = self.delivered.pop(tag, None)
+        if message is not None and self.channel.is_mine:
+            settle(message, call_of(message))
+        self._quick_ack(tag)
+        self.channel.changed()
+
+
+class Source:
+    """Consumer of one queue for one channel, and the thread that waits for its messages.
+
+    Args:
+        channel: the channel.
+        queue: the queue's name.
+        no_ack: True if messages are acked when they are handed over.
+    """
+
+    def __init__(self, channel: Channel, queue: str, no_ack: bool) -> None:
+        self.channel, self.queue, self.no_ack = channel, queue, no_ack
+        self.message: blocking.Message | None = None  # the next one to hand over
+        self.error: Exception | None = None
+        self._changed = channel.connection.changed
+        self._stopped = False
+        topic, group = channel.source_of(queue)
+        self.consumer = channel.client.consumer(
+            topic,
+            group,
+            hold_time=channel.option("hold_time"),
+            prefetch=channel.qos.prefetch_count or 1000,
+            max_extend=math.inf,
+            timeout=math.inf,
+        )
+        self.consumer.open()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._read, name=f"quorumq {self.queue}", daemon=True)
+        self._thread.start()
+
+    def get(self) -> blocking.Message | None:
+        """Return a message if one comes within a second."""
+        return self.consumer.next(timeout=GET_S)
+
+    def _read(self) -> None:
+        while not self._stopped:
+            try:
+                message = self.consumer.next(timeout=TURN_S)
+            except Exception as error:
+                message = None
+                if not self._stopped:
+                    self._stopped, self.error = True, error
+            with self._changed:
+                self.message = message
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self.message is None or self._stopped)
+
+    def stop(self) -> None:
+        """Fetch no more. Messages in hand keep their holds until `close`."""
+        self._stopped = True
+        with self._changed:
+            message, self.message = self.message, None
+            self._changed.notify_all()
+        with suppress(Closed):
+            if message is not None:
+                settle(message, partial(message.reject, interrupted=True))
+            self.consumer.drain()
+
+    def close(self) -> None:
+        """Give up the messages in hand."""
+        with suppress(Closed):
+            self.consumer.close()
+
+
+class Channel(virtual.Channel):
+    """A channel of the transport."""
+
+    QoS = QoS
+    connection: Transport
+    body_encoding = None  # JSON as it is: people read it in dead letters
+    supports_fanout = True
+    closed: bool
+
+    def __init__(self, connection: Transport, **options: Any) -> None:
+        super().__init__(connection, **options)
+        self.client = connection.cluster
+        self.pid = os.getpid()
+        self._sources: dict[str, Source] = {}  # by consumer tag
+        self._cancelled: list[Source] = []
+        self._getters: dict[str, Source] = {}  # consumers by queue, used by `basic_get`
+        self._tags = 0
+
+    @property
+    def is_mine(self) -> bool:
+        """True in the process that made the channel, and not in one that was forked from it."""
+        return self.pid == os.getpid()
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Return a transport option."""
+        return self.connection.client.transport_options.get(name, default)
+
+    def changed(self) -> None:
+        """Let the transport look again, as there may be a place for a message."""
+        if self.connection is not None:
+            with self.connection.changed:
+                self.connection.changed.notify_all()
+
+    # ------------------------------------------------------------------------- queues
+
+    def source_of(self, queue: str) -> tuple[str, str]:
+        """Return topic and group of a queue, which are there."""
+        source = self.connection.subscriptions.get(queue)
+        if source is None and queue in self.connection.transient:
+            source = self._subscribe(REPLIES, queue)
+        return source or self.connection.create(self.connection.topic_of(queue), self.option("group", GROUP))
+
+    def _new_queue(self, queue: str, **options: Any) -> None:
+        is_transient = options.get("auto_delete") or not options.get("durable", True)
+        (self.connection.transient.add if is_transient else self.connection.transient.discard)(queue)
+        if not is_transient:
+            self.source_of(queue)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        if queue in self.connection.transient and self._is_broadcast(exchange, True):
+            self._subscribe(exchange, queue)
+
+    def _is_broadcast(self, exchange: str, is_transient: bool) -> bool:
+        """Return True if publishers of an exchange do not know the queues of its messages.
+
+        Args:
+            exchange: name of the exchange.
+            is_transient: True if the message, or the queue, need not survive.
+        """
+        known = self.state.exchanges.get(exchange, {})
+        kind = known.get("type", "direct")
+        return kind == "fanout" or not known.get("durable", True) or (kind == "topic" and is_transient)
+
+    def _subscribe(self, exchange: str, queue: str) -> tuple[str, str]:
+        """Return topic and group of an exchange's queue, with a group of its own that begins now."""
+        if queue not in self.connection.subscriptions:
+            topic, _ = self.connection.create_exchange(self.connection.topic_of(EXCHANGE + exchange))
+            group = self._free_name(topic, queue)
+            self.client.create_group(topic, group, start="latest")
+            self.connection.subscriptions[queue] = topic, group
+        return self.connection.subscriptions[queue]
+
+    def _free_name(self, topic: str, queue: str) -> str:
+        """Return the name of a group that no other process uses, and delete some whose processes have ended."""
+        groups = [group.name for group in self.client.metadata(topic).groups if not group.deleted]
+        used = [name for name in groups if name.startswith("q")]
+        for name in random.sample(used, min(TIDY, len(used))):
+            with suppress(NotFound, TooFewReplicas):
+                backlog = self.client.backlog(topic, name)
+                if not backlog.consumers and (backlog.oldest or 0.0) > UNREAD_S:
+                    self.client.delete_group(topic, name)
+        first = int(hashlib.sha256(queue.encode()).hexdigest(), 16)
+        names = (f"q{(first + step) % NAMES}" for step in range(NAMES))
+        free = next((name for name in names if name not in used), None)
+        if free is None:
+            raise OperationalError(f"{topic} has {NAMES} groups: delete those whose processes have ended")
+        return free
+
+    def _size(self, queue: str) -> int:
+        if queue in self.connection.transient and queue not in self.connection.subscriptions:
+            return 0  # it is declared, and not bound yet
+        return int(self.client.backlog(*self.source_of(queue)).ready)
+
+    def _purge(self, queue: str) -> int:
+        if queue in self.connection.transient and queue not in self.connection.subscriptions:
+            return 0
+        return self.client.purge(*self.source_of(queue))
+
+    def _delete(self, queue: str, *args: Any, **options: Any) -> None:
+        """Drop a queue's messages, and the group of a queue that is bound to an exchange."""
+        if queue in self.connection.subscriptions:
+            self.connection.unsubscribe(queue)
+        else:
+            self._purge(queue)
+
+    # -------------------------------------------------------------------- publishing
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any) -> None:
+        """Publish a message. When this returns, a majority has it on disk.
+
+        Raises:
+            UsageError: it has a priority, or an ETA that is too far away.
+        """
+        if message["properties"].get("priority"):
+            raise UsageError(f"a message to {routing_key!r} has a priority, and {PRIORITY}")
+        self._inplace_augment_message(message, exchange, routing_key)
+        is_transient = message["properties"].get("delivery_mode") == TRANSIENT
+        kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
+        if not exchange:
+            if is_transient and not self.connection.is_durable(routing_key):
+                return self._broadcast(REPLIES, message, TRANSIENT_TTL_S)
+            return self._put(routing_key, message)
+        if self._is_broadcast(exchange, is_transient):
+            is_kept = kind == "fanout" and not is_transient
+            self._broadcast(exchange, message, BROADCAST_TTL_S if is_kept else TRANSIENT_TTL_S)
+        for queue in self._lookup(exchange, routing_key) if exchange in self.state.exchanges else ():
+            if queue not in self.connection.subscriptions and queue not in self.connection.transient:
+                self._put(queue, message)
+        return None
+
+    def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+        self._publish(self.source_of(queue)[0], message, delay=delay_of(message), ttl=ttl_of(message))
+
+    def _broadcast(self, exchange: str, message: dict[str, Any], ttl: float) -> None:
+        topic, _ = self.connection.create_exchange(self.connection.topic_of(EXCHANGE + exchange))
+        self._publish(topic, message, ttl=min(ttl, ttl_of(message) or ttl))
+
+    def _publish(self, topic: str, message: dict[str, Any], **options: Any) -> None:
+        named = message.get("headers") or {}
+        headers = {name: str(named[name]) for name in ("task", "id") if named.get(name)}
+        self.client.publish(topic, dumps(message).encode(), headers=headers, **options)
+
+    # --------------------------------------------------------------------- consuming
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **options: Any
+    ) -> None:
+        """Consume from a queue."""
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
+        source = self._sources[consumer_tag] = Source(self, queue, no_ack)
+        source.start()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Fetch no more for a consumer. Its messages in hand stay."""
+        super().basic_cancel(consumer_tag)
+        source = self._sources.pop(consumer_tag, None)
+        if source is not None and self.is_mine:
+            source.stop()
+            self._cancelled.append(source)
+
+    def take(self) -> tuple[Source, blocking.Message] | None:
+        """Return the next message that has come, if the channel may have it.
+
+        Raises:
+            ConnectionError: a consumer has ended by an error, as that its group was deleted.
+        """
+        for tag, source in list(self._sources.items()):
+            if source.error is not None:
+                raise ConnectionError(str(source.error)) from source.error
+            if source.message is not None and self.qos.can_consume():
+                message, source.message = source.message, None
+                self._sources[tag] = self._sources.pop(tag)  # the last one next time
+                return source, message
+        return None
+
+    def payload_of(self, source: Source, message: blocking.Message) -> dict[str, Any] | None:
+        """Return a delivered message as kombu has it, or None if there is nothing to hand over."""
+        try:
+            payload: dict[str, Any] = loads(message.payload)
+            properties = payload["properties"]
+            delivery = properties["delivery_info"]
+        except Exception as error:
+            log.warning("message %s is none of kombu, and becomes a dead letter", message.id)
+            settle(message, partial(message.dead_letter, error))
+            return None
+        if source.no_ack or not self._is_bound(source.queue, delivery):
+            settle(message, message.ack)
+            return payload if source.no_ack and self._is_bound(source.queue, delivery) else None
+        self._tags += 1
+        properties["delivery_tag"] = f"{self.channel_id}.{self._tags}"
+        delivery["redelivered"] = message.attempt > 1
+        self.qos.delivered[properties["delivery_tag"]] = message
+        return payload
+
+    def _is_bound(self, queue: str, delivery: dict[str, Any]) -> bool:
+        """Return True if a message is for a queue: every group of an exchange gets all messages."""
+        if queue not in self.connection.subscriptions:
+            return True
+        exchange, key = delivery["exchange"], delivery["routing_key"]
+        if not exchange:
+            return bool(key == queue)
+        return queue in self.typeof(exchange).lookup(self.get_table(exchange), exchange, key, None)
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        source = self._getters.get(queue) or self._getters.setdefault(queue, Source(self, queue, False))
+        message = source.get()
+        payload = None if message is None else self.payload_of(source, message)
+        if payload is None:
+            raise Empty
+        return payload
+
+    def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> virtual.Message | None:
+        """Return the next message of a queue, or None if none comes within a second."""
+        message = super().basic_get(queue, no_ack=no_ack, **options)
+        if message is not None and no_ack:
+            self.qos.ack(message.delivery_tag)
+        return message
+
+    def _restore(self, message: virtual.Message) -> None:
+        self.qos.give_back(message.delivery_tag)
+
+    def _restore_at_beginning(self, message: virtual.Message) -> None:
+        self.qos.reject(message.delivery_tag, requeue=True)
+
+    def close(self) -> None:
+        """Give back messages in hand, and end the consumers. Queues end that end with their consumers."""
+        if self.closed:
+            return
+        if not self.is_mine:
+            self.closed = True
+            return
+        connection = self.connection
+        sources = dict.fromkeys([*self._sources.values(), *self._getters.values(), *self._cancelled])
+        super().close()
+        for source in sources:
+            source.close()
+            connection.unsubscribe(source.queue)
+
+
+class Transport(virtual.Transport):
+    """Transport of kombu to a cluster of quorumq.
+
+    URL: ``quorumq://[:token@]host:port[/prefix]``; more than one separated by ";". Without a host the nodes are those
+    of QUORUMQ_NODES. Transport options: ``nodes``, ``group``, ``prefix``, ``hold_time``, ``max_deliveries``;
+    ``tls_ca``, ``cluster_id`` and ``timeout`` of the client; ``client``, a connected client, which is not closed.
+    """
+
+    Channel = Channel
+    driver_type = "quorumq"
+    driver_name = "quorumq"
+    default_port = None
+    polling_interval = None
+    connection_errors = (*virtual.Transport.connection_errors, TooFewReplicas, NotStored, Busy, Closed)
+    implements = virtual.Transport.implements.extend(
+        asynchronous=False, exchange_type=frozenset(["direct", "topic", "fanout"])
+    )
+
+    def __init__(self, client: Any, **options: Any) -> None:
+        super().__init__(client, **options)
+        self.changed = threading.Condition()  # a message has come, or there is a place for one
+        self.transient: set[str] = set()  # queues that end with their consumers
+        self.subscriptions: dict[str, tuple[str, str]] = {}  # topic and group of a queue of an exchange
+        self._created: dict[str, tuple[str, str]] = {}  # topics, with the group of each
+        self._key: Any = None
+        self._cluster: blocking.Client | None = None
+        self._pid = 0  # process that has the client
+        self._lock = threading.Lock()
+
+    @property
+    def prefix(self) -> str:
+        """Begin of the names of all topics: the URL's path."""
+        host = (self.client.virtual_host or "").strip("/")
+        return str(self.client.transport_options.get("prefix", f"{host}." if host else ""))
+
+    @property
+    def cluster(self) -> blocking.Client:
+        """The client, connected."""
+        given: blocking.Client | None = self.client.transport_options.get("client")
+        if given is not None:
+            return given
+        with self._lock:
+            if self._cluster is None or self._pid != os.getpid():
+                options = {
+                    name: value for name, value in self.client.transport_options.items() if name in CONNECT
+                }
+                if self.client.password:
+                    options["token"] = self.client.password
+                self._key, self._cluster = SHARED.take(self._nodes(), options)
+                self._pid = os.getpid()
+            return self._cluster
+
+    def _nodes(self) -> tuple[str, ...]:
+        given = self.client.transport_options.get("nodes") or nodes_of(self.client)
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    def is_durable(self, queue: str) -> bool:
+        """Return True if a queue was declared here, and outlives its consumers."""
+        return self.topic_of(queue) in self._created and queue not in self.transient
+
+    def topic_of(self, name: str) -> str:
+        """Return the name of the topic of a queue, or of an exchange with `EXCHANGE` before it."""
+        return topic_name(self.prefix + name)
+
+    def create(self, topic: str, group: str, **settings: Any) -> tuple[str, str]:
+        """Create a topic and a group of it, if they are not there, and return both."""
+        if topic not in self._created:
+            settings.setdefault("max_deliveries", self.client.transport_options.get("max_deliveries"))
+            self.cluster.create_topic(topic, **settings)
+            self.cluster.create_group(topic, group)
+            self._created[topic] = topic, group
+        return self._created[topic]
+
+    def create_exchange(self, topic: str) -> tuple[str, str]:
+        """Create the topic of an exchange, with a group without consumers, so that messages expire without a queue."""
+        return self.create(topic, "unread", on_expiry="drop", max_deliveries=None)
+
+    def unsubscribe(self, queue: str) -> None:
+        """Delete the group of a queue that is bound to an exchange; other queues stay."""
+        subscription = self.subscriptions.pop(queue, None)
+        if subscription is not None:
+            self.state.queue_bindings_delete(queue)
+            with suppress(NotFound, TooFewReplicas, OutcomeUnknown, Closed):
+                self.cluster.delete_group(*subscription)
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels, and the client unless others use it."""
+        super().close_connection(connection)
+        if self._pid in (0, os.getpid()):
+            for queue in list(self.subscriptions):
+                self.unsubscribe(queue)
+        with self._lock:
+            key, self._key, self._cluster = self._key, None, None
+        if key is not None:
+            with suppress(KeyError):  # another process took it, and forked this one
+                SHARED.release(key)
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Hand over one message.
+
+        Raises:
+            TimeoutError: none came in ``timeout`` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self.changed:
+                arrived = self._take()
+                while arrived is None:
+                    remaining = None if end is None else end - time.monotonic()
+                    if remaining is not None and remaining <= 0:
+                        raise TimeoutError
+                    self.changed.wait(remaining)
+                    arrived = self._take()
+                self.changed.notify_all()
+            channel, source, message = arrived
+            payload = channel.payload_of(source, message)
+            if payload is not None:
+                self._deliver(payload, source.queue)
+                return
+
+    def _take(self) -> tuple[Any, Source, blocking.Message] | None:
+        for channel in list(self.channels):
+            taken = channel.take()
+            if taken is not None:
+                self.channels.append(self.channels.pop(self.channels.index(channel)))
+                return channel, *taken
+        return None
+
+    def driver_version(self) -> str:
+        """Return the version of quorumq."""
+        return version("quorumq")
+
+
+__all__ = ["Channel", "QoS", "Transport"]

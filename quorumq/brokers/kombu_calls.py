@@ -1,0 +1,108 @@
+"""Calls of the transport of kombu to a cluster: shared clients, names, times, and settling that does not give up."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from quorumq.client import Busy, Closed, HoldLost, NotFound, OutcomeUnknown, TooFewReplicas, blocking
+
+PAUSE_S: Final = 1.0
+"""Seconds between two tries to settle a message. A try has the client's timeout."""
+
+log = logging.getLogger("quorumq.brokers")
+
+
+class Shared:
+    """Clients of this process, one for each cluster, closed with the last transport that uses them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[Any, tuple[blocking.Client, int]] = {}
+
+    def take(self, nodes: tuple[str, ...], options: dict[str, Any]) -> tuple[Any, blocking.Client]:
+        """Return a key for `release`, and a connected client."""
+        key = (nodes, tuple(sorted(options.items())))
+        with self._lock:
+            client, users = self._clients.get(key) or (blocking.Client.open(nodes or None, **options), 0)
+            self._clients[key] = client, users + 1
+        return key, client
+
+    def release(self, key: Any) -> None:
+        """Close a client unless another transport uses it."""
+        with self._lock:
+            client, users = self._clients.pop(key)
+            if users > 1:
+                self._clients[key] = client, users - 1
+        if users == 1:
+            client.close()
+
+
+SHARED = Shared()
+# A forked process of a pool has none of the threads that clients need, and perhaps a lock that one of them holds.
+os.register_at_fork(after_in_child=lambda: SHARED.__init__())  # type: ignore[misc]
+
+
+def nodes_of(client: Any) -> tuple[str, ...]:
+    """Return the addresses in the URLs of a connection, its own first."""
+    own = f"{client.hostname}:{client.port}" if client.hostname and client.port else ""
+    others = (
+        re.sub(r"^\w+://|^[^@]*@|/.*$", "", re.sub(r"^\w+://", "", str(url))) for url in client.alt or ()
+    )
+    return tuple(dict.fromkeys(address for address in (own, *others) if ":" in address))
+
+
+def topic_name(name: str) -> str:
+    """Return the name of a topic for a name of kombu, which may have any characters."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:150]
+    return plain if plain == name else f"{plain}.{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def delay_of(message: dict[str, Any]) -> float | None:
+    """Return the seconds until the ETA of a task, or None if there is none to come."""
+    text: Any = (message.get("headers") or {}).get("eta")
+    try:
+        eta = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None  # the worker names what is wrong
+    eta = eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)
+    seconds = (eta - datetime.now(UTC)).total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def ttl_of(message: dict[str, Any]) -> float | None:
+    """Return the seconds after which a message expires, or None if it does not."""
+    milliseconds = message["properties"].get("expiration")
+    return None if milliseconds is None else int(milliseconds) / 1000
+
+
+def settle(message: blocking.Message, call: Callable[[], object]) -> None:
+    """Settle a message, if it is still this worker's. If nodes do not answer, a thread goes on trying."""
+    if not is_settled(message, call):
+        thread = threading.Thread(target=insist, args=(message, call), name="quorumq settles", daemon=True)
+        thread.start()
+
+
+def insist(message: blocking.Message, call: Callable[[], object]) -> None:
+    """Settle a message whose task is done: its hold is extended meanwhile."""
+    while not is_settled(message, call):
+        time.sleep(PAUSE_S)
+
+
+def is_settled(message: blocking.Message, call: Callable[[], object]) -> bool:
+    """Try to settle a message. Return False if that is to be tried again: settled twice is settled once."""
+    try:
+        call()
+    except (TooFewReplicas, OutcomeUnknown, Busy) as error:
+        log.warning("%r is not settled yet: %s", message, error)
+        return False
+    except (HoldLost, NotFound, Closed) as error:
+        log.warning("%r could not be settled, and may come again: %s", message, error)
+    return True

@@ -1,0 +1,343 @@
+"""The transport of kombu with kombu's producers and consumers and Celery's worker, on a cluster in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("celery")
+
+from celery import Celery, chain, chord, group
+from celery.contrib.testing.worker import start_worker
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+
+from quorumq.brokers import kombu as transport
+from quorumq.brokers.kombu_calls import delay_of, nodes_of, topic_name
+from quorumq.client import UsageError
+from quorumq.testing import blocking
+from tests.patience import PATIENCE_S, until
+
+pytestmark = pytest.mark.soak  # the extra is installed there
+
+QUIET_S = 0.5
+"""Seconds in which a message that must not come would have come."""
+
+
+@pytest.fixture
+def nodes() -> Iterator[blocking.Cluster]:
+    with (cluster := blocking.cluster(real_time=True, hold_time_max=5.0)):
+        yield cluster
+
+
+@pytest.fixture
+def connection(nodes: blocking.Cluster) -> Iterator[Connection]:
+    with Connection("quorumq://", transport_options={"client": nodes.client, "hold_time": 2}) as connected:
+        yield connected
+
+
+@contextmanager
+def consuming(
+    connection: Connection, *queues: Queue, prefetch: int = 0, **options: Any
+) -> Iterator[list[Any]]:
+    """Consume on a channel of its own; yield the list that messages are added to."""
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=prefetch)
+    messages: list[Any] = []
+    with Consumer(channel, queues, callbacks=[lambda body, message: messages.append(message)], **options):
+        yield messages
+    channel.close()
+
+
+def drain(connection: Connection, messages: list[Any], count: int) -> None:
+    """Hand messages over until there are so many."""
+    end = time.monotonic() + PATIENCE_S
+    while len(messages) < count:
+        connection.drain_events(timeout=max(0.0, end - time.monotonic()))
+
+
+def nothing_comes(connection: Connection) -> bool:
+    try:
+        connection.drain_events(timeout=QUIET_S)
+    except TimeoutError:
+        return True
+    return False
+
+
+def publish(connection: Connection, queue: Queue, *bodies: Any, **options: Any) -> None:
+    with connection.channel() as channel:
+        producer = Producer(channel)
+        for body in bodies:
+            producer.publish(
+                body, exchange=queue.exchange, routing_key=queue.routing_key, declare=[queue], **options
+            )
+
+
+JOBS = Queue("jobs", Exchange("jobs"), routing_key="jobs")
+
+
+def test_a_message_is_acked_rejected_or_a_dead_letter(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    publish(connection, JOBS, 1, 2, 3)
+    with consuming(connection, JOBS) as messages:
+        drain(connection, messages, 3)
+        first, second, third = sorted(messages, key=lambda message: message.payload)
+        first.ack()
+        second.requeue()
+        third.reject()
+        drain(connection, messages, 4)
+        assert (messages[3].payload, messages[3].delivery_info["redelivered"]) == (2, True)
+        messages[3].ack()
+    backlog = nodes.client.backlog("jobs", "celery")
+    assert (backlog.ready, backlog.held, backlog.dead) == (0, 0, 1)
+
+
+def test_bytes_and_texts_are_kept(connection: Connection) -> None:
+    queue = connection.SimpleQueue("any: name@host")
+    for body in (b"\x00\xff", "text", {"a": [1]}):
+        queue.put(body)
+        message = queue.get(timeout=PATIENCE_S)
+        assert message.payload == body
+        message.ack()
+    queue.close()
+
+
+def test_a_channel_has_no_more_than_its_prefetch_count(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    publish(connection, JOBS, *range(5))
+    with consuming(connection, JOBS, prefetch=2) as messages:
+        drain(connection, messages, 2)
+        assert nothing_comes(connection)
+        messages[0].ack()
+        drain(connection, messages, 3)
+    backlog = nodes.client.backlog("jobs", "celery")
+    assert (backlog.ready, backlog.held) == (4, 0), "the rest is given back at once"
+    assert {message.attempt for message in nodes.client.fetch("jobs", "celery")} == {1}
+
+
+def test_a_message_longer_than_its_hold_comes_once(connection: Connection) -> None:
+    publish(connection, JOBS, 1)
+    options = connection.transport_options
+    with (
+        Connection("quorumq://", transport_options=options) as other,
+        consuming(other, JOBS) as elsewhere,
+        consuming(connection, JOBS) as messages,
+    ):
+        until(lambda: not (nothing_comes(connection) and nothing_comes(other)), "it is delivered")
+        time.sleep(5.0)
+        assert nothing_comes(connection)
+        assert nothing_comes(other)
+        (message,) = [*messages, *elsewhere]
+        message.ack()
+
+
+def test_several_queues_are_waited_for_at_once(connection: Connection) -> None:
+    others = [Queue(name, Exchange(name), routing_key=name) for name in ("a", "b", "c")]
+    with consuming(connection, *others) as messages:
+        for queue in others:
+            publish(connection, queue, queue.name)
+        drain(connection, messages, 3)
+        assert sorted(message.payload for message in messages) == ["a", "b", "c"]
+        for message in messages:
+            message.ack()
+
+
+def test_each_queue_of_a_fanout_gets_each_message_from_its_beginning(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    exchange = Exchange("news", type="fanout")
+    first, second = (Queue(name, exchange, auto_delete=True) for name in ("first", "second"))
+    with Connection("quorumq://", transport_options=connection.transport_options) as early:
+        publish(early, first, "too early")
+    with consuming(connection, first) as one, consuming(connection, second) as two:
+        publish(connection, first, "hello")
+        drain(connection, one, 1)
+        drain(connection, two, 1)
+        assert [message.payload for message in (*one, *two)] == ["hello", "hello"]
+        for message in (*one, *two):
+            message.ack()
+        assert len(groups_of(nodes, "exchange.news")) == 3
+    assert groups_of(nodes, "exchange.news") == ["unread"], "queues end with their consumers"
+
+
+def groups_of(nodes: blocking.Cluster, topic: str) -> list[str]:
+    return sorted(
+        group.name for group in nodes.client.metadata(topic).groups if not getattr(group, "deleted", False)
+    )
+
+
+def test_groups_of_ended_processes_are_deleted(
+    connection: Connection, nodes: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed leaves its group, and each message is kept for it until it expires."""
+    monkeypatch.setattr(transport, "UNREAD_S", 0.2)
+    exchange = Exchange("news", type="fanout")
+    publish(connection, Queue("any", exchange, auto_delete=True), "creates the topic")
+    nodes.client.create_group("exchange.news", "q7", start="latest")
+    nodes.client.create_group("exchange.news", "q8", start="latest")
+    publish(connection, Queue("any", exchange, auto_delete=True), "unread")
+    time.sleep(0.4)
+    with consuming(connection, Queue("mine", exchange, auto_delete=True)):
+        assert len(groups_of(nodes, "exchange.news")) == 2
+
+
+def test_events_and_replies_go_to_queues_that_their_publisher_does_not_know(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    events = Exchange("celeryev", type="topic")
+    replies = Exchange("reply", type="direct", durable=False)
+    workers = Queue("events", events, routing_key="worker.#", auto_delete=True)
+    mine, other = (Queue(name, replies, routing_key=name, auto_delete=True) for name in ("mine", "other"))
+    with consuming(connection, workers, mine, no_ack=True) as messages:
+        options = {"client": nodes.client}
+        with Connection("quorumq://", transport_options=options) as elsewhere, elsewhere.channel() as channel:
+            producer = Producer(channel)
+            for key in ("task.sent", "worker.online"):
+                producer.publish(key, exchange=events, routing_key=key, declare=[events], delivery_mode=1)
+            for queue in (other, mine):
+                producer.publish(
+                    queue.name, exchange=replies, routing_key=queue.routing_key, declare=[replies]
+                )
+        drain(connection, messages, 2)
+        assert nothing_comes(connection)
+    assert sorted(message.payload for message in messages) == ["mine", "worker.online"]
+
+
+def test_a_reply_of_the_anonymous_exchange_reaches_its_queue(connection: Connection) -> None:
+    queue = Queue("a-client", Exchange(""), routing_key="a-client", auto_delete=True, durable=False)
+    with consuming(connection, queue, no_ack=True) as messages:
+        with connection.channel() as channel:
+            Producer(channel).publish("result", exchange="", routing_key="a-client", delivery_mode=1)
+        drain(connection, messages, 1)
+    assert messages[0].payload == "result"
+
+
+def test_other_bytes_are_dead_letters_and_priorities_are_refused(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    publish(connection, JOBS, 1)
+    nodes.client.publish("jobs", b"not of kombu")
+    with consuming(connection, JOBS) as messages:
+        drain(connection, messages, 1)
+        assert nothing_comes(connection)
+        messages[0].ack()
+    assert nodes.client.backlog("jobs", "celery").dead == 1
+    with pytest.raises(UsageError, match=r"'jobs'.*no priorities"):
+        publish(connection, JOBS, 1, priority=3)
+
+
+def test_an_expired_message_is_a_dead_letter(connection: Connection, nodes: blocking.Cluster) -> None:
+    publish(connection, JOBS, 1, expiration=0.2)
+    time.sleep(0.4)
+    with consuming(connection, JOBS):
+        assert nothing_comes(connection)
+    assert nodes.client.backlog("jobs", "celery").dead == 1
+
+
+def test_a_purge_and_a_get_find_what_is_there(connection: Connection) -> None:
+    publish(connection, JOBS, 1, 2, 3)
+    bound = JOBS(connection.channel())
+    assert bound.queue_declare(passive=False).message_count == 3
+    assert bound.get(no_ack=True).payload in (1, 2, 3)
+    until(lambda: bound.queue_declare().message_count == 2, "the message is acked")
+    bound.channel.close()
+    assert JOBS(connection.channel()).purge() == 2
+
+
+def test_a_deleted_group_ends_the_connection(connection: Connection, nodes: blocking.Cluster) -> None:
+    with consuming(connection, JOBS) as messages:
+        nodes.client.delete_group("jobs", "celery")
+        with pytest.raises(connection.connection_errors, match="celery"):
+            drain(connection, messages, 1)
+
+
+# ----------------------------------------------------------------------------------- Celery
+
+
+@pytest.fixture
+def app(nodes: blocking.Cluster) -> Celery:
+    application = Celery("tasks", broker="quorumq://", backend="cache+memory://", set_as_current=False)
+    application.conf.broker_transport_options = {"client": nodes.client}
+
+    @application.task(name="add", shared=False)
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @application.task(name="total", shared=False)
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @application.task(name="flaky", shared=False, bind=True, max_retries=3)
+    def flaky(self: Any) -> int:
+        if self.request.retries < 2:
+            raise self.retry(countdown=0.1)
+        return int(self.request.retries)
+
+    return application
+
+
+@contextmanager
+def working(app: Celery) -> Iterator[Any]:
+    with start_worker(app, pool="threads", concurrency=4, perform_ping_check=False) as worker:
+        yield worker
+
+
+def test_canvas_retries_and_control_work(app: Celery) -> None:
+    add, total, flaky = (app.tasks[name] for name in ("add", "total", "flaky"))
+    with working(app):
+        assert chain(add.s(1, 2), add.s(3)).delay().get(timeout=PATIENCE_S) == 6
+        assert group(add.s(n, n) for n in range(4)).delay().get(timeout=PATIENCE_S) == [0, 2, 4, 6]
+        assert chord([add.s(n, n) for n in range(4)], total.s()).delay().get(timeout=PATIENCE_S) == 12
+        assert flaky.delay().get(timeout=PATIENCE_S) == 2
+        (pong,) = app.control.inspect(timeout=5, limit=1).ping().values()
+        assert pong == {"ok": "pong"}
+
+
+def test_an_eta_waits_in_the_cluster_and_a_revoked_task_never_runs(
+    app: Celery, nodes: blocking.Cluster
+) -> None:
+    add = app.tasks["add"]
+    with working(app) as worker:
+        began = time.monotonic()
+        late = add.apply_async((1, 2), countdown=2)
+        revoked = add.apply_async((3, 4), countdown=2)
+        assert nodes.client.backlog("celery", "celery").delayed == 2
+        revoked.revoke()
+        assert late.get(timeout=PATIENCE_S) == 3
+        assert time.monotonic() - began >= 2.0
+        until(lambda: revoked.state == "REVOKED", lambda: revoked.state)
+        assert not worker.stats()["total"].get("never")
+
+
+# --------------------------------------------------------------------------- names and times
+
+
+def test_names_of_topics_are_those_of_queues_as_far_as_they_can_be() -> None:
+    assert topic_name("low.priority-1") == "low.priority-1"
+    names = {topic_name(name) for name in ("a:b", "a_b", "a@b", "x" * 300, "x" * 301)}
+    assert len(names) == 5
+    assert max(map(len, names)) < 200
+
+
+def test_only_an_eta_to_come_delays() -> None:
+    now = datetime.now(UTC)
+    soon = now + timedelta(minutes=1)
+    for eta in (soon.isoformat(), soon.replace(tzinfo=None).isoformat()):
+        delay = delay_of({"headers": {"eta": eta}})
+        assert delay is not None
+        assert 0 < delay <= 60
+    for past in ((now - timedelta(minutes=1)).isoformat(), None, "tomorrow", 7):
+        assert delay_of({"headers": {"eta": past}}) is None
+    assert delay_of({}) is None
+
+
+def test_nodes_are_those_of_all_urls() -> None:
+    urls = "quorumq://:secret@a.example:7401/x;quorumq://:secret@b.example:7402/x"
+    assert nodes_of(Connection(urls)) == ("a.example:7401", "b.example:7402")
+    assert nodes_of(Connection("quorumq://")) == ()
