@@ -11,13 +11,25 @@ from quorumq.core.messages import (
     ExtendRequest,
     Failed,
     ReceiptPart,
+    RedriveRequest,
     RejectRequest,
 )
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import LETTER, fetch, outcomes, peek, published, receipts, rewind
+from tests.core.steps import (
+    LETTER,
+    created,
+    dead_entries,
+    deleted,
+    fetch,
+    outcomes,
+    peek,
+    published,
+    receipts,
+    rewind,
+)
 
 HOLD_S, CLAIM_S = 2.0, 30.0
 """The cluster grants no hold of more than 4 s."""
@@ -106,6 +118,32 @@ def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
     cluster.advance(10)
     assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
     assert peek(cluster, "dead") == [(0, 1, "dead")]
+
+
+def test_a_dead_letter_of_its_owner_ends_the_claim_for_good() -> None:
+    """The journal has the claim, and behind it the record that ends it: redriven, the message is delivered at once."""
+    cluster, got = claimed()
+    assert outcomes(cluster.ask("a", RejectRequest(got, letter=LETTER))) == ["ok"]
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(CLAIM_S / 2)
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
+    assert attempts(cluster) == [1]
+
+
+def test_a_hold_of_before_a_deletion_of_the_group_claims_nothing() -> None:
+    """Seed 12200092: a deletion ends all claims of the group, and a hold of before runs on."""
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    first = receipts(cluster.ask("b", fetch(hold_time=HOLD_S)))
+    assert outcomes(cluster.ask("b", RejectRequest(first, letter=LETTER))) == ["ok"]
+    got = receipts(cluster.ask("a", fetch("g!dead", hold_time=HOLD_S)))
+    deleted(cluster)
+    created(cluster)
+    assert extend(cluster, "b", got, CLAIM_S) != ["ok"]
+    cluster.advance(HOLD_S + 1)
 
 
 def test_a_rewind_opens_nothing_inside_a_claim() -> None:

@@ -243,6 +243,10 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     kept = held if may_extend(held, ask.owner) else claim
     if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
         return record, lease, ballots, False
+    if (
+        ask.claims and kept.generation < facts.since
+    ):  # the group was deleted: that ends claims, though no hold
+        return record, lease, ballots, False
     if ask.claims or kept is claim:
         if claim is None and held is not None:
             before = held.before._replace(generation=held.generation, n=held.n)
@@ -374,6 +378,14 @@ def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]
     return stands, stands
 
 
+def is_rejected(record: Record, delay: Delay) -> bool:
+    """Return True if a claim is over because its owner has made the message a dead letter.
+
+    Why: the journal, and a peer that missed the REJECT, have the claim beside that record.
+    """
+    return delay.claim is not None and record.letter is not None and record.letter.ballot == delay.ballot
+
+
 def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     """Return the lease that is left when the record has become ``record``: ACKED ends the attempts and the delay.
 
@@ -384,7 +396,7 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
         return lease
     attempts, delay = lease.attempts, lease.delay
     over = attempts is not None and is_acked(record, facts, attempts.generation)
-    due = delay is not None and is_acked(record, facts, delay.generation)
+    due = delay is not None and (is_acked(record, facts, delay.generation) or is_rejected(record, delay))
     if not (over or due):
         return lease
     return lease._replace(attempts=None if over else attempts, delay=None if due else delay)
@@ -434,7 +446,7 @@ def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tu
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
     """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays, and a later grant a claim."""
-    done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
+    done = is_acked(record, facts, ask.generation) or is_rejected(record, ask) or ask.generation < facts.since
     if ask.claim is not None and ballots.highest is not None and ballots.highest > ask.ballot:
         done = True
     return record, lease if done else delayed(lease, ask), ballots, None
