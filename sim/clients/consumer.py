@@ -128,8 +128,9 @@ class Consumer(Deriving):
                     self.world.saw("a FETCH was refused: its group was deleted")
                 elif isinstance(answer, Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
-                    if self.world.healed and OUTPUTS in self.names:  # which it may read all the same
-                        self.names = (OUTPUTS,)
+                gone = isinstance(answer, Failed) and answer.code == Code.NOT_FOUND
+                if gone and self.world.healed and OUTPUTS in self.names:  # which it may read all the same
+                    self.names = (OUTPUTS,)
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
         self.fetching = True

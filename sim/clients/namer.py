@@ -9,9 +9,12 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Batch, PartitionId
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import Answer, Client
+from sim.world import EPOCH_MS
 
 NAMES = 3
 WINDOW_S = 60
+PUBLISHED_MS = EPOCH_MS
+"""Time of day of every try: the checkers of rewinds take that of the first one for the message's."""
 
 
 class Namer(Client):
@@ -36,7 +39,7 @@ class Namer(Client):
                 if answer.known:
                     self.world.saw("a name was known")
                 text = Message(b"named %d" % name)
-                batch = build_batch(partition, answer.producer_id, name, self.wall_ms, [text])
+                batch = build_batch(partition, answer.producer_id, name, PUBLISHED_MS, [text])
                 self.publish(batch, asked, "")
 
         self.ask(self.node(), FindName(partition, WINDOW_S, 0, name), self.timeout, then)
