@@ -340,7 +340,10 @@ class Consumer:
             idle=self._ahead.is_idle(),
             holder=self,
         ).run()
-        return self._note_working(messages)
+        self._working.update(zip(messages, repeat(self._context.clock())))
+        if messages and self._context.history is not None:
+            self._context.history.delivered(messages)
+        return messages
 
     async def _checkpoint(self) -> None:
         self._turn += 1
@@ -393,9 +396,7 @@ class Consumer:
 
     def _take(self, most: int) -> list[Message]:
         """Return the messages of `Prefetch.take`; from now on their holds are extended."""
-        return self._note_working(self._ahead.take(most))
-
-    def _note_working(self, messages: list[Message]) -> list[Message]:
+        messages = self._ahead.take(most)
         if messages:
             self._working.update(zip(messages, repeat(self._context.clock())))
             history = self._context.history

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
@@ -28,17 +28,13 @@ class Made(NamedTuple):
     output: int
     said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
     timeout: float | None
-    name: Name | None = None  # that its publisher gives it
-    window: int = 0  # seconds for which it is kept; 0: as long as the topic
-
-    @property
-    def numbered(self) -> bool:
-        """Return True if a session numbers it."""
-        return self.derived_from is None and self.name is None
+    name: Name | None  # that its publisher gives it
+    window: int  # seconds for which it is kept; 0: as long as the topic
+    numbered: bool  # by a session: it is neither derived nor named
 
 
 def made_of(
-    wall_ms: int,
+    wall_ms: Callable[[], int],
     payload: bytes | None = None,
     *,
     json: Any = ...,
@@ -71,11 +67,13 @@ def made_of(
     name = None if dedup is None else Name.of(dedup)
     parts = parts_of(payload, json, key, headers)
     record = encode_record(parts)
+    kept = 0 if window is None else window_of(window)
+    numbered = derived_from is None and name is None
     said = None
     if not (delay is None and not_before is None and ttl is None):
         said = (delay, not_before, ttl)
-        times_of(*said, wall_ms)
-    return Made(record, parts.key, partition, derived_from, index, said, timeout, name, window_of(window))
+        times_of(*said, wall_ms())
+    return Made(record, parts.key, partition, derived_from, index, said, timeout, name, kept, numbered)
 
 
 async def found_name(context: Context, partition: PartitionId, made: Made) -> ProducerId:

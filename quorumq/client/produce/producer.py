@@ -306,7 +306,7 @@ class Producer:
         """Publish up to the wait for the answer; None, and nothing is taken, if it would wait before."""
         if self._outbox.silent:
             self._tell()
-        made = self._make(payload, **options)
+        made = made_of(self._context.wall_ms, payload, **options)
         if made.window or not self._takes(len(made.record), numbered=made.numbered):
             return None
         record_batch, first, _ = self._put(made)
@@ -327,7 +327,8 @@ class Producer:
 
     async def _take(self, payload: bytes | None = None, **options: Unpack[Options]) -> Run:
         """Take one message, as `send` does."""
-        made = self._make(payload, **options)  # errors of the message are raised before anything waits
+        # Errors of the message are raised before anything waits.
+        made = made_of(self._context.wall_ms, payload, **options)
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
@@ -343,13 +344,9 @@ class Producer:
             return self._put(made, await found_name(self._context, where, made))
         return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
 
-    def _make(self, payload: bytes | None = None, **options: Unpack[Options]) -> Made:
-        """Encode a message, and check its options."""
-        return made_of(self._context.wall_ms(), payload, **options)
-
     def _put(self, made: Made, named: ProducerId | None = None) -> Run:
         """Take a message for which there is room, and whose topic and session are known."""
-        record, key, partition, source, output, said, timeout, name, _ = made
+        record, key, partition, source, output, said, timeout, name, _, _ = made
         times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms(), self._register)
         if name is not None:
             assert self._register is not None
