@@ -28,5 +28,7 @@ RULES = (
         "pause-voters",
         "voters that know of a pause refuse the HOLDs of the group",
         ((Replica, "on_hold", vote_all_the_same),),
+        survives="a FETCH through a node that missed the register, and is back before it learns of it: too rare",
+        test="test_pauses::test_voters_refuse_and_tell_a_coordinator_that_has_not_heard",
     ),
 )

@@ -61,6 +61,7 @@ def test_a_waiting_fetch_goes_on_when_the_group_is_resumed_and_not_before() -> N
 
 def test_voters_refuse_and_tell_a_coordinator_that_has_not_heard() -> None:
     cluster = made()
+    assert len(spans(cluster.ask("c", fetch(most=1)))) == 1  # it asks for no register any more
     cluster.drop = lambda sender, to, message: (
         to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
     )

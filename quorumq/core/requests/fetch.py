@@ -401,7 +401,8 @@ class FetchCoordinator(GroupReader):
             elif lost and self.conflict and not self.done:
                 self.conflict = False
                 self.abstained = self.abstained + 1 if this.abstained else 0
-                self.blocked = this.is_refused(this.abstained)
+                paused = replica.group(self.request.group).paused  # as those that abstained say
+                self.blocked = not paused and this.is_refused(this.abstained)
                 self.look_at = now.mono + this.pause(self.abstained, context.rng)
                 if self.park_until > now.mono:
                     self.look_at = min(self.look_at, self.park_until)
