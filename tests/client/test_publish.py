@@ -332,7 +332,7 @@ async def test_not_more_than_the_buffer_is_read_ahead() -> None:
 
 async def test_an_invalid_message_is_left_out_and_named() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
-        wrong: Any = ["text", b"x" * (1 << 20), NewMessage(b"d", ttl=-1.0)]
+        wrong: Any = ["text", b"x" * ((1 << 20) + 1), NewMessage(b"d", ttl=-1.0)]
         with pytest.raises(NotAllStored, match="2 messages to 'jobs' are stored") as caught:
             await client.producer("jobs").publish_many([b"a", *wrong, b"b"])
         error = caught.value
