@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "docs" / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
 CLIENT: Final = {NODES_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE}
+GATEWAY_GRACE_S: Final = 10.0
+"""As quorumq.gateway.serve.GRACE_S, whose module needs an extra."""
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
 
 
@@ -40,6 +42,9 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
     assert name in COMMANDS, f"there is no command {name}"
     command = main.get_command(click.Context(main), name)
     assert command is not None
+    if isinstance(command, click.Group):
+        name, *rest = rest
+        command = command.commands[name]
     options, _, _ = command.make_parser(click.Context(command)).parse_args(rest)
     return dict(options)
 
@@ -90,6 +95,10 @@ def test_compose_gives_its_worker_time_to_end(compose: dict[str, Any]) -> None:
     worker = compose["services"]["worker"]
     options = parsed(worker["command"])
     assert float(worker["stop_grace_period"].rstrip("s")) > float(options["grace"])
+    gateway = compose["services"]["gateway"]
+    options = parsed(gateway["command"])
+    assert {options["listen"].replace("0.0.0.0", "127.0.0.1") + ":7480"} == {*gateway["ports"]}
+    assert {*gateway["environment"]} == CLIENT
     assert callable(runpy.run_path(str(DEPLOY / "tasks.py"))["resize"])
 
 
@@ -112,7 +121,9 @@ def commented(name: str) -> list[list[str]]:
 def test_pods_start_with_the_files_of_the_comment(
     kubernetes: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
 ) -> None:
-    (command,) = commented("kubernetes.yaml")
+    command, *access = commented("kubernetes.yaml")
+    for arguments in access:
+        assert parsed(arguments)["path"] == "orders/clients.toml"
     configs = initialised(tmp_path, command)
     state = kubernetes["StatefulSet", "quorumq"]["spec"]
     service = kubernetes["Service", "quorumq"]["spec"]
@@ -155,10 +166,14 @@ def test_pods_keep_a_majority_and_find_each_other(
     assert volume["secret"]["defaultMode"] & 0o007 == 0, "a node refuses a secret that all users can read"
 
 
-def test_workers_in_pods_reach_the_nodes(kubernetes: dict[tuple[str, str], dict[str, Any]]) -> None:
-    spec = kubernetes["Deployment", "resize"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize("name", ["resize", "gateway"])
+def test_clients_in_pods_reach_the_nodes(
+    kubernetes: dict[tuple[str, str], dict[str, Any]], name: str
+) -> None:
+    spec = kubernetes["Deployment", name]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    assert spec["terminationGracePeriodSeconds"] > float(parsed(container["args"])["grace"])
+    grace = parsed(container["args"]).get("grace") or GATEWAY_GRACE_S
+    assert spec["terminationGracePeriodSeconds"] > float(grace)
     values = {entry["name"]: entry.get("value", "") for entry in container["env"]}
     assert {*values} == CLIENT
     addresses = [f"quorumq-{number}.quorumq:7401" for number in range(3)]
@@ -181,10 +196,8 @@ def test_a_unit_runs_a_command_that_is_there(path: Path) -> None:
     service = unit(path)["Service"]
     program, *arguments = shlex.split(service["ExecStart"].replace("\\\n", " "))
     assert Path(program).name == "quorumq"
-    if arguments[0] == "gateway" and "gateway" not in COMMANDS:
-        pytest.skip("this release has no gateway")
     options = parsed(arguments)
-    assert float(service["TimeoutStopSec"]) > float(options.get("grace") or 10.0)
+    assert float(service["TimeoutStopSec"]) > float(options.get("grace") or GATEWAY_GRACE_S)
     assert unit(path)["Unit"]["StartLimitIntervalSec"] == "0"
 
 
@@ -224,7 +237,7 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
         for source in sources:
             assert source.startswith(("--from=", "/opt/")) or (ROOT / source).exists(), source
     assert list(words("USER")) == [["65532:65532"]]
-    assert list(words("EXPOSE")) == [["7401", "7481"]]
+    assert list(words("EXPOSE")) == [["7401", "7480", "7481"]]
     assert 'ENTRYPOINT ["quorumq"]' in CONTAINERFILE, "no shell gets the signal in its place"
     locks = {word for line in words("RUN") for word in line if word.endswith(".txt")}
-    assert locks == {".ci/run.txt", ".ci/tls.txt"}
+    assert locks == {".ci/run.txt", ".ci/tls.txt", ".ci/gateway.txt"}
