@@ -54,7 +54,7 @@ def consuming(
 
 
 def drain(connection: Connection, messages: list[Any], count: int) -> None:
-    """Hand messages over until there are so many."""
+    """Hand messages over until the list has ``count`` of them."""
     end = time.monotonic() + PATIENCE_S
     while len(messages) < count:
         connection.drain_events(timeout=max(0.0, end - time.monotonic()))

@@ -95,6 +95,9 @@ FRAMEWORKS = {
 }
 """Call that sends the tasks, arguments of the worker's command, and a program whose workers are killed."""
 
+PREFORK = ("-A", "program", "worker", "--concurrency", "2")
+"""Arguments of Celery's worker with its default pool, of processes."""
+
 GROUPS = {
     "taskiq": ("killed-taskiq", "workers"),
     "dramatiq": ("killed-default", "dramatiq"),
@@ -113,9 +116,11 @@ def framework(request: pytest.FixtureRequest) -> str:
 class Worker:
     """Processes of a framework's worker, and their output."""
 
-    def __init__(self, framework: str, directory: Path, seconds: float) -> None:
+    def __init__(
+        self, framework: str, directory: Path, seconds: float, arguments: tuple[str, ...] = ()
+    ) -> None:
         self.log = directory / f"worker-{len(list(directory.iterdir()))}.log"
-        _, arguments, _ = FRAMEWORKS[framework]
+        arguments = arguments or FRAMEWORKS[framework][1]
         environment = {**os.environ, "SECONDS": str(seconds), "PYTHONPATH": f"{directory}:{DOCS.parent}"}
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
@@ -128,8 +133,12 @@ class Worker:
             )
 
     def end(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of the worker, and wait for its end."""
-        os.killpg(self.process.pid, number)
+        """Send a signal to all processes of the worker, and wait for its end.
+
+        SIGTERM goes to the first one alone, as a service manager does it: Celery waits for ever for a child that was
+        stopped beside it.
+        """
+        (os.kill if number == signal.SIGTERM else os.killpg)(self.process.pid, number)
         self.process.wait(PATIENCE_S)
 
     def numbers(self, word: str) -> list[int]:
@@ -138,9 +147,11 @@ class Worker:
 
 
 @contextmanager
-def working(framework: str, directory: Path, seconds: float) -> Iterator[Worker]:
+def working(
+    framework: str, directory: Path, seconds: float, arguments: tuple[str, ...] = ()
+) -> Iterator[Worker]:
     """Run a worker, and stop it as a service manager does unless it was killed."""
-    worker = Worker(framework, directory, seconds)
+    worker = Worker(framework, directory, seconds, arguments)
     try:
         yield worker
     finally:
@@ -163,7 +174,8 @@ def test_the_program_of_the_page_runs(framework: str, shared: LocalCluster, tmp_
     nodes = ";".join(scheme + address for address in shared.addresses) if scheme else shared.addresses
     (tmp_path / "program.py").write_text(program.replace(f'"{scheme}127.0.0.1:7401"', repr(nodes)))
     send(framework, tmp_path)
-    with working(framework, tmp_path, 0) as worker:
+    arguments = PREFORK if framework == "celery" else ()
+    with working(framework, tmp_path, 0, arguments) as worker:
         for name in ("ann", "bob"):
             until(
                 lambda name=name: f"mailed {name}@example.org" in worker.log.read_text(), worker.log.read_text
