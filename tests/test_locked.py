@@ -12,14 +12,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-WANTED = {
-    "run": [
-        *PROJECT["build-system"]["requires"],
-        *PROJECT["project"]["dependencies"],
-        *PROJECT["project"]["optional-dependencies"].pop("server"),
-    ],
-    **PROJECT["project"]["optional-dependencies"],
-}
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+BASE = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"], *EXTRAS.pop("server")]
+WANTED = {"run": BASE, "image": [*BASE, *EXTRAS["tls"], *EXTRAS["gateway"]], **EXTRAS}
 ENTRY = re.compile(r"^([\w.-]+)==(\S+)(?: ; .*?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE)
 
 

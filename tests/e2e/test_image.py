@@ -64,6 +64,8 @@ def test_the_image_runs_commands_of_an_ordinary_user(container: str) -> None:
     program = "import os; print(os.getuid(), os.access('/var/lib/quorumq', os.W_OK))"
     assert buildah("run", container, "--", "python3", "-c", program) == "65532 True"
     assert buildah("run", container, "--", "quorumq", "--version").startswith("quorumq ")
+    gateway = "import quorumq.gateway.serve, quorumq.gateway.app; print('imported')"
+    assert buildah("run", container, "--", "python3", "-c", gateway) == "imported"
     made = buildah("run", container, "--", "quorumq", "init", "/etc/quorumq", "--tls", "--json")
     assert len(json.loads(made)["files"]) == 3 + 2 + 6 + 1
 
