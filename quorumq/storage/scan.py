@@ -118,7 +118,7 @@ class Scan:
                     else:
                         yield item
                     continue
-            gap = self._gap(item)
+            gap = self.gap(item)
             if newest and self.in_tail:
                 witness = self.said_durable(offset, gap.stop)
                 if witness is None:
@@ -144,7 +144,8 @@ class Scan:
             return len(body) == frame.body_length and crc32c(body) == frame.body_crc
         return frame.body_ok
 
-    def _gap(self, item: Frame | Bad) -> Gap:
+    def gap(self, item: Frame | Bad) -> Gap:
+        """Return the bytes from what is no record, or reaches too far, to the next record."""
         after = self._first(item.offset + 1, lambda frame: True)
         stop = self.size if after is None else after.offset
         if isinstance(item, Bad):
@@ -181,7 +182,7 @@ class Scan:
         if crc32c(head[CRC_START:], self.salt if offset else 0) != header_crc:
             return Bad(offset, "the checksum of the record's header does not match")
         try:
-            fields = cbor.load(head[PREFIX_BYTES:], "the record's header")
+            fields = self.fields(head[PREFIX_BYTES:])
         except cbor.BadValue as error:
             return Bad(offset, str(error))
         if (
@@ -202,6 +203,10 @@ class Scan:
                 body_ok = None
         end = offset + size + body_length
         return Frame(offset, fields[0], fields[1], fields, header_length, body_length, body_crc, body_ok, end)
+
+    def fields(self, header: bytes) -> Any:
+        """Return the decoded header of a record. A reader that has met its bytes before may return less of it."""
+        return cbor.load(header, "the record's header")
 
     def _first(self, offset: int, accept: Callable[[Frame], bool]) -> Frame | None:
         """Return the first frame at ``offset`` or anywhere behind it that has a valid header and is accepted."""

@@ -544,6 +544,11 @@ def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryv
     return [_decode_record(whole[start:end], crc, header, index) for index, (start, end, crc) in records]
 
 
+def record_of(header: BatchHeader, index: int, record: bytes) -> Message:
+    """Return record ``index`` of a batch from its own bytes; raises `Corrupt` as `records_of` does."""
+    return _decode_record(record, header.crc_of(index), header, index)
+
+
 NO_HEADERS: Final[Mapping[str, HeaderValue]] = {}  # never written to
 _new_tuple: Final[Callable[[type[Message], tuple[object, ...]], Message]] = tuple.__new__
 

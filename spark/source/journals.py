@@ -22,7 +22,7 @@ from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
 from quorumq.storage.scan import Bad, Frame, Scan
-from quorumq.storage.segment import salt_of, segment_name
+from quorumq.storage.segment import CRC_START, MAGIC, PREFIX, PREFIX_BYTES, salt_of, segment_name
 from quorumq.wire.cbor import BadValue
 
 RECORDS_MERGED: Final = TYPE_OF[RecordsMerged]
@@ -129,17 +129,17 @@ class Directory(NamedTuple):
 
 
 class OpenFile:
-    """One segment file, open for reading.
+    """One segment file, open for reading; ``held`` is another name of it, if it was deleted.
 
     Raises:
         SegmentGone: it was deleted.
         StorageError: it cannot be opened.
     """
 
-    def __init__(self, path: str, number: int) -> None:
+    def __init__(self, path: str, number: int, held: str = "") -> None:
         self.name = os.path.join(path, segment_name(number))
         try:
-            self.fd = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+            self.fd = os.open(held or self.name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise SegmentGone(
                 f"{self.name} is gone: the node rolled its journal and reclaimed it; read again"
@@ -183,11 +183,104 @@ class OpenFile:
         return Scan(self.read, size, salt, check_bodies=False)
 
 
+class Copies:
+    """Records of replicas that were decoded: others with the same bytes need not be.
+
+    Attributes:
+        places: numbers that the reader gave a RecordsMerged, by a hash of it, less the durable offset before it.
+        latest: the hash of the record that was decoded last.
+    """
+
+    MOST: Final = 1 << 20
+
+    def __init__(self) -> None:
+        self.places: dict[int, tuple[int, int]] = {}
+        self.latest: int | None = None
+
+    def note(self, first: int, stop: int) -> None:
+        """Give the record that was decoded last the numbers from ``first`` to ``stop``."""
+        if len(self.places) >= self.MOST:
+            self.places.clear()
+        if self.latest is not None:
+            self.places[self.latest] = (first, stop)
+
+
+def durable_in(header: bytes, size: int) -> int:
+    """Return the durable offset in the header of a RecordsMerged, which takes ``size`` bytes there."""
+    return header[3] if size == 1 else int.from_bytes(header[4 : 3 + size], "big")
+
+
+class KeysScan(Scan):
+    """A scan that reads of a RecordsMerged the topic partition alone."""
+
+    def fields(self, header: bytes) -> Any:
+        """Return the decoded header; of a RecordsMerged its type, durable offset and partition, if that is enough."""
+        size = _UINT_BYTES[header[3] & 31] if header[1:3] == _MERGED_HEAD else 0
+        key = header[3 + size : 22 + size]
+        if size and key[:2] == _KEY_HEAD and key[18] < 24:
+            return (RECORDS_MERGED, durable_in(header, size), (key[2:18], key[18]))
+        return super().fields(header)
+
+
+class CopiesScan(Scan):
+    """A scan that decodes a RecordsMerged once, though it stands in the journals of several nodes."""
+
+    copies: Copies
+
+    def frame(self, offset: int) -> Frame | Bad:
+        """Return the record at ``offset``; one met before is checked, and not decoded."""
+        self.copies.latest = None
+        start = offset - self._base
+        if not 0 <= start <= len(self._window) - REFILL_BYTES and self._base + len(self._window) < self.size:
+            self._window = b""
+            self._bytes(offset, 1)
+            start = 0
+        window = self._window
+        if 0 <= start <= len(window) - PREFIX_BYTES:
+            magic, crc, length, body, _ = PREFIX.unpack_from(window, start)
+            first = start + PREFIX_BYTES
+            stop = first + length
+            if (
+                magic == MAGIC
+                and not body
+                and stop <= len(window)
+                and window[first + 1 : first + 3] == _MERGED_HEAD
+            ):
+                size = _UINT_BYTES[window[first + 3] & 31]
+                latest = hash(window[first + 3 + size : stop])
+                place = self.copies.places.get(latest)
+                if place is not None and crc32c(window[start + CRC_START : stop], self.salt) == crc:
+                    durable = durable_in(window[first : first + 3 + size], size)
+                    fields = (RECORDS_MERGED, durable, place)
+                    return Frame(
+                        offset, RECORDS_MERGED, durable, fields, length, 0, 0, True, self._base + stop
+                    )
+        return super().frame(offset)
+
+    def fields(self, header: bytes) -> Any:
+        """Return the decoded header, and note which bytes it had."""
+        if header[1:3] == _MERGED_HEAD:
+            self.copies.latest = hash(header[3 + _UINT_BYTES[header[3] & 31] :])
+        return super().fields(header)
+
+
+REFILL_BYTES: Final = 4096
+"""Bytes that must be left of what was read at once: most records are shorter."""
+
+_MERGED_HEAD: Final = bytes((0x18, RECORDS_MERGED))
+_KEY_HEAD: Final = bytes((0x82, 0x50))  # an array of 2: the 16 bytes of a topic, and a number
+_UINT_BYTES: Final = (*[1] * 24, 2, 3, 5, 9, *[1] * 4)
+"""Bytes of a CBOR integer, by the lower five bits of its first byte."""
+
+
 def frames_of(
-    file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report
+    file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report, copies: Copies | None = None
 ) -> Iterator[Frame]:
     """Yield every record in the part of a segment that counts; ``report`` gets the gaps between readable records."""
     scan = file.scan(plan.bytes, salt_of(directory, plan.number))
+    if copies is not None:
+        scan = CopiesScan(scan.read, scan.size, scan.salt, check_bodies=False)
+        scan.copies = copies
     for item in scan.records(holes=dict(plan.holes)):
         if isinstance(item, Frame):
             if item.type not in CLASS_OF:
@@ -241,6 +334,7 @@ class OpenDirectory:
     def __init__(self, directory: Directory, numbers: Collection[int] | None = None) -> None:
         self.plan = directory
         self.files: dict[int, OpenFile] = {}
+        self.scans: dict[tuple[int, str], Scan] = {}
         plans = [plan for plan in directory.segments if numbers is None or plan.number in numbers]
         _allow_files(len(plans))
         try:
@@ -256,9 +350,10 @@ class OpenDirectory:
             file.close()
         self.files = {}
 
-    def frames(self, plan: SegmentPlan, report: Report) -> Iterator[Frame]:
+    def frames(self, plan: SegmentPlan, report: Report, copies: Copies | None = None) -> Iterator[Frame]:
         """Yield every record of a segment that is open."""
-        return frames_of(self.files[plan.number], plan, self.plan.node, self.plan.directory, report)
+        file, directory = self.files[plan.number], self.plan
+        return frames_of(file, plan, directory.node, directory.directory, report, copies)
 
     def batch(self, plan: SegmentPlan, frame: Frame) -> FoundBatch | None:
         """Return the batch of a frame, unless another record took its place or no group needs it."""
@@ -276,10 +371,14 @@ class OpenDirectory:
         data = self.files[segment].read(frame.body_offset, frame.body_length)
         return data if len(data) == frame.body_length and crc32c(data) == frame.body_crc else None
 
-    def frame_at(self, segment: int, offset: int) -> Frame:
-        """Return a record that was read before, once more."""
-        plan = next(plan for plan in self.plan.segments if plan.number == segment)
-        frame = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment)).frame(offset)
+    def frame_at(self, segment: int, offset: int, purpose: str = "") -> Frame:
+        """Return a record that was read before, once more; each ``purpose`` reads in its own order of offsets."""
+        scan = self.scans.get((segment, purpose))
+        if scan is None:
+            plan = next(plan for plan in self.plan.segments if plan.number == segment)
+            scan = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment))
+            self.scans[(segment, purpose)] = scan
+        frame = scan.frame(offset)
         if isinstance(frame, Bad):
             raise StorageError(
                 f"{self.files[segment].name}, byte {offset}: it changed while it was read: {frame.reason}"

@@ -15,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import repeat
 from typing import Final, cast
 
 import pyarrow as pa
@@ -33,9 +34,11 @@ from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
 from .arrow import Batches, Same, Values, small, time_of
+from .fragments import Place
+from .letters import Death, add_letters, named_by
 from .options import Options, Wanted
 from .reader import CONTENT, content, names, span_columns
-from .records import Held, blocks, higher, letter_columns
+from .records import Held, higher
 
 PAGE: Final = 500
 """Items of one page."""
@@ -45,6 +48,9 @@ MEMBER_TIMEOUT_S: Final = 5.0
 
 AHEAD: Final = 2
 """Batches that are read ahead of Spark."""
+
+ROWS_AT_ONCE: Final = 256
+"""Dead letters of one block of rows: each may have 16 KiB of text."""
 
 NOBODY: Final = "!spark"
 """A group that cannot be: to it, every message is ready. Looking at a group does not create it."""
@@ -354,18 +360,23 @@ class Looker:
         letter = record.letter
         if letter is None:
             return
+        key, topic = self.task.key, self.task.topic
+        named = named_by(Place(key, span.producer_id))
         for dead_span, dead in remaining.within(span):
             if dead != (record.generation, record.n):
                 continue
             for piece, known in there.split(dead_span):
                 nodes = self.nodes_of(nodes_with(record, known))
                 published = letter.published_ms or (0 if part is None else part.header.published_ms)
-                columns = letter_columns(letter, group, record.generation, record.n, "dead", published, nodes)
-                for block in blocks(piece):
-                    messages, crcs, size = self._content(block, part, shift + block.start)
-                    size += block.size * 2 * (len(letter.message) + len(letter.stack))
-                    named = names(self.task.key, block, self.task.topic)
-                    yield from self.out.add(block.size, size, {**named, **columns, **content(messages, crcs)})
+                fate = (group, record.generation, record.n, "dead", published, nodes)
+                for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
+                    block = piece._replace(start=start, stop=min(piece.stop, start + ROWS_AT_ONCE))
+                    messages, crcs, _ = self._content(block, part, shift + block.start)
+                    deaths = [Death(key, topic, *named, seq, *fate) for seq in range(block.start, block.stop)]
+                    checked = crcs if isinstance(crcs, list) else [None] * block.size
+                    yield from add_letters(
+                        self.out, list(zip(deaths, repeat(letter), messages, checked, strict=False))
+                    )
             remaining.remove(dead_span)
 
     # ------------------------------------------------------------------ holds

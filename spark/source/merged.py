@@ -8,8 +8,8 @@ never a payload for longer than its batch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -69,22 +69,23 @@ class MergingReader(Reader):
         self.closed: dict[PartitionId, ClosedSessions] = {}
         self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
 
-    def scan(self, take: Callable[[int, SegmentPlan, Frame], None], *, state_only: bool = False) -> None:
+    def wants(self, key: PartitionId, group: str) -> bool:
+        """Return True if a group's records of a topic partition are to be read."""
+        return (
+            (self.task.keys is None or key in self.task.keys)
+            and (self.options.groups is None or group in self.options.groups)
+            and self.selection.may_be("group", group)
+        )
+
+    def scan(self, take: Callable[[int, SegmentPlan, Frame], None]) -> None:
         """Give every record of every segment that is open to ``take``, with the number of its directory."""
         for at, directory in enumerate(self.open_directories):
             for plan in self.segments_of(directory.plan):
-                if plan.state or not state_only:
-                    for frame in directory.frames(plan, self.report):
-                        take(at, plan, frame)
+                for frame in directory.frames(plan, self.report):
+                    take(at, plan, frame)
 
-    def take_batch(
-        self,
-        at: int,
-        plan: SegmentPlan,
-        frame: Frame,
-        within: Mapping[PartitionId, SpanMap[Any]] | None = None,
-    ) -> None:
-        """Note a batch, or the part of it ``within`` spans."""
+    def take_batch(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
+        """Note a batch."""
         batch = self.open_directories[at].batch(plan, frame)
         if batch is None:
             return
@@ -93,9 +94,6 @@ class MergingReader(Reader):
         if self.task.keys is not None and key not in self.task.keys:
             return
         spans = [section for section in header.sections if self.mine(section.producer_id)]
-        if within is not None:
-            known = within.get(key)
-            spans = [] if known is None else [part for span in spans for part, _ in known.within(span)]
         if spans:
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
             self.index.add(key, Place(at, plan.number, frame.offset, *times, batch.damaged), spans)

@@ -21,11 +21,12 @@ from quorumq.core.values.types import PartitionId
 from .arrow import Batches
 from .copies import CopiesReader, ProblemsReader
 from .journals import Directory, Problem
+from .letters import LettersReader
 from .merged import MessagesReader
 from .options import Options, Wanted
 from .planning import Planned, Registers, plan_directory
 from .reader import Task, holds_any, reporter
-from .records import LettersReader, TombstonesReader
+from .records import TombstonesReader
 
 
 def plan(options: Options, selection: Wanted) -> list[Task]:

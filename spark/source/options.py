@@ -43,6 +43,8 @@ STREAM: Final = {
         for name in ("table", "data", "path", "columns", "topic", "partition", "group", "bodies")
     },
     "onDamage": READ["onDamage"],
+    "maxRowsPerTrigger": "most letters of a micro-batch; a node's snapshot is not cut (default: no limit)",
+    "maxBytesPerTrigger": "most bytes of journals that a micro-batch reads, of all nodes together (default 268435456)",
     "from": "earliest (default): begin with the dead letters that are there; latest: with those that come",
     "onGap": "fail (default): a node's journal no longer reaches back to the checkpoint, or it is another one; reread: "
     "all dead letters that this node still has come again, but for those that another node proves to be known",
@@ -58,6 +60,17 @@ WRITE: Final = {
     "timeout": READ["timeout"],
 }
 """Options of `write`."""
+
+ALIASES: Final = {
+    "startingOffsets": "from",
+    "failOnDataLoss": "onGap",
+    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+    "subscribe": "topic",
+    "kafka.bootstrap.servers": "nodes",
+}
+"""Names that users of Kafka's source know, and ours."""
+
+_ALIAS_VALUES: Final = {"onGap": {"true": "fail", "false": "reread"}}
 
 LIVE_TABLES: Final = ("messages", "deadletters", "tombstones", "holds")
 OFFLINE_TABLES: Final = ("copies", "messages", "deadletters", "tombstones", "problems")
@@ -86,6 +99,8 @@ class Options(NamedTuple):
     pushdown: bool = True
     latest: bool = False
     reread: bool = False
+    max_rows: int = 0
+    max_bytes: int = 0
 
 
 def names_in(value: str) -> tuple[str, ...]:
@@ -105,11 +120,17 @@ def names_in(value: str) -> tuple[str, ...]:
 def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their own names, given in any case; UsageError for an unknown one."""
     by_lower = {name.lower(): name for name in [*known, "paths"]}
+    aliases = {alias.lower(): name for alias, name in ALIASES.items() if name in known}
     result: dict[str, str] = {}
     for name, value in given.items():
-        if name.lower() not in by_lower:
+        own = by_lower.get(name.lower()) or aliases.get(name.lower())
+        if own is None:
             raise UsageError(f"there is no option {name!r}; there are: {', '.join(known)}")
-        result[by_lower[name.lower()]] = value
+        if own in result:
+            raise UsageError(f"option {own} is given twice: as {name!r} too")
+        result[own] = (
+            value if name.lower() in by_lower else _ALIAS_VALUES.get(own, {}).get(value.lower(), value)
+        )
     return result
 
 
@@ -124,8 +145,10 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 def number(options: Mapping[str, str], name: str, default: float, least: float) -> float:
     """Return an option that is a number."""
     value = options.get(name, "")
+    if not value:
+        return default
     try:
-        parsed = float(value) if value else default
+        parsed = float(value)
     except ValueError:
         parsed = least - 1
     if not least <= parsed < 1e15:
@@ -190,6 +213,8 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
         flag(options, "pushdown", True),
         one_of(options, "from", ("earliest", "latest")) == "latest",
         one_of(options, "onGap", ("fail", "reread")) == "reread",
+        int(number(options, "maxRowsPerTrigger", 0, 1)),
+        int(number(options, "maxBytesPerTrigger", 0, 1)),
     )
 
 

@@ -40,6 +40,7 @@ from quorumq.storage.segment import (
 from .journals import (
     RECORDS_MERGED,
     Directory,
+    KeysScan,
     Numbers,
     OpenFile,
     Problem,
@@ -289,7 +290,7 @@ class _Planner:
     def _scan_newest(self, number: int, directory: int) -> int:
         """Take in the newest segment's state; return the number of its bytes that count."""
         with OpenFile(self.path, number) as file:
-            scan = file.scan(file.size(), salt_of(directory, number))
+            scan = KeysScan(file.read, file.size(), salt_of(directory, number), check_bodies=False)
             for item in scan.records(newest=True):
                 if isinstance(item, Gap):
                     self.note(number, item.offset, item.stop - item.offset, "damage", item.reason)
@@ -332,7 +333,9 @@ class _Planner:
     def _size(self, partition: PartitionId, size: int) -> None:
         self.sizes[partition] = self.sizes.get(partition, 0) + size
 
-    # ------------------------------------------------------------ older segments
+    def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
+        with OpenFile(self.path, entry.segment) as file:
+            return footer_of(file, entry, directory)
 
     def _scan_older(self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]) -> None:
         """Take in an older segment's batches and registers, because the newest one's record of them is damaged."""
@@ -341,23 +344,23 @@ class _Planner:
             for frame in frames_of(file, plan, self.node, directory, ignore):  # problems come when it is read
                 self._take(file, entry.segment, frame)
 
-    def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
-        """Return the footer of an older segment, if it has one: it ends where the segment does."""
-        with OpenFile(self.path, entry.segment) as file:
-            scan = file.scan(entry.bytes, salt_of(directory, entry.segment))
-            for look in FOOTER_LOOK:
-                base = max(0, entry.bytes - look)
-                tail = file.read(base, entry.bytes - base)
-                at = tail.rfind(MAGIC)
-                while at >= 0:
-                    frame = scan.frame(base + at)
-                    if isinstance(frame, Frame) and frame.end == entry.bytes:
-                        if frame.type != TYPE_OF[SegmentFooter]:
-                            return None
-                        footer = decoded(file.name, frame)
-                        assert isinstance(footer, SegmentFooter)
-                        return footer.partitions
-                    at = tail.rfind(MAGIC, 0, at)
-                if not base:
-                    break
-        return None
+
+def footer_of(file: OpenFile, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
+    """Return the footer of an older segment, if it has one: it ends where the segment does."""
+    scan = file.scan(entry.bytes, salt_of(directory, entry.segment))
+    for look in FOOTER_LOOK:
+        base = max(0, entry.bytes - look)
+        tail = file.read(base, entry.bytes - base)
+        at = tail.rfind(MAGIC)
+        while at >= 0:
+            frame = scan.frame(base + at)
+            if isinstance(frame, Frame) and frame.end == entry.bytes:
+                if frame.type != TYPE_OF[SegmentFooter]:
+                    return None
+                footer = decoded(file.name, frame)
+                assert isinstance(footer, SegmentFooter)
+                return footer.partitions
+            at = tail.rfind(MAGIC, 0, at)
+        if not base:
+            break
+    return None

@@ -1,210 +1,256 @@
 """Following dead letters in the journals of nodes.
 
-An offset is a position in each node's journal: its number of records (docs/file-format.md), as far as they are durable,
-so that it never goes back. Between two offsets a node got some DEAD records. The same letter reaches several nodes, now
-or later. So the batch in which the first node got it gives it out: a task checks if any node had it before.
+An offset is a position in each node's journal. Between two offsets a node got some DEAD records, and the same letter
+reaches several nodes, now or later. So the batch in which the first node got it gives it out.
 
-The driver follows the journals as they grow, and keeps the file it reads open. So it reads a file to the end even if a
-roll deletes it. Only a query that was down while a node rolled can find that the journal does not reach back. The
-driver tells a task which records are new between two offsets, and which came after. A snapshot does not say when its
-records came.
+The driver reads each record once (`follow.Tail`) and decides by names of 16 bytes which letters are new. A task carries
+parts of one node's segments and a byte for each letter in them; it reads letters and messages for itself.
 """
 
 from __future__ import annotations
 
-import functools
+import os
+import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from quorumq.core.messages import SpanRecord
-from quorumq.core.values.errors import StorageError
+from quorumq.core.partition.closed import ClosedSessions
+from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import Kind, PartitionId, Record, Span, record_rank
-from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, SegmentStart
-from quorumq.storage.scan import Bad, Frame
-from quorumq.storage.segment import salt_of
+from quorumq.core.values.types import PartitionId, Record, Span, record_rank
+from quorumq.storage.segment import segment_name
 
 from .arrow import Batches
-from .journals import RECORDS_MERGED, OpenFile, SegmentGone, SegmentPlan, decoded
-from .offline import survey, wanted_keys
-from .options import Options, Wanted
-from .planning import segments_in
-from .reader import Task
-from .records import Died, LettersReader, lower_ballot
+from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
+from .fragments import Rank
+from .journals import SegmentGone
+from .letters import resolved
+from .options import Options
+from .planning import Registers, segments_in
+from .reader import CONTENT
 
-NOTHING = -1
-"""The position of a node before the first read of it."""
+TASK_LETTERS: Final = 4096
+TASK_BYTES: Final = 4 << 20
+TASK_PARTS: Final = 32
+TASK_CODES: Final = 1000
+PART_GAP: Final = 64 << 10
+"""Most letters, bytes of records, parts and packed codes of one task; bytes between two letters that end a part."""
 
-
-class Gap(StorageError):
-    """A node's journal does not reach back to the position up to which it was read."""
-
-    code = "journal-gap"
-
-
-class Entry(NamedTuple):
-    """One DEAD record that a node got: its position in the journal, and its content."""
-
-    position: int
-    key: PartitionId
-    group: str
-    span: Span
-    record: Record
+BATCH_BYTES: Final = 256 << 20
+"""Bytes of journals that a micro-batch reads if no option says how many."""
 
 
-class Tail:
-    """One node's journal while it grows.
+class Fate(NamedTuple):
+    """The topic of some letters, what became of their messages, and the nodes that have them."""
 
-    Args:
-        path: the data directory.
-        since: everything behind this position is read; NOTHING begins with records appended from now on.
-
-    Attributes:
-        node, directory: names of its node and directory.
-        base: the position behind which ``entries`` begin.
-        position: number of records that are durable and were read.
-        entries: the DEAD records among those behind ``since`` (and not dropped by `forget`).
-
-    Raises:
-        Gap: the journal does not reach back so far.
-    """
-
-    def __init__(self, path: str, since: int) -> None:
-        self.path = path
-        self.entries: list[Entry] = []
-        self.waiting: list[tuple[int, int, list[Entry]]] = []  # not durable yet: end, position, entries
-        numbers = segments_in(path)
-        start = None
-        for number in reversed(numbers):
-            start = self._begin(number)
-            if since == NOTHING or start.position <= since:
-                break
-            self.file.close()
-        else:
-            assert start is not None
-            raise Gap(
-                f"{path}: the journal of node {start.node!r} begins at position {start.position}, and it was read to "
-                f"{since}: what came between is in its snapshot only"
-            )
-        self.base = start.position if since == NOTHING else since
-        self.poll()
-
-    def _begin(self, number: int) -> SegmentStart:
-        """Open a segment and pass over its snapshot."""
-        self.file = OpenFile(self.path, number)
-        scan = self.file.scan(self.file.size())
-        start: Any = None
-        for item in scan.records():
-            if not isinstance(item, Frame):
-                problem = f"{item.reason}: a damaged journal cannot be followed"
-                raise StorageError(f"{self.file.name}, byte {item.offset}: {problem}")
-            if start is None:
-                start = decoded(self.file.name, item)
-                assert isinstance(start, SegmentStart)
-                self.salt = scan.salt = salt_of(start.directory, number)
-            self.offset = self.durable = item.end
-            if scan.in_tail:
-                break
-        else:
-            problem = "it ends here: a damaged journal cannot be followed"
-            raise StorageError(f"{self.file.name}, byte {scan.size}: {problem}")
-        self.number, self.node, self.directory = number, start.node, start.directory
-        self.position = self.read_to = start.position
-        return start
-
-    def poll(self) -> None:
-        """Read the records appended since, through as many segments as there are."""
-        while True:
-            later = [number for number in segments_in(self.path) if number > self.number]
-            self._read()
-            if not later:
-                return
-            self._decide(1 << 62)  # the node has gone on from here: what is valid counts
-            before, position, directory = self.file, self.position, self.directory
-            start = self._begin(later[0])
-            before.close()
-            if (start.directory, start.position) != (directory, position):
-                raise Gap(
-                    f"{self.path}: segment {later[0]} goes on from position {start.position} of directory "
-                    f"{start.directory:016x}, and {directory:016x} was read to {position}"
-                )
-
-    def _read(self) -> None:
-        scan = self.file.scan(self.file.size(), self.salt)
-        while self.offset < scan.size:
-            frame = scan.frame(self.offset)
-            if isinstance(frame, Bad) or frame.end > scan.size:
-                break  # being written; or damage, which the table `problems` tells from that
-            self.offset = frame.end
-            self.durable = max(self.durable, frame.durable)
-            self.read_to += frame.type > FRAMING_MAX
-            self.waiting.append((frame.end, self.read_to, list(self._entries(frame))))
-            self._decide(self.durable)
-
-    def _entries(self, frame: Frame) -> Iterator[Entry]:
-        if frame.type == RECORDS_MERGED:
-            merged = decoded(self.file.name, frame)
-            for span, record in merged.entries:
-                if record.kind == Kind.DEAD and record.letter is not None:
-                    yield Entry(self.read_to, merged.partition, merged.group, span, record)
-
-    def _decide(self, durable: int) -> None:
-        count = 0
-        for end, position, entries in self.waiting:
-            if end > durable:
-                break
-            count += 1
-            self.position = position
-            self.entries += entries
-        del self.waiting[:count]
-
-    def forget(self, position: int) -> None:
-        """Drop the entries up to here: they were given out for good."""
-        self.base = max(self.base, position)
-        self.entries = [entry for entry in self.entries if entry.position > position]
+    topic: str
+    resolution: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(eq=False)
-class StreamTask(Task):
-    """A task of one micro-batch, with something of each directory, in order."""
+class StreamTask(InputPartition):
+    """Letters in one node's journal.
 
-    since: tuple[int, ...] = ()  # the position up to which it was read before
-    until: tuple[int, ...] = ()  # the position up to which it is to be read now
-    known: tuple[int, ...] = ()  # the position up to which the driver knows its new records
-    new: tuple[tuple[Entry, ...], ...] = ()  # those records, between ``since`` and ``known``
+    Attributes:
+        path, directory: the node's data directory, and its number.
+        parts: (segment, first, stop) with the records.
+        codes: a byte for each letter in the parts, packed: 0 if another task or batch gives it out, else the number
+            of its fate, from 1 on.
+        fates: each fate that occurs.
+        bodies: path, number and parts of each directory that may have the messages.
+        held: files of segments that the driver holds open, which may be deleted: usable on its machine.
+    """
+
+    path: str
+    directory: int
+    parts: tuple[tuple[int, int, int], ...]
+    codes: bytes
+    fates: tuple[Fate, ...]
+    bodies: tuple[tuple[str, int, tuple[tuple[int, int, int], ...]], ...]
+    held: tuple[tuple[str, str], ...]
 
 
-class LettersStream(DataSourceStreamReader):
-    """Follows the dead letters of some data directories."""
+Ranks = dict[tuple[PartitionId, str], SpanMap[Rank]]
+"""Records of messages, by topic partition and group."""
+
+
+class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the dead letters of some data directories. Its state is on the driver only."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self.tails: dict[str, Tail] = {}  # by path; on the driver only
+        self._clear()
+
+    def _clear(self) -> None:
+        for tail in getattr(self, "tails", {}).values():
+            tail.close()
+        self.tails: dict[str, Tail] = {}  # by path
+        self.away: dict[str, str] = {}  # the paths that cannot be read now, with the reason
+        self.seen = Seen()
+        self.before: Ranks = {}  # settled before the stream was taken up
+        self.later: list[Ranks] = [{}, {}]  # settled since the last batch, and since the one before
+        self.closed: dict[PartitionId, ClosedSessions] = {}
+        self.reread: dict[
+            str, Any
+        ] = {}  # offsets that do not count, by node, because its journal does not have them
+        self.targets: dict[str, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "tails": {}}
+        return {"options": self.options, "schema": self.schema}
+
+    # ------------------------------------------------------------------ offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        if self.options.latest:
-            return self.latestOffset({}, None)
-        return {}
+        if not self.options.latest:
+            return {}
+        for path in self.options.data:
+            tail = self.tails[path] = self._open(path, NOTHING, newest=True)
+            tail.poll()
+        self._check({}, {})
+        return self._offset({})
 
-    def _since(self, start: Mapping[str, Any], node: str, directory: int) -> int:
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.max_rows:
+            return ReadMaxRows(self.options.max_rows)
+        return ReadMaxBytes(self.options.max_bytes or BATCH_BYTES)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        for path in self.options.data:
+            with suppress(UsageError, OSError):
+                number = segments_in(path)[-1]
+                self.targets[path] = (number, os.path.getsize(os.path.join(path, segment_name(number))))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        most = 1 << 62 if isinstance(limit, ReadAllAvailable) else BATCH_BYTES
+        if isinstance(limit, ReadMaxBytes):
+            most = limit.max_bytes
+        self._follow(start, -(-most // len(self.options.data)))
+        end = self._offset(start)
+        return self._cut(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return what the nodes have, for the progress of the query, and the directories that are away."""
+        return {**self._offset({}), **({"away": sorted(self.away)} if self.away else {})}
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._advance(end)
+
+    def stop(self) -> None:
+        self._clear()
+
+    def _offset(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        end = dict(start)
+        for tail in self.tails.values():
+            end[tail.node] = {"directory": f"{tail.directory:016x}", "position": tail.position}
+        return end
+
+    def _cut(self, start: dict[str, Any], end: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Return an offset with at most ``rows`` new letters, about as far in each node.
+
+        A snapshot is not cut, so that there may be more.
+        """
+        each: list[tuple[float, str, Entry]] = []
+        for tail in self.tails.values():
+            count = len(tail.entries)
+            each += [(at / count, tail.node, entry) for at, entry in enumerate(tail.entries)]
+        names: set[bytes] = set()
+        taken: dict[str, int] = {}
+        cuts: dict[str, int] = {}
+        for _, node, entry in sorted(each, key=lambda item: item[:2]):
+            if node in cuts:
+                continue
+            if entry.name not in names and entry.name not in self.seen:
+                if len(names) >= rows and entry.position != taken.get(node):
+                    cuts[node] = entry.position - 1
+                    continue
+                names.add(entry.name)
+            taken[node] = entry.position
+        for node, position in cuts.items():
+            if node in taken or node in start:
+                end[node]["position"] = position
+            else:
+                del end[node]
+        return end
+
+    # ------------------------------------------------------------------ nodes
+
+    def _follow(self, start: Mapping[str, Any], most: int) -> None:
+        """Have a tail of each directory that can be read, from its position in ``start`` on; read ``most`` bytes."""
+        absent: dict[str, str] = {}
+        for path in self.options.data:
+            try:
+                self._tail(path, start, most)
+            except (UsageError, OSError) as error:
+                absent[path] = str(error)
+                if path in self.tails:
+                    self.tails.pop(path).close()
+        self._check(start, absent)
+        self._advance(start)
+
+    def _open(self, path: str, since: int, *, newest: bool = False) -> Tail:
+        def settle(position: int, key: PartitionId, group: str, span: Span, rank: Rank) -> None:
+            ranks = (self.before if position <= since else self.later[0]).setdefault((key, group), SpanMap())
+            ranks.update(span, lambda old: rank if old is None or order(old) < order(rank) else old)
+
+        return Tail(path, since, settle, newest=newest, report=self.options.report)
+
+    def _tail(self, path: str, start: Mapping[str, Any], most: int) -> None:
+        tail = self.tails.get(path)
+        if tail is not None:
+            with suppress(Gap, SegmentGone):
+                self._poll(tail, most)
+                since = self._since(start, tail)
+                if since == NOTHING or since >= tail.base:
+                    return
+            self.tails.pop(path).close()
+        probe = Tail(path, NOTHING, lambda *settled: None, newest=True)
+        probe.close()
+        since = self._since(start, probe)
+        try:
+            tail = self._open(path, since)
+            self._catch_up(tail, since)
+        except (Gap, SegmentGone) as error:
+            self._gap(error)
+            self.reread[probe.node] = start[probe.node]
+            tail = self._open(path, NOTHING)
+        self._poll(tail, most)
+        self.tails[path] = tail
+
+    def _catch_up(self, tail: Tail, since: int) -> None:
+        """Read a journal to the position up to which it was read before."""
+        while tail.position < since:
+            if not tail.poll(BATCH_BYTES) and tail.position < since:
+                raise Gap(
+                    f"{tail.path} is an older copy of itself: it was read to {since} and ends at {tail.position}"
+                )
+            self._given(tail.forget(since))
+
+    def _since(self, start: Mapping[str, Any], tail: Tail) -> int:
         """Return the position up to which a node was read: NOTHING if it was not."""
-        known = start.get(node)
-        if known is None:
+        known = start.get(tail.node)
+        if known is None or self.reread.get(tail.node) == known:
             return NOTHING
-        if known["directory"] != f"{directory:016x}":
+        if known["directory"] != f"{tail.directory:016x}":
             self._gap(
-                f"node {node!r} has another directory than the one that was followed ({directory:016x}, not "
+                f"node {tail.node!r} has another directory than the one that was followed ({tail.directory:016x}, not "
                 f"{known['directory']}): it was wiped or replaced"
             )
+            self.reread[tail.node] = known
             return NOTHING
         return int(known["position"])
 
@@ -215,164 +261,215 @@ class LettersStream(DataSourceStreamReader):
                 "on: all dead letters that the node has now come again, but for those that another node proves known"
             )
 
-    def _tail(self, path: str, start: Mapping[str, Any]) -> tuple[Tail, int]:
-        """Return a directory's tail, read up to now, and the position from which it was to be read."""
-        tail = self.tails.get(path)
-        if tail is not None:
-            try:
-                tail.poll()
-            except (Gap, SegmentGone):
-                del self.tails[path]
-                tail = None
-        if tail is None:
-            tail = self.tails[path] = Tail(path, NOTHING)
-        since = self._since(start, tail.node, tail.directory)
-        if since != NOTHING and since < tail.base:
-            try:
-                tail = self.tails[path] = Tail(path, since)
-            except (Gap, SegmentGone) as error:
-                self._gap(error)
-                since = NOTHING
-        if since > tail.position:
-            self._gap(
-                f"{path} is an older copy of itself: it was read to {since} and ends at {tail.position}"
-            )
-            since = NOTHING
-        return tail, since
+    def _check(self, start: Mapping[str, Any], absent: dict[str, str]) -> None:
+        """Go on without some directories if a majority of each replica set is there.
 
-    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        end = dict(start)
-        for path in self.options.data:
-            tail, _ = self._tail(path, start)
-            end[tail.node] = {"directory": f"{tail.directory:016x}", "position": tail.position}
-        return end
+        Raises:
+            UsageError: two directories of one node, of two clusters, or one that no earlier batch knew.
+            StorageError: dead letters may be missing without those that are away.
+        """
+        nodes = {tail.node for tail in self.tails.values()}
+        if len(nodes) < len(self.tails) or len({tail.cluster for tail in self.tails.values()}) > 1:
+            raise UsageError(f"{', '.join(self.tails)} are not directories of different nodes of one cluster")
+        if len(absent) > len(set(start) - nodes):
+            raise UsageError(next(iter(absent.values())))
+        registers = self._registers() if absent else Registers()
+        for topic in registers.topics.values():
+            for number, members in enumerate(() if topic.deleted else topic.replicas):
+                if len(nodes.intersection(members)) < (len(members) + 1) // 2:
+                    raise StorageError(
+                        f"{next(iter(absent.values()))}. Without it too few replicas of {topic.name}/{number} are left "
+                        "to know all its dead letters"
+                    )
+        if set(absent) != set(self.away):
+            for path, why in absent.items():
+                print(f"quorumq: going on without {path}: {why}", file=sys.stderr)
+        self.away = absent
+
+    def _registers(self) -> Registers:
+        registers = Registers()
+        for tail in self.tails.values():
+            registers.update(tail.registers)
+        return registers
+
+    # ------------------------------------------------------------------ reading
+
+    def _poll(self, tail: Tail, most: int) -> None:
+        tail.until = self.targets.get(tail.path, tail.until)
+        tail.poll(most)
+        for record in tail.closed:
+            closed = self.closed.setdefault(record.partition, ClosedSessions())
+            for span in record.spans:
+                closed.numbers.add(span)
+        tail.closed.clear()
+
+    def _advance(self, start: Mapping[str, Any]) -> None:
+        """Take what nodes had up to ``start`` as given out."""
+        moved = [self._given(tail.forget(self._since(start, tail))) for tail in self.tails.values()]
+        if any(moved):
+            self.later = [{}, self.later[0]]
+
+    def _given(self, entries: Iterator[Entry]) -> bool:
+        moved = False
+        for entry in entries:
+            self.seen.add(entry.name)
+            moved = True
+        return moved
+
+    # ------------------------------------------------------------------ tasks
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        planned, registers, sizes = survey(self.options)
-        directories = tuple(directory.directory for directory in planned)
-        parts: list[tuple[int, int, int, tuple[Entry, ...]]] = []
-        for directory in directories:
-            tail, since = self._tail(directory.path, start)
-            until = int(end[directory.node]["position"]) if directory.node in end else NOTHING
-            new = tuple(entry for entry in tail.entries if entry.position > since)
-            parts.append((since, until, tail.position, new))
-        keys = wanted_keys(sizes, registers, self.options, Wanted(), deleted=False)
-        if all(since != NOTHING for since, *_ in parts):
-            keys &= {entry.key for _, until, _, new in parts for entry in new if entry.position <= until}
-        tasks: list[InputPartition] = []
-        for key in sorted(keys):
-            mine = registers.only({key.topic})
-            task = StreamTask(directories, frozenset((key,)), topics=mine.topics, groups=mine.groups)
-            task.since, task.until, task.known, every = zip(*parts, strict=True)
-            task.new = tuple(tuple(entry for entry in entries if entry.key == key) for entries in every)
-            tasks.append(task)
-        return tasks
+        self._follow(start, 0)
+        ranges: dict[str, tuple[int, int]] = {}
+        for path, tail in self.tails.items():
+            known = end.get(tail.node)
+            same = known is not None and known["directory"] == f"{tail.directory:016x}"
+            until = int(known["position"]) if known is not None and same else NOTHING
+            while tail.position < until and tail.poll(BATCH_BYTES):
+                pass
+            ranges[path] = (self._since(start, tail), until)
+        new = {
+            path: [entry for entry in self.tails[path].entries if since < entry.position <= until]
+            for path, (since, until) in ranges.items()
+        }
+        return Planner(self, new).tasks()
 
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        yield from StreamReader(partition, self.options, Wanted(), Batches(self.schema)).read()
+    def read(self, partition: Any) -> Iterator[Any]:
+        from .stream_task import StreamReader
 
-    def commit(self, end: dict[str, Any]) -> None:
-        for tail in self.tails.values():
-            offset = end.get(tail.node)
-            if offset is not None and offset["directory"] == f"{tail.directory:016x}":
-                tail.forget(int(offset["position"]))
+        yield from StreamReader(partition, self.options, Batches(self.schema)).read()
 
 
-Name = tuple[PartitionId, str, int, int]
-"""A topic partition, a group, a generation and an n."""
+class Planner:
+    """Makes the tasks of one micro-batch.
 
+    Args:
+        stream: the state.
+        new: the letters that each directory got in this batch, by path.
+    """
 
-class StreamReader(LettersReader):
-    """One topic partition in one micro-batch."""
+    def __init__(self, stream: LettersStream, new: Mapping[str, Sequence[Entry]]) -> None:
+        self.stream = stream
+        self.new = new
+        self.registers = stream._registers()
+        self.columns = set(stream.schema.names)
+        self.best: dict[bytes, tuple[tuple[int, str], str, Entry]] = {}
+        self.nodes: dict[bytes, set[str]] = {}
 
-    letters = False
-    task: StreamTask
-
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        self.new: list[dict[Name, SpanMap[bool]]] = []
-        self.shipped: list[Entry] = []
-        self.before: dict[tuple[PartitionId, str], SpanMap[tuple[int, bool, int, int]]] = {}
-        for at, entries in enumerate(self.task.new):
-            mine: dict[Name, SpanMap[bool]] = {}
+    def tasks(self) -> list[InputPartition]:
+        """Return the tasks. Of the same letter in several nodes, that with the lowest ballot is given out."""
+        for path, entries in self.new.items():
+            node = self.stream.tails[path].node
             for entry in entries:
-                name = (entry.key, entry.group, entry.record.generation, entry.record.n)
-                mine.setdefault(name, SpanMap()).set(entry.span, True)
-                if entry.position <= self.task.until[at]:
-                    self._candidate(entry, at)
-            self.new.append(mine)
-        for at, directory in enumerate(self.open_directories):
-            for plan in self.segments_of(directory.plan):
-                self._segment(at, plan)
-        for (key, group), died in self.died.items():
-            before = self.before.get((key, group))
-            for (generation, n), spans in died.items() if before is not None else ():
-                rank = record_rank(Record(generation, n, Kind.DEAD))
-                for span, _ in spans.items():
-                    for part, known in before.within(span) if before is not None else ():
-                        if known >= rank:
-                            spans.remove(part)
-        yield from self.letters_found()
+                if entry.name in self.stream.seen or not self._wanted(entry):
+                    continue
+                before = self.best.get(entry.name)
+                if before is None or entry.ballot < before[0]:
+                    self.best[entry.name] = (entry.ballot, path, entry)
+                self.nodes.setdefault(entry.name, set()).add(node)
+        return [task for path, entries in self.new.items() for task in self._tasks(path, entries)]
 
-    def _candidate(self, entry: Entry, at: int) -> None:
-        if not self.wants(entry.key, entry.group) or not self.mine(entry.span.producer_id):
-            return
-        letters = self.died.setdefault((entry.key, entry.group), {}).setdefault(
-            (entry.record.generation, entry.record.n), SpanMap()
-        )
-        assert entry.record.letter is not None
-        death = Died(entry.record.letter.ballot, -1, 0, len(self.shipped), 0, 1 << at)
-        self.shipped.append(entry)
-        letters.update(entry.span, functools.partial(lower_ballot, death))
+    def _wanted(self, entry: Entry) -> bool:
+        options, topic = self.stream.options, self.registers.topics.get(entry.key.topic)
+        if topic is not None and topic.deleted:
+            return False
+        name = entry.key.topic.hex() if topic is None else topic.name
+        if options.topics is not None and name not in options.topics:
+            return False
+        if options.partitions is not None and entry.key.number not in options.partitions:
+            return False
+        if options.groups is not None and entry.group not in options.groups:
+            return False
+        known = rank_in(self.stream.before, entry)
+        return known is None or order(known) < order(entry.rank)
 
-    def _entries(self, died: Died) -> Any:
-        if died.directory == -1:
-            entry = self.shipped[died.offset]
-            return (SpanRecord(entry.span, entry.record),)
-        return super()._entries(died)
+    def _fate(self, entry: Entry) -> Fate:
+        topic = self.registers.topics.get(entry.key.topic)
+        now = entry.rank
+        for ranks in self.stream.later:
+            then = rank_in(ranks, entry)
+            if then is not None and order(then) > order(now):
+                now = then
+        register = self.registers.groups.get((entry.key.topic, entry.group))
+        covered = register is not None and entry.published_ms >= register.from_ms
+        resolution = resolved(entry.rank, now, register, covered)
+        closed = self.stream.closed.get(entry.key)
+        if closed is not None and entry.producer_id in closed:
+            resolution = "closed"
+        nodes = tuple(sorted(self.nodes[entry.name]))
+        return Fate(entry.key.topic.hex() if topic is None else topic.name, resolution, nodes)
 
-    def _segment(self, at: int, plan: SegmentPlan) -> None:
-        """Merge a segment's records, and note those that were there before or, of a node not read yet, come now."""
-        directory = self.open_directories[at]
-        # If its first record cannot be read, the time at which it came is not known.
-        position, snapshot = 1 << 62, True
-        for frame in directory.frames(plan, self.report):
-            if frame.offset == 0:
-                start = decoded(directory.files[plan.number].name, frame)
-                position = start.position if isinstance(start, SegmentStart) else position
-            elif frame.type == SNAPSHOT_END:
-                snapshot = False
-            elif not snapshot:
-                position += frame.type > FRAMING_MAX
-            self.take_record(at, plan, frame)
-            if frame.type == RECORDS_MERGED:
-                self._when(at, plan, frame, position, snapshot)
-
-    def _when(self, at: int, plan: SegmentPlan, frame: Frame, position: int, snapshot: bool) -> None:
-        record = decoded(self.open_directories[at].files[plan.number].name, frame)
-        if not self.wants(record.partition, record.group):
-            return
-        since, until, known = self.task.since[at], self.task.until[at], self.task.known[at]
-        for number, (span, value) in enumerate(record.entries):
-            dead = value.kind == Kind.DEAD and value.letter is not None
-            new = self.new[at].get((record.partition, record.group, value.generation, value.n))
-            old = [span] if new is None else new.gaps(span)
-            if since == NOTHING:
-                if dead and position > until:
-                    # A snapshot that is younger than the batch has later ones too; a node added since is in the next.
-                    parts = old if snapshot and until != NOTHING else []
-                else:
-                    parts = [span] if dead else []
-                letters = self.died.setdefault((record.partition, record.group), {}) if parts else {}
-                for part in parts:
-                    death = Died(value.letter.ballot, at, plan.number, frame.offset, number, 1 << at)
-                    deaths = letters.setdefault((value.generation, value.n), SpanMap())
-                    deaths.update(part, functools.partial(lower_ballot, death))
+    def _tasks(self, path: str, entries: Sequence[Entry]) -> Iterator[StreamTask]:
+        """Yield the tasks over one directory: parts of its segments, cut between records."""
+        parts: list[list[int]] = []
+        codes, fates = bytearray(), dict[Fate, int]()
+        taken: list[Entry] = []
+        at = 0
+        while at < len(entries):
+            stop = at
+            while stop < len(entries) and entries[stop][1:3] == entries[at][1:3]:
+                stop += 1
+            record, at = entries[at:stop], stop
+            mine = [self.best.get(entry.name, (None, ""))[1] == path and self.best[entry.name][2] is entry
+                    for entry in record]  # fmt: skip
+            if not any(mine):
                 continue
-            if position <= since:
-                parts = [span]
+            segment, offset, end = record[0].segment, record[0].offset, record[0].end
+            size = sum(last - first for _, first, last in parts) + end - offset
+            if taken and (
+                len(codes) + len(record) > TASK_LETTERS or size > TASK_BYTES or len(parts) >= TASK_PARTS
+                or len(fates) > 200 or len(zlib.compress(codes)) > TASK_CODES
+            ):  # fmt: skip
+                yield self._task(path, parts, codes, fates, taken)
+                parts, codes, fates, taken = [], bytearray(), {}, []
+            if parts and parts[-1][0] == segment and parts[-1][2] == offset:
+                parts[-1][2] = end
             else:
-                parts = old if snapshot and dead and position <= known else []
-            before = self.before.setdefault((record.partition, record.group), SpanMap())
-            rank = record_rank(value)
-            for part in parts:
-                before.update(part, lambda was, rank=rank: rank if was is None else max(was, rank))  # type: ignore[misc]
+                parts.append([segment, offset, end])
+            for entry, chosen in zip(record, mine, strict=True):
+                codes.append(fates.setdefault(self._fate(entry), len(fates) + 1) if chosen else 0)
+                taken += [entry] if chosen else []
+        if taken:
+            yield self._task(path, parts, codes, fates, taken)
+
+    def _task(
+        self, path: str, parts: list[list[int]], codes: bytearray, fates: dict[Fate, int], taken: list[Entry]
+    ) -> StreamTask:
+        tail = self.stream.tails[path]
+        held = tuple(
+            (segment_name(number), f"/proc/{os.getpid()}/fd/{tail.files[number].fd}")
+            for number in sorted({part[0] for part in parts} & set(tail.files))
+        )
+        return StreamTask(
+            path, tail.directory, tuple(tuple(part) for part in parts),  # type: ignore[misc]
+            zlib.compress(codes), tuple(fates), tuple(self._bodies(path, taken)), held,
+        )  # fmt: skip
+
+    def _bodies(self, path: str, taken: list[Entry]) -> Iterator[Any]:
+        if self.columns.isdisjoint((*CONTENT, "crc")) and (
+            "published_at" not in self.columns or all(entry.published_ms for entry in taken)
+        ):
+            return
+        lookups: dict[PartitionId, list[int]] = {}
+        for entry in taken:
+            lookups.setdefault(entry.key, []).append(entry.published_ms)
+        for times in lookups.values():
+            times.sort()
+        for each in sorted(self.stream.tails, key=lambda other: other != path):
+            tail = self.stream.tails[each]
+            chunks: list[Chunk] = list(tail.bodies(lookups))
+            if chunks:
+                yield each, tail.directory, joined(chunks, TASK_PARTS)
+
+
+def order(rank: Rank) -> tuple[int, bool, int, int]:
+    """Return the order in which records merge."""
+    return record_rank(Record(*rank))
+
+
+def rank_in(ranks: Ranks, entry: Entry) -> Rank | None:
+    """Return the record of an entry's message."""
+    spans = ranks.get((entry.key, entry.group))
+    if spans is None:
+        return None
+    return next((rank for _, rank in spans.within(Span(entry.producer_id, entry.seq, entry.seq + 1))), None)

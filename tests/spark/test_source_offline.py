@@ -21,6 +21,7 @@ from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
 from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.segment import FORMAT_VERSION
+from quorumq.wire import cbor
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from spark.schemas import schema
 from spark.source import journals, offline, planning
@@ -28,6 +29,7 @@ from spark.source.arrow import BYTES_MAX, ROWS_MAX
 from spark.source.options import Options, Wanted
 from spark.source.reader import Task
 from tests.spark.cluster_on_disk import (
+    NAMES,
     DiskCluster,
     Name,
     batches_of,
@@ -37,6 +39,7 @@ from tests.spark.cluster_on_disk import (
     rows_of,
     turmoil,
 )
+from tests.spark.journals import write
 from tests.storage.samples import record_headers
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
@@ -506,3 +509,53 @@ def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_w
         selection.push([EqualTo(("published_at",), at)])
         options = options_of("messages", cluster.data)
         assert len(read_all(offline.plan(options, selection), options, selection)) == 1
+
+
+def test_letters_of_spans_that_nodes_cut_differently_are_one_each(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    key, producer = cluster.keys[0], ProducerId("n1", 1, 0xABC, 0)
+    cluster.publish(key, (Span(producer, 0, 10),), 1_000)
+    first, second, third = cluster.nodes
+    early, late = (
+        Record(0, 0, Kind.DEAD, letter(3, 1_000, "early")),
+        Record(0, 0, Kind.DEAD, letter(7, 0, "late")),
+    )
+    cluster.resolve(key, "billing", Span(producer, 0, 10), late, [first])
+    cluster.resolve(key, "billing", Span(producer, 0, 4), early, [second])
+    cluster.resolve(key, "billing", Span(producer, 2, 6), early, [third])
+    cluster.resolve(key, "billing", Span(producer, 3, 8), Record(0, 0, Kind.ACKED), [third])
+    cluster.resolve(key, "billing", Span(producer, 9, 10), Record(0, 1, Kind.DEAD, letter(9, 0, "again")))
+    cluster.commit()
+    cluster.close()
+    rows = {(row["seq"], row["n"]): row for row in rows_of("deadletters", cluster.data)}
+    assert sorted(rows) == [*((seq, 0) for seq in range(10)), (9, 1)]
+    assert [rows[seq, 0]["message"] for seq in range(10)] == ["early"] * 6 + ["late"] * 4
+    fates = ["dead"] * 3 + ["acked"] * 5 + ["dead", "redriven"]
+    assert [rows[seq, 0]["resolution"] for seq in range(10)] == fates
+    assert rows[9, 1]["resolution"] == "dead"
+    nodes = [["n1", "n2"]] * 2 + [["n1", "n2", "n3"]] * 2 + [["n1", "n3"]] * 2 + [["n1"]] * 4
+    assert [rows[seq, 0]["replicas"] for seq in range(10)] == nodes
+    assert all(row["payload"] and row["published_at"].timestamp() == 1.0 for row in rows.values())
+
+
+def test_a_record_that_several_nodes_have_is_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(50, tmp_path).close()
+    data = [tmp_path / name for name in NAMES]
+    decoded: list[int] = []
+    load = cbor.load
+
+    def counted(source: bytes, name: str = "CBOR") -> Any:
+        if name == "the record's header":
+            decoded.append(source[2] if source[1] == 0x18 else source[1])
+        return load(source, name)
+
+    monkeypatch.setattr(cbor, "load", counted)
+    tasks = list(offline.plan(options_of("deadletters", data), Wanted()))
+    before = decoded.count(24)
+    rows = [batch.num_rows for task in tasks for batch in
+            offline.read(task, options_of("deadletters", data), Wanted(), schema("deadletters"))]  # fmt: skip
+    assert before == 0, "the plan needs partitions of records alone"
+    assert decoded.count(24) == 50 + 50, "once to merge, once to give out"
+    assert sum(rows) == 50

@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from quorumq.client.base.message import MessageId
+from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.types import Kind, ProducerId, Record, Span
+from quorumq.storage.scan import Scan
+from quorumq.storage.segment import segment_name
 from spark.schemas import schema
+from spark.source.follow import Gap
 from spark.source.options import read_options
-from spark.source.stream import Gap, LettersStream
+from spark.source.stream import LettersStream
 from tests.spark.cluster_on_disk import DiskCluster, Name, letter, turmoil
+from tests.spark.journals import bury, write
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 Death = tuple[Name, str, int, int]
@@ -213,6 +219,169 @@ def test_through_spark_a_restart_from_the_checkpoint_reads_nothing_again(
     run()
     assert sorted(row.seq for row in spark.read.parquet(out).collect()) == [1, 2]
     cluster.close()
+
+
+def test_a_task_is_small_and_reads_for_itself(tmp_path: Path) -> None:
+    cluster = write(500, tmp_path, stack_bytes=10_000)
+    stream = stream_of(cluster)
+    end = stream.latestOffset({}, None)
+    tasks = [pickle.dumps(task) for task in stream.partitions({}, end)]
+    assert len(tasks) > 1
+    assert max(map(len, tasks)) < 2048
+    reader = pickle.loads(pickle.dumps(stream))
+    rows = [row for task in tasks for part in reader.read(pickle.loads(task)) for row in part.to_pylist()]
+    assert len({row["id"] for row in rows}) == len(rows) == 500
+    assert all(row["payload"] and len(row["stack"]) == 10_000 for row in rows)
+    assert {tuple(row["replicas"]) for row in rows} == {("n1", "n2", "n3")}
+    cluster.close()
+
+
+def test_a_new_letter_costs_the_same_however_much_is_stored(tmp_path: Path) -> None:
+    reads: list[int] = []
+    for count in (100, 1_000):
+        cluster = write(count, tmp_path / str(count))
+        stream = stream_of(cluster)
+        start = stream.latestOffset({}, None)
+        stream.partitions({}, start)
+        die(cluster, 5_000, 0, 1, 2)
+        before = calls_of_frame.count
+        end = stream.latestOffset(start, None)
+        assert len(batch(stream, start, end)) == 1
+        reads.append(calls_of_frame.count - before)
+        cluster.close()
+    assert reads[1] < 2 * reads[0]
+
+
+class calls_of_frame:
+    count = 0
+
+
+@pytest.fixture(autouse=True)
+def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = Scan.frame
+
+    def counted(scan: Scan, offset: int) -> Any:
+        calls_of_frame.count += 1
+        return frame(scan, offset)
+
+    monkeypatch.setattr(Scan, "frame", counted)
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(7), ReadMaxBytes(20_000)])
+def test_a_limited_batch_ends_early_and_nothing_comes_twice(tmp_path: Path, limit: ReadLimit) -> None:
+    cluster = DiskCluster(tmp_path)
+    for at in range(6):
+        bury(cluster, 10, first=100 * at)
+    stream = stream_of(cluster)
+    start: dict[str, Any] = {}
+    sizes: list[int] = []
+    deaths: list[Death] = []
+    while (end := stream.latestOffset(start, limit)) != start:
+        now = batch(stream, start, end)
+        assert batch(stream_of(cluster), start, end) == now, "after a restart"
+        sizes.append(len(now))
+        deaths += now
+        stream.commit(end)
+        start = end
+    assert len(set(deaths)) == len(deaths) == 60
+    assert len(sizes) > 3
+    assert max(sizes) <= (7 if isinstance(limit, ReadMaxRows) else 30)
+    cluster.close()
+
+
+def test_available_now_ends_with_what_was_there(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    first = die(cluster, 1, 0, 1, 2)
+    stream = stream_of(cluster)
+    stream.prepareForTriggerAvailableNow()
+    die(cluster, 2, 0, 1, 2)
+    end = stream.latestOffset({}, ReadAllAvailable())
+    assert batch(stream, {}, end) == [first]
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    cluster.close()
+
+
+def test_a_directory_that_is_away_is_named_while_a_majority_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = DiskCluster(tmp_path)
+    first = die(cluster, 1, 0, 1, 2)
+    stream = stream_of(cluster)
+    start = stream.latestOffset({}, None)
+    assert batch(stream, {}, start) == [first]
+    away = tmp_path / "away"
+    cluster.data[0].rename(away)
+    second = die(cluster, 2, 1, 2)
+    for running in (stream, stream_of(cluster)):
+        end = running.latestOffset(start, None)
+        assert batch(running, start, end) == [second]
+        assert end["n1"] == start["n1"]
+        assert running.reportLatestOffset()["away"] == [str(cluster.data[0])]
+        assert f"going on without {cluster.data[0]}" in capsys.readouterr().err
+    cluster.data[1].rename(tmp_path / "away 2")
+    with pytest.raises(StorageError, match="too few replicas of orders/0 are left"):
+        stream.latestOffset(end, None)
+    away.rename(cluster.data[0])
+    (tmp_path / "away 2").rename(cluster.data[1])
+    die(cluster, 2, 0)
+    third = die(cluster, 3, 0, 1, 2)
+    last = stream.latestOffset(end, None)
+    assert batch(stream, end, last) == [third]
+    assert "away" not in stream.reportLatestOffset()
+    with pytest.raises(UsageError, match="there is no such directory"):
+        LettersStream(
+            read_options({"table": "deadletters", "data": f"{cluster.data[0]},/nowhere"}, stream=True),
+            schema("deadletters"),
+        ).latestOffset({}, None)
+    cluster.close()
+
+
+def test_a_letter_in_a_deleted_segment_is_read_from_the_file_that_the_driver_holds(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    stream = stream_of(cluster)
+    start = stream.latestOffset({}, None)
+    death = die(cluster, 1, 0, 1, 2)
+    end = stream.latestOffset(start, None)
+    tasks = pickle.loads(pickle.dumps(list(stream.partitions(start, end))))
+    roll(cluster)
+    roll(cluster)
+    assert not any((cluster.data[0] / segment_name(part[0])).exists() for part in tasks[0].parts)
+    (rows,) = (row for part in stream.read(tasks[0]) for row in part.to_pylist())
+    assert rows["seq"] == death[0][2]
+    cluster.close()
+
+
+def test_what_was_settled_in_the_batch_is_said(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    stream = stream_of(cluster)
+    for seq in range(3):
+        die(cluster, seq, 0, 1, 2)
+    key, group = cluster.keys[0], "billing"
+    cluster.resolve(key, group, Span(PRODUCER_ID, 1, 2), Record(0, 0, Kind.PURGED))
+    cluster.resolve(key, group, Span(PRODUCER_ID, 2, 3), Record(0, 1, Kind.OPEN))
+    mark(cluster)
+    end = stream.latestOffset({}, None)
+    rows = [
+        row for task in stream.partitions({}, end) for part in stream.read(task) for row in part.to_pylist()
+    ]
+    assert {row["seq"]: row["resolution"] for row in rows} == {0: "dead", 1: "purged", 2: "redriven"}
+    cluster.close()
+
+
+def test_names_that_kafka_has_are_known() -> None:
+    options = read_options(
+        {
+            "table": "deadletters", "data": "a", "startingOffsets": "latest", "failOnDataLoss": "false",
+            "maxOffsetsPerTrigger": "10", "subscribe": "orders",
+        },
+        stream=True,
+    )  # fmt: skip
+    assert (options.latest, options.reread, options.max_rows) == (True, True, 10)
+    assert options.topics == frozenset({"orders"})
+    with pytest.raises(UsageError, match="given twice"):
+        read_options(
+            {"table": "deadletters", "data": "a", "from": "latest", "startingOffsets": "latest"}, stream=True
+        )
 
 
 @pytest.mark.parametrize(

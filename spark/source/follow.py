@@ -1,0 +1,371 @@
+"""One node's journal while it grows: what a stream knows of it on the driver.
+
+A position is a number of records (docs/file-format.md) that are durable: it never goes back. `Tail` reads each record
+once and keeps of a letter its place and a name of 16 bytes, never its text. It keeps the files open in which letters
+lie that no finished batch has, because the node may delete a file when it rolls its journal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from quorumq.core.messages.records import GroupPut, SessionsClosed, TopicPut
+from quorumq.core.values.errors import StorageError
+from quorumq.core.values.types import Kind, PartitionId, ProducerId, Span
+from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, TYPE_OF, Earlier, SegmentStart
+from quorumq.storage.scan import Bad, Frame
+from quorumq.storage.segment import salt_of
+
+from .fragments import Rank
+from .journals import RECORDS_MERGED, OpenFile, batch_of, decoded
+from .planning import Registers, footer_of, segments_in
+from .reader import BATCHES
+
+NOTHING: Final = -1
+"""The position of a node before the first read of it."""
+
+CHUNK_BYTES: Final = 256 << 10
+"""Bytes of a segment whose batches are looked through at once for the message of a letter."""
+
+NAME_BYTES: Final = 16
+_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (TopicPut, GroupPut, SessionsClosed))
+
+
+Settle = Callable[[int, PartitionId, str, Span, Rank], None]
+"""Takes a record that is no letter: its position, partition, group, messages, and the record without its letter."""
+
+
+class Gap(StorageError):
+    """A node's journal does not reach back to the position up to which it was read."""
+
+    code = "journal-gap"
+
+
+class Entry(NamedTuple):
+    """A message that died, as a record of a node says."""
+
+    position: int
+    segment: int
+    offset: int
+    end: int  # offset at which the record ends
+    name: bytes
+    key: PartitionId
+    group: str
+    rank: Rank
+    producer_id: ProducerId
+    seq: int
+    ballot: tuple[int, str]
+    published_ms: int
+
+
+class Chunk(NamedTuple):
+    """Batches of a part of a segment: their bytes, times of publish, and topic partitions."""
+
+    segment: int
+    first: int
+    stop: int
+    low_ms: int
+    high_ms: int
+    keys: frozenset[PartitionId]
+
+    def may_have(self, lookups: Mapping[PartitionId, Sequence[int]]) -> bool:
+        """Return True if a message may be here, of those with sorted times of publish; 0 is a time not known."""
+        for key in self.keys:
+            times = lookups.get(key, ())
+            at = bisect_left(times, self.low_ms)
+            if times and (not times[0] or (at < len(times) and times[at] <= self.high_ms)):
+                return True
+        return False
+
+
+class Seen:
+    """Names of deaths that were given out, at `NAME_BYTES` each."""
+
+    def __init__(self) -> None:
+        self._sorted = np.zeros(0, f"S{NAME_BYTES}")
+        self._recent: set[bytes] = set()
+
+    def __contains__(self, name: bytes) -> bool:
+        if name in self._recent:
+            return True
+        at = int(np.searchsorted(self._sorted, np.bytes_(name)))
+        return at < self._sorted.size and self._sorted[at] == np.bytes_(name)
+
+    def add(self, name: bytes) -> None:
+        """Add a name."""
+        self._recent.add(name)
+        if len(self._recent) > max(4096, self._sorted.size // 8):
+            recent = np.array(sorted(self._recent), f"S{NAME_BYTES}")
+            self._sorted = np.union1d(self._sorted, recent)
+            self._recent.clear()
+
+
+def deaths_in(fields: tuple[Any, ...]) -> Iterator[tuple[Rank, ProducerId, int, Any]]:
+    """Yield each message that died in a RecordsMerged, in a fixed order, with its letter as it stands there."""
+    for (named, start, stop), (generation, n, kind, *rest) in fields[4]:
+        if kind == Kind.DEAD and rest and rest[0] is not None:
+            rank, producer_id = Rank(generation, n, Kind.DEAD), ProducerId(*named)
+            for seq in range(start, stop):
+                yield rank, producer_id, seq, rest[0]
+
+
+class Tail:
+    """One node's journal while it grows.
+
+    Args:
+        path: the data directory.
+        since: everything behind this position is read; NOTHING reads all segments that go on from each other.
+        settle: gets every record that is no letter, as it is read.
+        newest: begin with the newest segment, if ``since`` is NOTHING.
+        report: pass over damage in segments that the node has left.
+
+    Attributes:
+        node, directory, cluster: names of the node, its directory and its cluster.
+        base: everything behind this position was read.
+        position: number of records that are durable and were read.
+        entries: the letters that were read, until they are taken out.
+        until: the segment and the size at which to stop, if any.
+
+    Raises:
+        Gap: the journal does not reach back so far.
+    """
+
+    def __init__(
+        self, path: str, since: int, settle: Settle, *, newest: bool = False, report: bool = False
+    ) -> None:
+        self.path = path
+        self.settle, self.report = settle, report
+        self.until: tuple[int, int] = (1 << 62, 0)
+        self.registers = Registers()
+        self.closed: list[SessionsClosed] = []
+        self.entries: deque[Entry] = deque()
+        self.chunks: dict[int, list[Chunk]] = {}
+        self.files: dict[int, OpenFile] = {}
+        self._waiting: deque[tuple[int, int, list[Entry]]] = deque()  # not durable yet
+        numbers = segments_in(path)
+        if since == NOTHING and not newest:
+            chosen = numbers[-1]
+            while chosen - 1 in numbers:
+                chosen -= 1
+        else:
+            chosen = next((number for number in reversed(numbers) if self._reaches(number, since)), -1)
+        if chosen < 0:
+            start = self._first(numbers[0])
+            raise Gap(
+                f"{path}: the journal of node {start.node!r} begins at position {start.position}, and it was read to "
+                f"{since}: what came between is in its snapshot only"
+            )
+        self.oldest = chosen
+        self._begin(chosen)
+        self.base = NOTHING if since == NOTHING and not newest else self.position
+
+    def _reaches(self, number: int, since: int) -> bool:
+        return since == NOTHING or self._first(number).position <= since
+
+    def _first(self, number: int) -> SegmentStart:
+        with OpenFile(self.path, number) as file:
+            return self._start_of(file)
+
+    def _start_of(self, file: OpenFile) -> SegmentStart:
+        frame = file.scan(file.size()).frame(0)
+        start = None if isinstance(frame, Bad) else decoded(file.name, frame)
+        if not isinstance(start, SegmentStart):
+            reason = frame.reason if isinstance(frame, Bad) else "it does not begin with its first record"
+            raise StorageError(f"{file.name}, byte 0: {reason}: a damaged journal cannot be followed")
+        return start
+
+    def _begin(self, number: int) -> SegmentStart:
+        """Open a segment at its first record."""
+        file = self.files[number] = OpenFile(self.path, number)
+        start = self._start_of(file)
+        self.number, self.file = number, file
+        self.node, self.directory, self.cluster = start.node, start.directory, start.cluster_id
+        self.salt = salt_of(start.directory, number)
+        self.offset = self.durable = 0
+        self.snapshot = True
+        self.position = self._read_to = start.position
+        return start
+
+    # ------------------------------------------------------------------ reading
+
+    def poll(self, most: int = 1 << 62) -> int:
+        """Read what was appended since, at most about ``most`` bytes; return the number of bytes."""
+        size = 0
+        while True:
+            later = [number for number in segments_in(self.path) if self.number < number <= self.until[0]]
+            size += self._read(most - size, closed=bool(later))
+            if not later or size >= most:
+                return size
+            if self.snapshot and not self.report:
+                raise StorageError(
+                    f"{self.file.name}: its snapshot ends early: a damaged journal cannot be followed"
+                )
+            self._decide(1 << 62)  # the node has gone on from here: what is valid counts
+            position, directory = self.position, self.directory
+            start = self._begin(later[0])
+            if start.directory != directory or (start.position != position and not self.report):
+                raise Gap(
+                    f"{self.path}: segment {later[0]} goes on from position {start.position} of directory "
+                    f"{start.directory:016x}, and {directory:016x} was read to {position}"
+                )
+
+    def _read(self, most: int, *, closed: bool) -> int:
+        size = self.file.size()
+        scan = self.file.scan(min(size, self.until[1]) if self.number == self.until[0] else size, self.salt)
+        first, position = self.offset, self.position
+        while self.offset < scan.size and (
+            self.snapshot
+            or (
+                self.number <= self.until[0]
+                and (self.offset - first < most or (self.position == position and most))
+            )
+        ):
+            frame = scan.frame(self.offset)
+            if isinstance(frame, Bad) or frame.end > scan.size:
+                if not closed or not self.report:
+                    break  # being written; or damage, which the table `problems` tells from that
+                self.offset = scan.gap(frame).stop
+                continue
+            self.offset = frame.end
+            self.durable = max(self.durable, frame.durable)
+            if frame.type == SNAPSHOT_END:
+                self.snapshot, self.durable = False, max(self.durable, frame.end)
+            elif not self.snapshot:
+                self._read_to += frame.type > FRAMING_MAX
+            entries: list[Entry] = []
+            if frame.type == RECORDS_MERGED:
+                entries = self._take(frame)
+            elif frame.type in BATCHES:
+                self._note(frame)
+            elif frame.type in _EFFECTS:
+                self._register(decoded(self.file.name, frame))
+            self._waiting.append((frame.end, self._read_to, entries))
+            if not self.snapshot:
+                self._decide(self.durable)
+        return self.offset - first
+
+    def _take(self, frame: Frame) -> list[Entry]:
+        entries: list[Entry] = []
+        try:
+            (topic, number), group, all_of = frame.fields[2:5]
+            key = PartitionId(topic, number)
+            place = (self._read_to, self.number, frame.offset, frame.end)
+            head = f"{topic.hex()}/{number}/{group}/"
+            for rank, producer_id, seq, letter in deaths_in(frame.fields):
+                text = f"{head}{rank.generation}/{rank.n}/{producer_id}/{seq}"
+                name = blake2b(text.encode(), digest_size=NAME_BYTES).digest()
+                published = letter[7] if len(letter) > 7 else 0
+                entries.append(
+                    Entry(*place, name, key, group, rank, producer_id, seq, tuple(letter[0]), published)
+                )
+            for (named, start, stop), (generation, n, kind, *rest) in all_of:
+                if kind != Kind.DEAD or not rest or rest[0] is None:
+                    rank = Rank(generation, n, Kind(kind))
+                    self.settle(self._read_to, key, group, Span(ProducerId(*named), start, stop), rank)
+        except (TypeError, ValueError):
+            decoded(self.file.name, frame)  # says what is wrong with it
+            raise
+        return entries
+
+    def _register(self, record: Any) -> None:
+        if isinstance(record, SessionsClosed):
+            self.closed.append(record)
+        else:
+            self.registers.take(record.topic if isinstance(record, TopicPut) else record.group)
+
+    def _decide(self, durable: int) -> None:
+        while self._waiting and self._waiting[0][0] <= durable:
+            _, self.position, entries = self._waiting.popleft()
+            self.entries += entries
+
+    def forget(self, position: int) -> Iterator[Entry]:
+        """Take out the letters up to this position, and close files without letters."""
+        while self.entries and self.entries[0].position <= position:
+            yield self.entries.popleft()
+        self.base = max(self.base, min(position, self.position))
+        first = self.entries[0].segment if self.entries else self.number
+        for number in [number for number in self.files if number < first]:
+            self.files.pop(number).close()
+
+    def close(self) -> None:
+        """Give all files back."""
+        for file in self.files.values():
+            file.close()
+        self.files = {}
+
+    # ------------------------------------------------------------------ bodies
+
+    def _note(self, frame: Frame) -> None:
+        header = batch_of(self.file.name, frame)[0].batch.header
+        add_to(
+            self.chunks.setdefault(self.number, []), self.number, frame, header.partition, header.published_ms
+        )
+
+    def bodies(self, lookups: Mapping[PartitionId, Sequence[int]]) -> Iterator[Chunk]:
+        """Yield the parts of segments that may have messages, of these sorted times of publish."""
+        there = segments_in(self.path)
+        for number in there:
+            if number < self.oldest and number not in self.chunks and self._may_have(number, lookups):
+                self.chunks[number] = self._chunks_of(number)
+            yield from (chunk for chunk in self.chunks.get(number, ()) if chunk.may_have(lookups))
+        for number in set(self.chunks).difference(there):
+            del self.chunks[number]
+
+    def _may_have(self, number: int, lookups: Mapping[PartitionId, Sequence[int]]) -> bool:
+        with OpenFile(self.path, number) as file:
+            ranges = footer_of(file, Earlier(number, file.size(), 0), self.directory)
+        return ranges is None or any(
+            Chunk(
+                number, 0, 0, part.first_published_ms, part.last_published_ms,
+                frozenset((PartitionId(part.topic, part.partition),)),
+            ).may_have(lookups)
+            for part in ranges
+        )  # fmt: skip
+
+    def _chunks_of(self, number: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        with OpenFile(self.path, number) as file:
+            for frame in file.scan(file.size(), salt_of(self.directory, number)).records():
+                if isinstance(frame, Frame) and frame.type in BATCHES:
+                    header = batch_of(file.name, frame)[0].batch.header
+                    add_to(chunks, number, frame, header.partition, header.published_ms)
+        return chunks
+
+
+def add_to(chunks: list[Chunk], segment: int, frame: Frame, key: PartitionId, published_ms: int) -> None:
+    """Add a batch to the last chunk of a segment, or to a new one."""
+    last = chunks[-1] if chunks else None
+    if last is None or frame.offset - last.first > CHUNK_BYTES:
+        chunks.append(Chunk(segment, frame.offset, frame.end, published_ms, published_ms, frozenset((key,))))
+        return
+    keys = last.keys if key in last.keys else last.keys | {key}
+    low, high = min(last.low_ms, published_ms), max(last.high_ms, published_ms)
+    chunks[-1] = Chunk(segment, last.first, frame.end, low, high, keys)
+
+
+def joined(chunks: list[Chunk], most: int) -> tuple[tuple[int, int, int], ...]:
+    """Return the parts of segments as at most ``most`` (segment, first, stop), and a few more than were given."""
+    ranges: list[list[int]] = []
+    for chunk in sorted(set(chunks), key=lambda chunk: chunk[:2]):
+        if ranges and ranges[-1][0] == chunk.segment and chunk.first <= ranges[-1][2]:
+            ranges[-1][2] = chunk.stop
+        else:
+            ranges.append([*chunk[:3]])
+    while len(ranges) > most:
+        gaps = [
+            (after[1] - before[2], at)
+            for at, (before, after) in enumerate(pairwise(ranges))
+            if before[0] == after[0]
+        ]
+        if not gaps:
+            break
+        _, at = min(gaps)
+        ranges[at][2] = ranges.pop(at + 1)[2]
+    return tuple((segment, first, stop) for segment, first, stop in ranges)

@@ -1,0 +1,202 @@
+"""Parts of journals that dead letters are made of, as numbers: a row for each entry of a record and each batch section.
+
+A segment is read once. A record that another node's journal has in the same bytes is not decoded again: its rows get
+one node more. Names (of messages, groups, ranks) are numbers here, and `merged` works on whole columns.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quorumq.core.values.types import Kind, PartitionId, ProducerId, Record, Span, record_rank
+
+Numbers = NDArray[np.int64]
+T = TypeVar("T", bound=Hashable)
+
+RECORD: Final = (
+    "place", "group", "start", "stop", "rank", "nodes", "directory", "segment", "offset", "entry", "ballot", "by",
+    "published",
+)  # fmt: skip
+"""Columns of an entry of a RecordsMerged. ``by`` is the node of the letter's ballot; -1 if there is no letter."""
+
+SECTION: Final = (
+    "place", "start", "stop", "directory", "segment", "offset", "first", "published", "damaged",
+)  # fmt: skip
+"""Columns of a section of a batch. ``first`` is the index of its first message in the batch."""
+
+NODES: Final = RECORD.index("nodes")
+INT64_MAX: Final = (1 << 63) - 1
+
+
+class Place(NamedTuple):
+    """A producer id in a topic partition."""
+
+    key: PartitionId
+    producer_id: ProducerId
+
+
+class Rank(NamedTuple):
+    """A record without its letter."""
+
+    generation: int
+    n: int
+    kind: Kind
+
+
+class Names(Generic[T]):
+    """Numbers for values, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._numbers: dict[T, int] = {}
+
+    def number(self, value: T) -> int:
+        """Return the number of a value."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class Fragments:
+    """Rows of what journals say of dead letters, added in any order."""
+
+    def __init__(self) -> None:
+        self.places: Names[Place] = Names()
+        self.groups: Names[str] = Names()
+        self.ranks: Names[Rank] = Names()
+        self.ballots: Names[str] = Names()
+        self.records = array("q")
+        self.sections = array("q")
+        self.count = 0
+
+    def add_entries(
+        self,
+        key: PartitionId,
+        group: str,
+        entries: Any,
+        where: tuple[int, int, int],
+        mine: Callable[[ProducerId], bool],
+    ) -> None:
+        """Add the entries of a RecordsMerged as they stand in its header, of a record at ``where``."""
+        add, group_number, node = self.records.extend, self.groups.number(group), 1 << where[0]
+        for at, ((named, start, stop), (generation, n, kind, *rest)) in enumerate(entries):
+            producer_id = ProducerId(*named)
+            if not mine(producer_id):
+                continue
+            place = self.places.number(Place(key, producer_id))
+            rank = self.ranks.number(Rank(generation, n, Kind(kind)))
+            letter = rest[0] if kind == Kind.DEAD and rest else None
+            ballot, by, published = 0, -1, 0
+            if letter is not None:
+                (ballot, name), by = letter[0], 0
+                ballot, by = min(ballot, INT64_MAX), self.ballots.number(name)
+                published = letter[7] if len(letter) > 7 else 0
+            add((place, group_number, start, stop, rank, node, *where, at, ballot, by, published))
+            self.count += 1
+
+    def add_node(self, first: int, stop: int, directory: int) -> None:
+        """Note that another node has the entries of these rows."""
+        width = len(RECORD)
+        for at in range(first * width + NODES, stop * width + NODES, width):
+            self.records[at] |= 1 << directory
+
+    def add_section(
+        self,
+        key: PartitionId,
+        span: Span,
+        where: tuple[int, int, int],
+        first: int,
+        published: int,
+        damaged: bool,
+    ) -> None:
+        """Add a section of a batch at ``where``, from its message number ``first`` on."""
+        place = self.places.number(Place(key, span.producer_id))
+        self.sections.extend((place, span.start, span.stop, *where, first, published, damaged))
+
+    def rows(self, columns: tuple[str, ...]) -> dict[str, Numbers]:
+        """Return the rows of RECORD or of SECTION by column."""
+        flat = self.records if columns is RECORD else self.sections
+        table = np.frombuffer(flat, np.int64).reshape(-1, len(columns))
+        return {name: table[:, at].copy() for at, name in enumerate(columns)}
+
+
+def take(rows: dict[str, Numbers], chosen: Any) -> dict[str, Numbers]:
+    """Return some of the rows, in an order."""
+    return {name: column[chosen] for name, column in rows.items()}
+
+
+def _grouped(rows: dict[str, Numbers], order: Numbers) -> dict[str, Numbers]:
+    """Return one row for each death of a span: the letter with the lowest ballot, and the nodes that have any."""
+    same = ("place", "group", "rank", "start", "stop")
+    by = np.lexsort((order[rows["by"]], rows["ballot"], *(rows[name] for name in reversed(same))))
+    rows = take(rows, by)
+    if not by.size:
+        return rows
+    new = np.zeros(by.size, bool)
+    new[0] = True
+    for name in same:
+        new[1:] |= np.diff(rows[name]) != 0
+    first = np.flatnonzero(new)
+    nodes = np.bitwise_or.reduceat(rows["nodes"], first)
+    return {**take(rows, first), "nodes": nodes}
+
+
+def deaths(fragments: Fragments) -> dict[str, Numbers]:
+    """Return one row for each death of each message: RECORD, sorted by place, group and ``start``."""
+    rows = fragments.rows(RECORD)
+    rows = take(rows, rows["by"] >= 0)
+    names = fragments.ballots.values
+    order = np.argsort(np.argsort(np.array(names, object))) if names else np.zeros(0, np.int64)
+    rows = _grouped(rows, order)
+    sizes = rows["stop"] - rows["start"]
+    if (sizes > 1).any():
+        rows = take(rows, np.repeat(np.arange(sizes.size), sizes))
+        ends = np.cumsum(sizes)
+        rows["start"] = rows["start"] + np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
+        rows["stop"] = rows["start"] + 1
+        rows = _grouped(rows, order)
+    return take(rows, np.lexsort((rows["start"], rows["group"], rows["place"])))
+
+
+def pairs(
+    owners: Numbers, seqs: Numbers, of: Numbers, start: Numbers, stop: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Return which messages lie in which spans, as two columns of numbers.
+
+    Args:
+        owners, seqs: of each message its producer id, as a number, and its own number; sorted.
+        of, start, stop: the same of each span.
+    """
+    known = np.unique(seqs)
+    width = known.size + 1
+    keys = owners * width + np.searchsorted(known, seqs)
+    low = np.searchsorted(keys, of * width + np.searchsorted(known, start))
+    high = np.searchsorted(keys, of * width + np.searchsorted(known, stop))
+    counts = high - low
+    spans = np.repeat(np.arange(counts.size), counts)
+    ends = np.cumsum(counts)
+    messages = np.arange(spans.size) + np.repeat(low - (ends - counts), counts)
+    return messages, spans
+
+
+def fates(fragments: Fragments, dead: dict[str, Numbers]) -> Numbers:
+    """Return the rank of the record that each death's message has now, as a number of `Fragments.ranks`."""
+    ranks = fragments.ranks.values
+    by_rank = sorted(range(len(ranks)), key=lambda at: record_rank(Record(*ranks[at])))
+    order = np.empty(len(ranks), np.int64)
+    order[by_rank] = np.arange(len(ranks))
+    rows, groups = fragments.rows(RECORD), len(fragments.groups.values)
+    messages, spans = pairs(
+        dead["place"] * groups + dead["group"], dead["start"],
+        rows["place"] * groups + rows["group"], rows["start"], rows["stop"],
+    )  # fmt: skip
+    highest = np.full(dead["start"].size, -1, np.int64)
+    np.maximum.at(highest, messages, order[rows["rank"][spans]])
+    return np.array(by_rank, np.int64)[highest]

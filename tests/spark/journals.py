@@ -1,0 +1,91 @@
+"""Journals of three nodes with many dead letters, for measurements: `python -m tests.spark.journals COUNT DIR`.
+
+Every tenth message dies, and the others are acked in spans, as consumers do. Each letter has some 0.8 KB of text, in
+one of 40 kinds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from quorumq.core.messages import SpanRecord
+from quorumq.core.messages.records import BatchStored, RecordsMerged
+from quorumq.core.values.types import Kind, Letter, ProducerId, Record, Span, Stamp
+from tests.spark.cluster_on_disk import DiskCluster, batch_of
+
+BATCH = 100
+EVERY = 1
+KINDS = 40
+DAY_MS = 86_400_000
+
+
+def letter_of(number: int, published_ms: int, stack: str) -> Letter:
+    kind = number % KINDS
+    return Letter(
+        Stamp(number, "n2"), "rejected", f"shop.Error{kind}", f"account {number} of kind {kind} is closed",
+        stack, f"{kind:016x}", 5, published_ms, published_ms + 20, published_ms + 900, published_ms + 1_000,
+        f"consumer-{number % 8}", f"1.{number % 3}", f"host-{number % 4}", "n2",
+    )  # fmt: skip
+
+
+def write(
+    count: int, root: Path, *, first: int = 0, stack_bytes: int = 600, step_ms: int = 50
+) -> DiskCluster:
+    """Write ``count`` dead letters into journals below ``root``; return the cluster, still open."""
+    cluster = DiskCluster(root, segment_bytes=64 << 20)
+    bury(cluster, count, first=first, stack_bytes=stack_bytes, step_ms=step_ms)
+    return cluster
+
+
+def bury(
+    cluster: DiskCluster, count: int, *, first: int = 0, stack_bytes: int = 600, step_ms: int = 50
+) -> None:
+    """Publish enough messages that ``count`` of them die, and let them die at all nodes."""
+    stack = ("  at shop.billing.charge(billing.py:118)\n" * (stack_bytes // 40 + 1))[:stack_bytes]
+    now = 1_700_000_000_000
+    for number in range(first, first + count * EVERY, BATCH):
+        size = min(BATCH, first + count * EVERY - number)
+        key = cluster.keys[number // BATCH % 2]
+        producer = ProducerId("n1", 1, 0xABC, number // BATCH % 2)
+        start = number // BATCH // 2 * BATCH
+        span = Span(producer, start, start + size)
+        published = now + number * step_ms
+        batch = batch_of(key, (span,), published)
+        acked = Record(0, 0, Kind.ACKED)
+        records = [
+            RecordsMerged(
+                key, "billing",
+                (SpanRecord(Span(producer, at, at + 1),
+                            Record(0, 0, Kind.DEAD, letter_of(number + at - start, published, stack))),),
+            )
+            for at in range(start, start + size, EVERY)
+        ]  # fmt: skip
+        acks = tuple(
+            SpanRecord(Span(producer, at + 1, at + EVERY), acked)
+            for at in range(start, start + size, EVERY)
+            if EVERY > 1
+        )
+        for node in cluster.nodes:
+            node.number = max(node.number + 1, node.store.next_number)
+            node.store.append(
+                [
+                    BatchStored(node.number, batch, published),
+                    *([RecordsMerged(key, "billing", acks)] if acks else ()),
+                    *records,
+                ]
+            )
+            kept = node.records.setdefault((key, "billing"), {})
+            for record in records:
+                (entry,) = record.entries
+                kept[(producer, entry.span.start)] = entry.record
+        if number % (BATCH * 50) == 0:
+            cluster.commit()
+    cluster.commit()
+    for node in cluster.nodes:  # a later record says that all was durable
+        node.register(node.registers.pop())
+        node.store.commit()
+
+
+if __name__ == "__main__":
+    write(int(sys.argv[1]), Path(sys.argv[2])).close()
