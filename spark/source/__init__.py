@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     Filter,
 )
@@ -73,6 +74,11 @@ class QuorumqDataSource(DataSource):
         from .writer import Writer, write_options
 
         return Writer(write_options(self.options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from .writer import StreamWriter, write_options
+
+        return StreamWriter(write_options(self.options, schema, overwrite, stream=True))
 
 
 def check_schema(table: str, schema: StructType) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import trio
-from pyspark.sql import Row
+from pyspark import TaskContext
 from pyspark.sql import types as T
-from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
 from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
@@ -35,6 +36,10 @@ from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Re
 from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
 
 from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
+
+QUERY_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+"""Properties of a task by which Spark names the query, the same after a restart, and the micro-batch."""
 
 BATCH_BYTES: Final = 256 << 10
 RUN: Final = 1024
@@ -59,7 +64,7 @@ REDRIVE_COLUMNS: Final[Mapping[str, tuple[type[T.DataType], ...]]] = {
 
 
 class Options(NamedTuple):
-    """A checked request to write."""
+    """A checked request to write; ``batch`` is the number of a stream's micro-batch."""
 
     nodes: tuple[str, ...]
     topic: str
@@ -67,15 +72,24 @@ class Options(NamedTuple):
     job: str
     group: str
     timeout: float
+    batch: str = ""
 
 
-def write_options(given: Mapping[str, str], schema: T.StructType, overwrite: bool) -> Options:
+Rows = Iterator[Mapping[str, Any]]
+
+
+def write_options(
+    given: Mapping[str, str], schema: T.StructType, overwrite: bool, *, stream: bool = False
+) -> Options:
     """Check the options of a write, and the columns of its rows.
+
+    A write without a job gets one of its own; a stream is named by Spark, in `StreamWriter`.
 
     Raises:
         UsageError: an option that there is not, a value that cannot be, or a column that is missing or of another type.
     """
-    options = known_only(given, WRITE)
+    spark_own = {"checkpointlocation"} if stream else set()
+    options = known_only({name: said for name, said in given.items() if name.lower() not in spark_own}, WRITE)
     if overwrite:
         raise UsageError("messages are only ever added: write with mode('append')")
     redrive = one_of(options, "action", ("publish", "redrive")) == "redrive"
@@ -104,34 +118,62 @@ def write_options(given: Mapping[str, str], schema: T.StructType, overwrite: boo
         nodes,
         topic,
         redrive,
-        options.get("job", "") or uuid.uuid4().hex,
+        options.get("job", "") or ("" if stream else uuid.uuid4().hex),
         options.get("group", "spark"),
         number(options, "timeout", TIMEOUT_S, 0.1),
     )
 
 
-class Writer(DataSourceWriter):
+class Writer(DataSourceArrowWriter):
     """Publishes or redrives. What a failed job wrote stays: run it again under the same `job`, and it does the rest."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        first = next(iterator, None)
-        if first is not None:
-            trio.run(self._write, chain((first,), iterator), context.partitionId())
-        return WriterCommitMessage()
+        return write(self.options, iterator, context.partitionId())
 
-    async def _write(self, rows: Iterator[Row], task: int) -> None:
-        async with connect(self.options.nodes, timeout=self.options.timeout) as client:
-            if self.options.redrive:
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The same for each micro-batch of a stream: one that is repeated, as after a restart, adds nothing."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = (context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY))
+        if not query or not batch:
+            raise UsageError("Spark does not say which micro-batch of which query this is: give option job, and write "
+                             "with foreachBatch")  # fmt: skip
+        options = self.options._replace(job=self.options.job or query, batch=batch)
+        return write(options, iterator, context.partitionId())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: messages are stored as they are written."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: the batch, repeated, adds the rest."""
+
+
+def write(options: Options, batches: Iterator[pa.RecordBatch], task: int) -> WriterCommitMessage:
+    """Publish or redrive the rows of one task."""
+
+    async def run(rows: Rows) -> None:
+        async with connect(options.nodes, timeout=options.timeout) as client:
+            if options.redrive:
                 await redrive(client, rows)
             else:
-                await Publisher(client, self.options, task).publish(rows)
+                await Publisher(client, options, task).publish(rows)
+
+    rows = (row for batch in batches for row in batch.to_pylist())
+    first = next(rows, None)
+    if first is not None:
+        trio.run(run, chain((first,), rows))
+    return WriterCommitMessage()
 
 
 def binary(value: str | bytes | bytearray | None) -> bytes | None:
@@ -159,7 +201,7 @@ class Publisher:
         self.counts: dict[int, int] = {}  # rows without a name, by the partition that they go to
         self.count = 0
 
-    async def publish(self, rows: Iterator[Row]) -> None:
+    async def publish(self, rows: Rows) -> None:
         """Publish all rows.
 
         Raises:
@@ -192,20 +234,20 @@ class Publisher:
             if batch:
                 await self._send(PartitionId(topic.id, partition), sorted(batch), batch)
 
-    def name(self, row: Row, topic: Topic) -> Named:
+    def name(self, row: Mapping[str, Any], topic: Topic) -> Named:
         """Return a row's message and its name.
 
         Raises:
             UsageError, TooLarge: it is no message; says which row, and why.
         """
         try:
-            return self._name(row.asDict(), topic)
+            return self._name(row, topic)
         except TooLarge as error:
             raise TooLarge(f"{self._which(row)}: {error}") from None
         except (TypeError, UnicodeEncodeError) as error:
             raise UsageError(f"{self._which(row)} is no message: {error}") from None
 
-    def _which(self, row: Row) -> str:
+    def _which(self, row: Mapping[str, Any]) -> str:
         return (
             f"the row with id {row['id']!r:.100}"
             if "id" in row
@@ -224,7 +266,8 @@ class Publisher:
             partition = self.partitioner(key, born) if key is not None else (place // RUN + self.task) % born
             seq = self.counts.get(partition, 0)
             self.counts[partition] = seq + 1
-            return Named(partition, self._producer_id(topic, "row", self.task), seq, record)
+            row_name = f"{self.options.batch}/{self.task}" if self.options.batch else str(self.task)
+            return Named(partition, self._producer_id(topic, "row", row_name), seq, record)
         value = given["id"]
         if isinstance(value, int):
             if not 0 <= value <= SEQ_MAX:
@@ -243,8 +286,8 @@ class Publisher:
             partition, derived_producer_id(source, self.options.group, topic.id, 0), source.seq, record
         )
 
-    def _producer_id(self, topic: Topic, kind: str, name: str | int) -> ProducerId:
-        text = "\0".join(("quorumq spark", self.options.job, topic.id.hex(), kind, str(name)))
+    def _producer_id(self, topic: Topic, kind: str, name: str) -> ProducerId:
+        text = "\0".join(("quorumq spark", self.options.job, topic.id.hex(), kind, name))
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
         n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
         return ProducerId(DERIVED, n, nonce, k)
@@ -285,7 +328,7 @@ class Publisher:
             raise Conflict(self._conflict(str(error))) from None
 
 
-async def redrive(client: Client, rows: Iterator[Row]) -> None:
+async def redrive(client: Client, rows: Rows) -> None:
     """Redrive the dead letters that rows name. One that was redriven, acked or purged since is left as it is.
 
     Raises:

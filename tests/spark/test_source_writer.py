@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import trio
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.client import connect
@@ -85,6 +85,37 @@ def test_outputs_are_derived_from_the_ids_of_messages(spark: SparkSession, clust
     for _ in range(2):
         write(outputs.repartition(2), cluster, topic="outputs", group="mailer")
     assert len(payloads(spark, cluster, "outputs")) == expected
+
+
+@pytest.mark.soak
+def test_a_stream_that_repeats_its_last_batch_adds_nothing(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    nodes = ",".join(cluster.addresses)
+    options = {"kafka.bootstrap.servers": nodes, "checkpointLocation": str(tmp_path / "checkpoint")}
+
+    def run() -> None:
+        source = spark.readStream.schema("payload string").text(str(tmp_path / "in"))
+        query = source.writeStream.format("quorumq").options(topic="streamed", **options).start()
+        query.processAllAvailable()
+        query.stop()
+
+    async def make() -> None:
+        async with connect(list(cluster.addresses)) as client:
+            await client.create_topic("streamed")
+
+    trio.run(make)
+    (tmp_path / "in").mkdir()
+    for batch in ("first", "second"):
+        (tmp_path / "in" / batch).write_text(f"{batch} a\n{batch} b\n")
+        run()
+    last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    last.with_name(f".{last.name}.crc").unlink()
+    last.unlink()  # as if Spark had ended before it noted that the batch was done
+    run()
+    assert [row[0] for row in payloads(spark, cluster, "streamed")] == [
+        b"first a", b"first b", b"second a", b"second b",
+    ]  # fmt: skip
 
 
 def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> None:
@@ -218,7 +249,7 @@ def test_rows_that_cannot_be_written_are_refused(
 def test_a_row_that_is_no_message_is_named(row: dict[str, Any], kind: type[QuorumqError], says: str) -> None:
     topic = Topic(topic_id("rows", 3), "rows", 3, 1, (("n1", "n2", "n3"),), 5, STAMP_ZERO, born=1)
     publisher = Publisher(None, Options(("n1",), "rows", False, "job", "spark", 1.0), 0)  # type: ignore[arg-type]
-    publisher.name(Row(payload="a good one"), topic)
-    publisher.name(Row(payload="another", id=SEQ_MAX), topic)
+    publisher.name({"payload": "a good one"}, topic)
+    publisher.name({"payload": "another", "id": SEQ_MAX}, topic)
     with pytest.raises(kind, match=says):
-        publisher.name(Row(**row), topic)
+        publisher.name(row, topic)
