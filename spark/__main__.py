@@ -21,6 +21,10 @@ COMMANDS = {
         f"{__package__}.jobs.audit:command",
         "Check every guarantee against histories of what happened.",
     ),
+    "where": (
+        f"{__package__}.submit:where",
+        "Print the file to give to spark-submit.",
+    ),
 }
 """Per job: the place of the click command, and the line that `--help` shows."""
 

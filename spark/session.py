@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,11 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from pyarrow.parquet import ParquetFile
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from quorumq.core.values import errors
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 
 from .errors import MEMORY_VARIABLE
 from .java import java_home
@@ -104,7 +107,7 @@ def session(
 
     Args:
         name: name of the application.
-        master: Spark's master; else that of `spark-submit`, else this machine with all its cores.
+        master: Spark's master; else that of `spark-submit`, of spark-defaults.conf, or this machine with all its cores.
         memory: memory of the driver's Java, as `512m` or `4g`; else QUORUMQ_SPARK_MEMORY, else 1g. Without effect if
             Java runs already.
         conf: further settings of Spark, which win over ours.
@@ -122,17 +125,17 @@ def session(
     builder = SparkSession.builder.appName(name)
     settings = dict(OURS)
     if submitted:
-        said = SparkConf()
+        said = submitted_conf()
         settings = {key: value for key, value in settings.items() if not said.contains(key)}
-        if master is not None:
-            builder = builder.master(master)
     else:
-        builder = builder.master(master or "local[*]")
-        if (master or "local").startswith("local"):
+        master = master_for(master)
+        if is_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         memory = memory or os.environ.get(MEMORY_VARIABLE)
         if memory:
             settings["spark.driver.memory"] = memory
+    if master is not None:
+        builder = builder.master(master)
     settings |= conf or {}
     if not submitted:
         options = settings.get("spark.driver.extraJavaOptions", "")
@@ -146,13 +149,77 @@ def session(
     else:
         with java_home():
             made = builder.getOrCreate()
-    if not submitted and not made.sparkContext.master.startswith("local"):
+    if not is_local(made.sparkContext.master):
         made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
     register(made)
     return made
 
 
-def job_session(name: str, *, memory: str | None = None, size: int | None = None) -> SparkSession:
+def is_local(master: str) -> bool:
+    """Return True if a master's executors are in the driver's process."""
+    return master == "local" or master.startswith("local[")
+
+
+def master_of_defaults() -> str:
+    """Return the master of the machine's spark-defaults.conf; empty if it says none."""
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    with suppress(OSError):
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
+        said = re.findall(r"^\s*spark\.master(?:\s*=\s*|\s+)(\S+)", text, re.MULTILINE)
+        return str(said[-1]) if said else ""
+    return ""
+
+
+def submitted_conf() -> SparkConf:
+    """Return the options of spark-submit, whose Java is there already: without it they are not known."""
+    SparkContext._ensure_initialized()
+    return SparkConf()
+
+
+def master_for(master: str | None) -> str:
+    """Return the master that `session` would have, given the argument of that name."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active.sparkContext.master
+    said = submitted_conf().get("spark.master") if "PYSPARK_GATEWAY_PORT" in os.environ else None
+    return master or said or master_of_defaults() or "local[*]"
+
+
+def check_shared(out: Path, shared: bool, master: str) -> None:
+    """Refuse an OUT on this machine's disk if executors are elsewhere, unless it is said to be shared.
+
+    Raises:
+        UsageError: names OUT and the master.
+    """
+    if not is_local(master) and not shared:
+        raise UsageError(
+            f"--out {file_path(out)} is a directory of this machine, and the executors of {master} write to their own "
+            "disks: give a directory on a mount that all of them have under this path, and --shared to say so"
+        )
+
+
+def written(frame: DataFrame, path: Path, *by: str) -> None:
+    """Write a table, and check that this machine sees the rows that executors elsewhere wrote.
+
+    Raises:
+        StorageError: it sees fewer.
+    """
+    seen = Observation()
+    away = not is_local(frame.sparkSession.sparkContext.master)
+    writer = (frame.observe(seen, F.count(F.lit(1)).alias("rows")) if away else frame).write
+    (writer.partitionBy(*by) if by else writer).parquet(file_path(path))
+    if away:
+        rows = sum(ParquetFile(part).metadata.num_rows for part in path.rglob("*.parquet"))
+        if rows != seen.get["rows"]:
+            raise StorageError(
+                f"{path}: executors wrote {seen.get['rows']:,} rows, and {rows:,} are here: OUT is not on a mount that "
+                "all of them share"
+            )
+
+
+def job_session(
+    name: str, *, memory: str | None = None, size: int | None = None, master: str | None = None
+) -> SparkSession:
     """Return `session` for a command. Ctrl-C ends it in Python's own way, once Java has started or when it comes twice.
 
     PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read. That fails,
@@ -161,7 +228,7 @@ def job_session(name: str, *, memory: str | None = None, size: int | None = None
 
     Args:
         name: name of the application.
-        memory: the same as for `session`.
+        memory, master: the same as for `session`.
         size: bytes of input, if known before Java starts; else None.
     """
     small = size is not None and size < PIECE_BYTES and "PYSPARK_GATEWAY_PORT" not in os.environ
@@ -169,7 +236,7 @@ def job_session(name: str, *, memory: str | None = None, size: int | None = None
     if LOG_VARIABLE not in os.environ:
         logging.getLogger().addHandler(logging.NullHandler())
     if threading.current_thread() is not threading.main_thread():
-        return session(name, memory=memory, conf=conf)
+        return session(name, memory=memory, conf=conf, master=master)
     came = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -180,7 +247,7 @@ def job_session(name: str, *, memory: str | None = None, size: int | None = None
 
     signal.signal(signal.SIGINT, note)
     try:
-        made = session(name, memory=memory, conf=conf)
+        made = session(name, memory=memory, conf=conf, master=master)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if came:

@@ -23,7 +23,7 @@ from quorumq.audit.words import lines_of, rows_of
 from ..histories import Histories, Parts, arrow_schema, read
 from ..report.audit import page
 from ..report.page import counted
-from ..session import bytes_in, file_path, fit, interruptible, job_session
+from ..session import bytes_in, check_shared, fit, interruptible, job_session, master_for, written
 from .output import SUMMARY, Output
 
 OUTPUT: Final = Output("audit", 1)
@@ -64,7 +64,7 @@ def audited(histories: Histories, out: Path, *, drained: bool = False) -> Audit:
     steps, tables = out / "steps", out / "tables"
     parts = Parts(histories, steps)
     result = audit(parts.summary(), parts, drained=drained)
-    parts.findings(result.judged.findings).write.parquet(file_path(tables / "violations"))
+    written(parts.findings(result.judged.findings), tables / "violations")
     for name, rows in result.tables().items():
         (tables / name).mkdir()
         schema = arrow_schema(SCHEMAS[name])
@@ -101,6 +101,13 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
 @click.option(
     "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write."
 )
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark's master; else spark-submit's, spark-defaults.conf's, or this machine.",
+)
+@click.option("--shared", is_flag=True,
+              help="OUT and the input are on a mount that all executors have under the same paths.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in OUT, once all is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
 @click.option(
@@ -110,7 +117,14 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     "--drained", is_flag=True, help="Take runs that do not say so to be over: what is not settled is lost."
 )
 def command(
-    paths: tuple[str, ...], out: Path, overwrite: bool, as_json: bool, strict: bool, drained: bool
+    paths: tuple[str, ...],
+    out: Path,
+    master: str | None,
+    shared: bool,
+    overwrite: bool,
+    as_json: bool,
+    strict: bool,
+    drained: bool,
 ) -> None:
     """Check every guarantee of docs/protocol.md against what nodes and clients wrote (docs/history.md).
 
@@ -118,7 +132,8 @@ def command(
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
     OUTPUT.check(out, overwrite)
-    spark = job_session("quorumq audit", size=bytes_in(*paths))
+    check_shared(out, shared, master_for(master))
+    spark = job_session("quorumq audit", size=bytes_in(*paths), master=master)
     histories = read(spark, paths)
     fit(spark, histories.bytes)
     with OUTPUT.staged(out, overwrite) as new, interruptible():

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ..session import bytes_in, fit, job_session
+from ..session import bytes_in, check_shared, fit, job_session, master_for
 from ..transforms.plan import VERDICTS, Limits
 from .letters_analysis import PLAN, REPORT, Settings, run
 from .letters_input import OUTPUT, read, read_previous_head
@@ -67,6 +67,13 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
     help="End with 1 if something could not be read that may be missing for it: all but a torn last write, which a "
     "running node mostly has. All is reported anyway.",
 )
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark's master; else spark-submit's, spark-defaults.conf's, or this machine.",
+)
+@click.option("--shared", is_flag=True,
+              help="OUT and the input are on a mount that all executors have under the same paths.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
     data: tuple[Path, ...],
@@ -83,6 +90,8 @@ def command(
     rate_max: float,
     as_of: datetime | None,
     strict: bool,
+    master: str | None,
+    shared: bool,
     as_json: bool,
 ) -> None:
     """Analyse dead letters: tables in Parquet, summary.json, a redrive plan and one HTML file to look at.
@@ -97,9 +106,10 @@ def command(
             "say what to read: --data DIR for each node, or --nodes HOST:PORT,…, or --parquet DIR"
         )
     OUTPUT.check(out, overwrite)
+    check_shared(out, shared, master_for(master))
     before = read_previous_head(previous) if previous is not None else None
     size = None if nodes else bytes_in(*data, *([] if parquet is None else [parquet]))
-    spark = job_session("quorumq deadletters", size=size)
+    spark = job_session("quorumq deadletters", size=size, master=master)
     fit(spark, size or 0)
     inputs = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
     settings = Settings(

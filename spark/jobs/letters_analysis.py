@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ..report.deadletters import page
-from ..session import exactly, file_path, interruptible
+from ..session import exactly, file_path, interruptible, written
 from ..transforms import letters as t
 from ..transforms import plan, rates
 from .letters_input import OUTPUT, Input, check_previous, only, read_previous_head, with_topics
@@ -28,11 +28,6 @@ from .output import SUMMARY
 
 PLAN: Final = "plan.jsonl"
 REPORT: Final = "report.html"
-TABLES: Final = (
-    "letters", "samples", "places", "failures", "counts", "rates", "bursts", "ages", "deploys", "poison", "attempts",
-    "sizes", "to_death", "decisions", "problems",
-)  # fmt: skip
-"""Tables that are written under OUT/tables, in this order."""
 
 
 class Settings(NamedTuple):
@@ -86,15 +81,17 @@ def analyse(inputs: Input, tables: Path, settings: Settings) -> dict[str, DataFr
     session = inputs.deadletters.sparkSession
     now, limits = settings.now, settings.limits
     frames: dict[str, DataFrame] = {}
+    pieces = int(session.conf.get("spark.sql.shuffle.partitions") or 0)
+    large = pieces > session.sparkContext.defaultParallelism
 
     def store(name: str, frame: DataFrame, *, small: bool = True) -> DataFrame:
         path = file_path(tables / name)
         by = [column for column in ("date", "topic") if column in frame.columns]
-        # A small table is one file a day and topic, not one for each task.
-        writer = (frame.coalesce(1) if small else frame).write
-        (writer.partitionBy(*by) if by else writer).parquet(path)
-        written = with_topics(session.read.schema(frame.schema).parquet(exactly(path)))
-        frames[name] = written.select(*frame.columns)
+        # A small table is one file a day and topic, not one for each task. Of large input, all tasks compute it.
+        one = frame.repartition(1) if large else frame.coalesce(1)
+        written(one if small else frame, tables / name, *by)
+        stored = with_topics(session.read.schema(frame.schema).parquet(exactly(path)))
+        frames[name] = stored.select(*frame.columns)
         return frames[name]
 
     rows = t.letters(inputs.deadletters, now, payloads=settings.payloads)
@@ -107,12 +104,7 @@ def analyse(inputs: Input, tables: Path, settings: Settings) -> dict[str, DataFr
 
     samples = store("samples", t.samples(letters))
     places = store("places", t.places(letters, now))
-    before = None
-    if settings.previous is not None:
-        path = file_path(settings.previous / "tables" / "failures")
-        before = with_topics(session.read.schema(t.PREVIOUS).parquet(exactly(path)))
-        before = only(before, inputs.topics, inputs.groups)
-    store("failures", t.failures(letters, samples, places, now, before))
+    store("failures", t.failures(letters, samples, places, now, failures_before(inputs, settings.previous)))
     counts = store("counts", rates.counts(letters, seconds))
     over_time = store("rates", rates.rates(counts, begin, end, seconds))
     store("bursts", rates.bursts(over_time, counts, seconds))
@@ -131,6 +123,15 @@ def analyse(inputs: Input, tables: Path, settings: Settings) -> dict[str, DataFr
     if inputs.problems is not None:
         store("problems", inputs.problems)
     return frames
+
+
+def failures_before(inputs: Input, previous: Path | None) -> DataFrame | None:
+    """Return the table `failures` of an earlier run; None without one."""
+    if previous is None:
+        return None
+    path = exactly(file_path(previous / "tables" / "failures"))
+    before = with_topics(inputs.deadletters.sparkSession.read.schema(t.PREVIOUS).parquet(path))
+    return only(before, inputs.topics, inputs.groups)
 
 
 def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:

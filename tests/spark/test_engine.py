@@ -17,11 +17,11 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from quorumq.core.values.errors import NotFound, StorageError
+from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
 from spark.jobs.output import Output
-from spark.session import JAVA_OPTION, PIECE_BYTES
+from spark.session import JAVA_OPTION, PIECE_BYTES, check_shared, master_of_defaults
 from tests.patience import PATIENCE_S
 from tests.spark.rows import frame, letter
 
@@ -191,3 +191,38 @@ def test_a_job_that_is_interrupted_says_nothing_and_leaves_nothing(
     said, _ = process.communicate(timeout=PATIENCE_S)  # until Java has ended as well, which has this pipe
     assert (process.returncode, said) == (130, b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("text", "master"),
+    [
+        ("spark.master spark://a:7077\n", "spark://a:7077"),
+        ("# spark.master yarn\n spark.master=yarn\n", "yarn"),
+        ("spark.masters x\n", ""),
+        (None, ""),
+    ],
+)
+def test_the_master_of_the_defaults_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, master: str
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    if text is not None:
+        (tmp_path / "spark-defaults.conf").write_text(text)
+    assert master_of_defaults() == master
+
+
+def test_an_out_on_this_machine_is_refused_where_executors_are_elsewhere() -> None:
+    check_shared(Path("/out"), False, "local[2]")
+    with pytest.raises(UsageError, match=r"--out file:/out .*the executors of spark://a:7077"):
+        check_shared(Path("/out"), False, "spark://a:7077")
+    check_shared(Path("/out"), True, "spark://a:7077")
+
+
+@pytest.mark.parametrize("job", [["audit", "--history", "h"], ["deadletters", "--nodes", "a:1"]])
+def test_a_job_for_a_cluster_is_refused_before_spark_starts(tmp_path: Path, job: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark", *job, "--out", tmp_path / "out", "--master", "spark://127.0.0.1:1"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 64
+    assert "the executors of spark://127.0.0.1:1 write to their own disks" in done.stderr
