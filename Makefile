@@ -28,7 +28,7 @@ demo: $(VENV)/.run-stamp
 report: $(VENV)/.spark-stamp
 	rm -rf $(REPORT)
 	$(BIN)/quorumq demo --keep $(REPORT)/demo
-	$(BIN)/python -m spark deadletters --out $(REPORT)/deadletters \
+	$(BIN)/python -m spark deadletters --quiet 5 --out $(REPORT)/deadletters \
 	  --data $(REPORT)/demo/n1/data --data $(REPORT)/demo/n2/data --data $(REPORT)/demo/n3/data
 	$(BIN)/python -m spark audit --drained --history $(REPORT)/demo/histories --out $(REPORT)/audit
 	@echo "Look at $(abspath $(REPORT))/deadletters/report.html and $(abspath $(REPORT))/audit/audit.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -91,15 +92,6 @@ def summarised(
     by_verdict = frames["decisions"].groupBy("verdict")
     counted = by_verdict.agg(F.count("*").alias("failures"), F.sum("messages").alias("messages")).collect()
     verdicts = {row["verdict"]: {"failures": row["failures"], "messages": row["messages"]} for row in counted}
-    problems: dict[str, Any] = {"count": 0, "harmless": 0, "rows": []}
-    if "problems" in frames:
-        rows = frames["problems"]
-        tops = _top(rows, "path", F.col("segment").asc_nulls_first(), most=100)
-        problems = {
-            "count": rows.count(),
-            "harmless": rows.where(F.col("kind").isin(*HARMLESS)).count(),
-            "rows": [{name: value(it) for name, it in row.items()} for row in tops],
-        }
     return {
         **OUTPUT.mark,
         "as_of": iso(now),
@@ -125,15 +117,33 @@ def summarised(
         "plan": {name: verdicts.get(name, {"failures": 0, "messages": 0}) for name in VERDICTS},
         "groups": [{name: row[name] for name in ("topic", "group", "deaths", "dead")} for row in facts["ages"]],
         "top": [{name: value(row[name]) for name in TOP_COLUMNS} for row in facts["failures"][:SUMMARY_TOP]],
-        "problems": problems,
+        "problems": unreadable(frames.get("problems")),
     }  # fmt: skip
 
 
+def unreadable(rows: DataFrame | None) -> dict[str, Any]:
+    """Return the counts and the first rows of the table `problems`."""
+    if rows is None:
+        return {"count": 0, "harmless": 0, "rows": []}
+    counts = rows.agg(
+        F.count("*").alias("all"), F.count_if(F.col("kind").isin(*HARMLESS)).alias("harmless")
+    ).first()
+    tops = _top(rows, "path", F.col("segment").asc_nulls_first(), most=100)
+    assert counts is not None
+    return {
+        "count": counts["all"],
+        "harmless": counts["harmless"],
+        "rows": [{name: value(it) for name, it in row.items()} for row in tops],
+    }
+
+
 def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return deaths over time: of the largest kinds of failures and the rest, of each group, and of each version."""
-    names = list(dict.fromkeys(row["failure"] for row in failures if row["deaths"]))[:SERIES]
+    """Return deaths over time: of the largest kinds of failures and the rest, of each group, and of each version.
+
+    `sparks` are those of each kind that is shown, `by_failure` the sums over the groups.
+    """
     counts = frames["counts"]
-    kind = F.when(F.col("failure").isin(names), F.col("failure")).otherwise(F.lit("")) if names else F.lit("")
+    sparks, by_failure = over_kinds(counts, failures)
 
     def over_time(name: str, column: Any) -> list[dict[str, Any]]:
         grouped = counts.groupBy(column.alias(name), "from_at").agg(*summed("deaths"))
@@ -150,10 +160,40 @@ def series(frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]) -> d
     groups = groups.orderBy(F.col("all").desc(), "topic", "group").limit(SERIES + 1)
     rates = frames["rates"].join(F.broadcast(groups.select("topic", "group")), ["topic", "group"])
     return {
-        "by_failure": over_time("failure", kind),
+        "by_failure": by_failure,
+        "sparks": sparks,
         "by_version": over_time("version", version if versions else F.lit("")),
         "rates": [plain(row) for row in rates.orderBy("topic", "group", "from_at").collect()],
     }
+
+
+def over_kinds(
+    counts: DataFrame, failures: list[dict[str, Any]]
+) -> tuple[dict[tuple[str, str, str], list[tuple[datetime, int]]], list[dict[str, Any]]]:
+    """Return deaths over time by kind, of those with a sample; and by failure, of the largest, the rest as ``""``."""
+    names = list(dict.fromkeys(row["failure"] for row in failures if row["deaths"]))[:SERIES]
+    kinds = [
+        (row["topic"], row["group"], row["failure"]) for row in failures[:SAMPLES_SHOWN] if row["deaths"]
+    ]
+    shown = counts.sparkSession.createDataFrame(kinds, "topic string, `group` string, failure string")
+    each = counts.join(
+        F.broadcast(shown.withColumn("shown", F.lit(True))), ["topic", "group", "failure"], "left"
+    )
+    columns = [
+        F.when(F.col("shown"), F.col(name)).otherwise("").alias(name)
+        for name in ("topic", "group", "failure")
+    ]
+    rows = each.groupBy(*columns, "from_at").agg(*summed("deaths")).collect()
+    sparks: dict[tuple[str, str, str], list[tuple[datetime, int]]] = {}
+    totals: Counter[tuple[datetime, str]] = Counter()
+    for row in rows:
+        at = utc(row["from_at"])
+        sparks.setdefault((row["topic"], row["group"], row["failure"]), []).append((at, row["deaths"]))
+        totals[at, row["failure"] if row["failure"] in names else ""] += row["deaths"]
+    by_failure = [
+        {"failure": name, "from_at": at, "deaths": died} for (at, name), died in sorted(totals.items())
+    ]
+    return sparks, by_failure
 
 
 def shown_samples(

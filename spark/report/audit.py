@@ -30,6 +30,7 @@ from .page import (
     shared,
     soft,
     table,
+    tables_beside,
     tag,
     took,
 )
@@ -62,6 +63,12 @@ NOTHING_TO_ASK: Final = {
 }
 """Lines that histories lack if a guarantee is not checked, in words."""
 
+TABLES: Final = (
+    "verdicts", "violations", "remainder", "unread", "latency", "redeliveries", "faults", "divergence", "runs",
+    "clocks",
+)  # fmt: skip
+"""Tables that are written under OUT/tables."""
+
 CAUSES: Final = {
     "ack": "it was acked before: see G3",
     "expiry": "its hold ran out",
@@ -84,6 +91,7 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
     parts = [head(summary), top, numbers(summary), promises(summary, guarantees)]
     builders = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
     parts += [part(summary) for part in builders]
+    parts.append(tables_beside(TABLES))
     where = "what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it"
     parts.append(tag("footer", f"{COMMAND} audit · {where}"))
     return document(f"{title} · Delivery audit", join(parts))
@@ -196,13 +204,15 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         Column("Verdict", of=lambda row: badge(row["verdict"])),
         Column("Guarantee", "w", of=about),
         Column("Checked", "n", "how much was looked at", looked),
-        Column("Broken", "n", "how often", marked("broken", "bad")),
-        Column("Not decidable", "n", "how often", marked("undecidable", "warn")),
+        Column(
+            "Broken", "n", "how often, and the share of what was checked", marked("broken", "bad", "checked")
+        ),
+        Column("Not decidable", "n", "the same", marked("undecidable", "warn", "checked")),
     ]
     if summary["runs"] > 1:
         of = f"of {counted(summary['runs'], 'run')}"
         columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
-        columns.append(Column("Runs broken", "n", of, marked("runs_broken", "bad")))
+        columns.append(Column("Runs broken", "n", of, marked("runs_broken", "bad", "runs_checked")))
     return section("guarantees", "Guarantees", table(columns, summary["verdicts"], empty="None.", whole=True))
 
 
@@ -434,12 +444,15 @@ def consequence(row: Row) -> str:
     return "changes no verdict"
 
 
-def marked(name: str, level: str) -> Callable[[Row], Any]:
-    """Return a count for a column, coloured unless it is 0."""
+def marked(name: str, level: str, of: str = "") -> Callable[[Row], Any]:
+    """Return a count for a column, coloured unless it is 0, with its share of another count if that is named."""
 
     def shown(row: Row) -> tuple[Html, int]:
-        count = row[name]
-        return (tag("b", number(count), class_=level) if count else soft("0")), count
+        count, every = row[name], row[of] if of else 0
+        if not count:
+            return soft("0"), count
+        unit = tag("small", percent(count / every), class_="unit") if every >= count else EMPTY
+        return join((tag("b", number(count), class_=level), unit), ""), count
 
     return shown
 

@@ -33,6 +33,7 @@ from .page import (
     size,
     soft,
     table,
+    tables_beside,
     tag,
     time,
     took,
@@ -42,15 +43,23 @@ from .page import page as document
 Row = dict[str, Any]
 
 SHOWN_MULTIPLES: Final = 6
+TABLES: Final = (
+    "letters", "samples", "places", "failures", "counts", "rates", "bursts", "ages", "deploys", "poison", "attempts",
+    "sizes", "to_death", "decisions", "problems",
+)  # fmt: skip
+"""Tables that are written under OUT/tables, in this order."""
+
 REASONS: Final = ("rejected", "max-deliveries", "expired", "unknown")
 
 
 def page(summary: Row, facts: Row) -> str:
     """Return the whole report from summary.json and the result of `spark.jobs.letters_summary.facts_of`."""
+    facts = titled(facts)
     parts = [head(summary), problems(summary)]
     if summary["deaths"] or facts["failures"]:
         builders = (numbers, what_to_do, failures, over_time, how_long, where, again, samples)
         parts += [part(summary, facts) for part in builders]
+        parts.append(tables_beside(TABLES))
     else:
         parts.append(note("good", "There are no dead letters."))
     foot = f"{COMMAND} deadletters · what each number means: docs/spark.md, “Dead letters” · times in UTC"
@@ -124,6 +133,7 @@ def what_to_do(summary: Row, facts: Row) -> Html:
         Column("Verdict", of=badge("verdict")), Column("Messages", "n"), Column("Failure", of=failure),
         Column("Topic"), Column("Group"), Column("Why", "w", of="reason"),
         Column("Rate", "n", "messages a second", per("rate", "s")),
+        Column("Command", "w", "of this kind alone", lambda row: redrive(row, said_nodes(summary))),
     ]  # fmt: skip
     rows = facts["decisions"]
     total = ", ".join(f"{name} {number(plan[name]['messages'])}" for name in ("redrive", "hold", "discard"))
@@ -132,7 +142,8 @@ def what_to_do(summary: Row, facts: Row) -> Html:
     return section(
         "plan", "What to do",
         f"By the rules of docs/spark.md, of {number(summary['dead'])} messages: {total}. The plan is in "
-        "plan.jsonl beside this file, to be read, changed and carried out; the dry run first:",
+        "plan.jsonl beside this file, to be read, changed and carried out" + (
+            "; the dry run first:" if plan["redrive"]["messages"] else ". It redrives nothing as it is."),
         tag("pre", command) if plan["redrive"]["messages"] else EMPTY,
         table(columns, rows, empty="Nothing is a dead letter at the moment, so there is nothing to do.", more=more),
     )  # fmt: skip
@@ -142,9 +153,13 @@ def failures(summary: Row, facts: Row) -> Html:
     """Return the kinds of failures."""
     columns = [
         DEAD, Column("Deaths", "n", "with those settled since"), SHARE,
-        Column("Failure", "", "its fingerprint, or the reason", failure), Column("Error", "w", of=error),
-        Column("Topic"), Column("Group"), Column("Per hour", "n", "from its first to its last death", "per_hour"),
-        FIRST_DIED, LAST_DIED, Column("Versions", of=lambda row: ", ".join(row["versions"])),
+        Column("When", "", "deaths over time", lambda row: spark_line(row, facts)),
+        Column("Failure", "w", "class and text; its fingerprint, or the reason, when pointed at", failure),
+        Column("Topic", "i"), Column("Group", "i"),
+        Column("Per hour", "n", "from its first to its last death", "per_hour"),
+        Column("Last died", "t", "UTC; below, the first", both_ends),
+        Column("First in", "", "the consumer version of its first death", "first_version"),
+        Column("Versions", "i", of=lambda row: ", ".join(row["versions"])),
     ]  # fmt: skip
     if summary["status"] is not None:
         columns.insert(0, Column("Since", "", "compared with the previous run", badge("status")))
@@ -371,11 +386,65 @@ def per(name: str, unit: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda row: "" if row[name] is None else (f"{number(row[name])}/{unit}", row[name])
 
 
+def titled(facts: Row) -> Row:
+    """Return the facts, with the text of its kind in each row that names a failure."""
+    texts = {row["failure"]: error(row) for row in reversed(facts["failures"])}
+
+    def with_title(row: Row) -> Row:
+        return {**row, "title": texts.get(row["failure"], row["failure"])}
+
+    named = ("failures", "decisions", "bursts", "places")
+    return {**facts, **{name: [with_title(row) for row in facts[name]] for name in named}}
+
+
 def failure(row: Mapping[str, Any]) -> Html:
-    """Return a kind of failure, linked to its sample."""
+    """Return a kind of failure by its text, linked to its sample."""
     if row["failure"] is None:
         return EMPTY
-    return tag("a", tag("code", row["failure"]), href="#" + anchor(row))
+    return tag("a", row["title"], href="#" + anchor(row), title=row["failure"])
+
+
+def redrive(row: Mapping[str, Any], nodes: str) -> Html:
+    """Return the command that redrives one kind; nothing for one that is not to be, or that no command names."""
+    if row["verdict"] != "redrive" or row["failure"] in REASONS:
+        return EMPTY
+    words = (
+        "quorumq deadletters redrive",
+        row["topic"],
+        "--group",
+        row["group"],
+        "--fingerprint",
+        row["failure"],
+    )
+    return tag("code", " ".join((words[0], *map(shlex.quote, words[1:]))) + nodes)
+
+
+def spark_line(row: Mapping[str, Any], facts: Row) -> Html:
+    """Return the deaths of a kind over the period, as bars."""
+    period = facts["period"]
+    begin, step = period["begin"].timestamp() // period["seconds"], period["seconds"]
+    count = int(period["end"].timestamp() // step - begin) + 1
+    deaths = [0] * count
+    for at, number_of in facts["sparks"].get((row["topic"], row["group"], row["failure"]), ()):
+        deaths[min(count - 1, max(0, int(at.timestamp() // step - begin)))] += number_of
+    if not any(deaths):
+        return EMPTY
+    width, most = 96 / count, max(deaths)
+    bars = "".join(
+        f"M{at * width:.1f} 20v-{max(1.5, 18 * died / most):.1f}h{max(0.8, width * 0.8):.1f}V20z"
+        for at, died in enumerate(deaths)
+        if died
+    )
+    label = f"at most {number(most)} {plots.width_of(step).removeprefix('deaths ')}"
+    path = tag("path", "", d=bars)
+    return tag("svg", path, class_="spark", viewBox="0 0 96 20", role="img", aria_label=label)
+
+
+def both_ends(row: Mapping[str, Any]) -> tuple[Html, float | str]:
+    """Return the times of the last and the first death of a kind, to sort by the last."""
+    first, last = row["first_died_at"], row["last_died_at"]
+    shown = join((time(last), tag("small", time(first), class_="unit")), "")
+    return shown, "" if last is None else last.timestamp()
 
 
 def anchor(row: Mapping[str, Any]) -> str:
@@ -387,17 +456,21 @@ def anchor(row: Mapping[str, Any]) -> str:
 
 def error(row: Mapping[str, Any]) -> Html:
     """Return class and first line of an error."""
-    first = next(iter(row["message"].strip().splitlines()), "")
-    text = ": ".join(filter(None, (row["error_class"], first))) or row["reason"]
+    text = error_text(row)
     return esc(text if len(text) <= 160 else text[:159] + "…")
 
 
+def error_text(row: Mapping[str, Any]) -> str:
+    """Return the same, uncut."""
+    first = next(iter(row["message"].strip().splitlines()), "")
+    return ": ".join(filter(None, (row["error_class"].rpartition(".")[2], first))) or row["reason"]
+
+
 def label_of(name: str, facts: Row) -> str:
-    """Return a kind of failure in a legend: its fingerprint and its class."""
-    classes = [
-        row["error_class"] for row in facts["failures"] if row["failure"] == name and row["error_class"]
-    ]
-    return f"{name} {classes[0].rpartition('.')[2]}" if classes else name
+    """Return a kind of failure in a legend: its text."""
+    return next(
+        (plots.short(error_text(row), 60) for row in facts["failures"] if row["failure"] == name), name
+    )
 
 
 def pivot(

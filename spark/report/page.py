@@ -237,6 +237,15 @@ def took(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda row: "" if row[name] is None else (duration(row[name]), row[name])
 
 
+def tables_beside(names: Iterable[str]) -> Html:
+    """Return the tables beside the page, each with the line that reads it."""
+    lines = "\n".join(f'{name} = spark.read.parquet("tables/{name}")' for name in names)
+    text = (
+        "All rows are in tables beside this file, in Parquet (docs/spark.md). From this directory, in Spark:"
+    )
+    return section("tables", "Tables", text, tag("pre", lines))
+
+
 def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY, wide: bool = False) -> Html:
     """Return a plot with its caption."""
     head = tag("figcaption", join((caption, tag("small", hint)), ""))

@@ -64,7 +64,7 @@ FAILURES: Final = """
     date DATE, topic STRING, `group` STRING, failure STRING, status STRING, deaths BIGINT, dead BIGINT, redriven BIGINT,
     acked BIGINT, purged BIGINT, reopened BIGINT, closed BIGINT, fresh BIGINT, share DOUBLE, first_died_at TIMESTAMP,
     last_died_at TIMESTAMP, per_hour DOUBLE, reason STRING, error_class STRING, message STRING, versions ARRAY<STRING>,
-    topics ARRAY<STRING>, groups ARRAY<STRING>, sample_ids ARRAY<STRING>"""
+    first_version STRING, topics ARRAY<STRING>, groups ARRAY<STRING>, sample_ids ARRAY<STRING>"""
 PREVIOUS: Final = (
     "topic STRING, `group` STRING, failure STRING, status STRING, dead BIGINT, last_died_at TIMESTAMP"
 )
@@ -129,7 +129,10 @@ def failures(
     versions = (
         places.where((F.col("kind") == "version-of-failure") & (F.col("name") != ""))
         .groupBy(*KIND)
-        .agg(F.sort_array(F.collect_list("name")).alias("versions"))
+        .agg(
+            F.sort_array(F.collect_list("name")).alias("versions"),
+            F.min_by("name", F.struct("first_died_at", "name")).alias("first_version"),
+        )
     )
     everywhere = (
         totals.groupBy("failure").agg(
@@ -150,6 +153,7 @@ def failures(
         **{name: f"coalesce(own[0].{name}, '')" for name in ("reason", "error_class", "message")},
         "sample_ids": F.coalesce(F.col("own")["id"], texts),
         "versions": F.coalesce("versions", texts),
+        "first_version": "coalesce(first_version, '')",
         "topics": "coalesce(topics, array(topic))",
         "groups": "coalesce(groups, array(`group`))",
     }

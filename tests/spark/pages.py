@@ -66,7 +66,7 @@ def browsed(page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
         "document.body.dataset.found = JSON.stringify({title: document.title,"
         "wide: document.documentElement.scrollWidth, sorted: box.querySelector('th[aria-sort]').textContent,"
         "shown: box.querySelector('[data-shown]').textContent,"
-        "plots: document.querySelectorAll('svg').length, images: document.images.length, clipped}); });</script>"
+        "plots: document.querySelectorAll('figure svg').length, images: document.images.length, clipped}); });</script>"
     )
     file = folder / "report.html"
     file.write_text(page.replace("</body>", probe + "</body>"))

@@ -222,7 +222,7 @@ def test_it_leaves_the_summary_as_it_was() -> None:
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_and_runs_its_script_only(tmp_path: Path, width: int) -> None:
-    seen = browsed(page(summary("broken", word=HOSTILE, unread=4), GUARANTEES), 1, width, tmp_path)
+    seen = browsed(page(summary("broken", word=HOSTILE, unread=4), GUARANTEES), 2, width, tmp_path)
     assert seen == {
         "title": "Broken · Delivery audit", "sorted": "What is the matter", "shown": "0 of 20", "images": 0, "plots": 1,
         "clipped": 0, "wide": seen["wide"],

@@ -23,6 +23,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
     row = {
         **kind, "status": "new", "dead": 12, "deaths": 1234, "share": 0.5, "error_class": word, "message": word,
         "reason": "rejected", "per_hour": 3.25, "first_died_at": times[0], "last_died_at": NOON, "versions": [word],
+        "first_version": word,
         "topics": [word], "groups": [word], "sample_ids": [word],
     }  # fmt: skip
     of = {**kind, "failure_deaths": 3}
@@ -47,6 +48,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
         "period": {"begin": times[0], "end": NOON, "seconds": 900},
         "payloads": payloads,
         "by_failure": [{"failure": name, "from_at": at, "deaths": 3} for at in times[::2] for name in (word, "")],
+        "sparks": {(word, word, word): [(at, 3) for at in times[::2]]},
         "by_version": [{"version": word, "from_at": at, "deaths": 3} for at in times[::2]],
         "rates": [{**kind, "from_at": at, "deaths": 5, "usual": 4.0, "burst": at == times[3]} for at in times],
         "samples": {(word, word, word): {
@@ -96,6 +98,26 @@ def test_ids_are_unique_and_links_lead_somewhere() -> None:
     assert len(set(ids)) == len(ids)
     targets = {value[1:] for name, value in elements.attributes if name == "href" and value}
     assert targets <= set(ids)
+
+
+def test_a_kind_has_its_text_its_times_and_its_own_command() -> None:
+    summary, details = facts("word")
+    details["failures"][0].update(
+        failure="9f0c", error_class="shop.CardDeclined", message="declined\nby the bank"
+    )
+    details["decisions"][0].update(failure="9f0c", topic="the orders")
+    details["sparks"] = {("word", "word", "9f0c"): [(NOON, 3), (NOON - timedelta(hours=3), 1)]}
+    text = page(summary, details)
+    assert 'title="9f0c">CardDeclined: declined</a>' in text
+    assert "quorumq deadletters redrive &#x27;the orders&#x27; --group word --fingerprint 9f0c" in text
+    (bars,) = re.findall(r'class="spark".*?<path d="(.*?)"', text)
+    assert bars.count("M") == 2
+    assert "failures = spark.read.parquet(&quot;tables/failures&quot;)" in text
+    details["decisions"][0].update(verdict="hold")
+    summary["plan"]["redrive"] = {"failures": 0, "messages": 0}
+    text = page(summary, details)
+    assert "It redrives nothing as it is." in text
+    assert "the orders&#x27; --group word" not in text
 
 
 def test_payloads_stay_out_unless_asked_for() -> None:
