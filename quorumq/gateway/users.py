@@ -11,17 +11,21 @@ from typing import Final
 import trio
 
 from quorumq.client import Client
+from quorumq.client.base.message import again
 from quorumq.core.values.errors import Busy, QuorumqError
 from quorumq.gateway.identity import User
 
 CLIENTS_MAX: Final = 100
-"""Users with connections at once. Each may have 9 to each node, of `connections_per_address`."""
+"""Clients of the cluster at once. Each may have 9 connections to each node, of `connections_per_address`."""
+
+LANES: Final = 10
+"""Clients of one user at most: requests that wait for messages take up a client's connections."""
 
 IDLE_S: Final = 60.0
 """Seconds after its last request for which a user's connections are kept."""
 
-REQUESTS_MAX: Final = 256
-"""Requests of one user under way at once, those that wait for messages included."""
+REQUESTS_MAX: Final = 100
+"""Requests of one client under way at once, those that wait for messages included."""
 
 Connecting = Callable[[User], AbstractAsyncContextManager[Client]]
 
@@ -30,9 +34,11 @@ log = logging.getLogger("quorumq.gateway")
 
 @dataclass(eq=False)
 class Slot:
-    """The client of one user."""
+    """One client of a user."""
 
     client: Client | None = None
+    failure: QuorumqError | None = None  # of the last attempt to connect
+    failures: int = 0  # attempts that failed
     requests: int = 0
     used: float = 0.0  # time of the last request, by trio's clock
     opening: trio.Lock = field(default_factory=trio.Lock)
@@ -50,7 +56,7 @@ class UserClients:
     def __init__(self, nursery: trio.Nursery, connecting: Connecting) -> None:
         self._nursery = nursery
         self._connecting = connecting
-        self._slots: dict[User, Slot] = {}
+        self._slots: dict[tuple[User, int], Slot] = {}  # by user, and lane of it
 
     @asynccontextmanager
     async def of(self, user: User) -> AsyncIterator[Client]:
@@ -61,36 +67,57 @@ class UserClients:
             TooFewReplicas: no node answers.
             Unauthorized: the nodes refuse the gateway or the user.
         """
-        slot = self._slots.get(user) or self._new_slot(user)
-        if slot.requests >= REQUESTS_MAX:
-            raise Busy(
-                f"{REQUESTS_MAX} requests of client {user.name!r} are under way at this gateway: wait for some of them",
-                delay=1.0,
-            )
+        slot = self._slot(user)
         slot.requests += 1
         try:
-            async with slot.opening:
-                if slot.client is None:
-                    await self._nursery.start(self._keep, user, slot)
-            assert slot.client is not None
-            yield slot.client
+            yield slot.client or await self._open(user, slot)
         finally:
             slot.requests -= 1
             slot.used = trio.current_time()
 
-    def _new_slot(self, user: User) -> Slot:
+    def _slot(self, user: User) -> Slot:
+        """Return the first client of a user that has room for a request; a new one if none has."""
+        for lane in range(LANES):
+            slot = self._slots.get((user, lane))
+            if slot is None:
+                return self._new_slot(user, lane)
+            if slot.requests < REQUESTS_MAX:
+                return slot
+        raise Busy(
+            f"{LANES * REQUESTS_MAX} requests of client {user.name!r} are under way at this gateway: wait for some of "
+            "them",
+            delay=1.0,
+        )
+
+    async def _open(self, user: User, slot: Slot) -> Client:
+        """Connect. Requests that come meanwhile wait for the same attempt, and fail with it."""
+        before = slot.failures
+        async with slot.opening:
+            if slot.client is None:
+                if slot.failure is not None and slot.failures > before:
+                    raise again(slot.failure)
+                try:
+                    await self._nursery.start(self._keep, user, slot)
+                except QuorumqError as error:
+                    slot.failure = error
+                    slot.failures += 1
+                    raise
+            assert slot.client is not None
+            return slot.client
+
+    def _new_slot(self, user: User, lane: int) -> Slot:
         if len(self._slots) >= CLIENTS_MAX:
-            idle = [(slot.used, user) for user, slot in self._slots.items() if not slot.requests]
+            idle = [(slot.used, key) for key, slot in self._slots.items() if not slot.requests]
             if not idle:
                 raise Busy(
                     f"{CLIENTS_MAX} clients have requests under way at this gateway: try again", delay=1.0
                 )
             self._close(min(idle)[1])
-        slot = self._slots[user] = Slot()
+        slot = self._slots[(user, lane)] = Slot()
         return slot
 
-    def _close(self, user: User) -> None:
-        self._slots.pop(user).closing.set()
+    def _close(self, key: tuple[User, int]) -> None:
+        self._slots.pop(key).closing.set()
 
     async def _keep(
         self, user: User, slot: Slot, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -113,7 +140,5 @@ class UserClients:
         while True:
             await trio.sleep(IDLE_S / 4)
             before = trio.current_time() - IDLE_S
-            for user in [
-                user for user, slot in self._slots.items() if not slot.requests and slot.used < before
-            ]:
-                self._close(user)
+            for key in [key for key, slot in self._slots.items() if not slot.requests and slot.used < before]:
+                self._close(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from quorumq.client import connect
-from quorumq.core.values.errors import Busy, TooLarge, Unauthorized, UsageError
+from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
 from quorumq.gateway import requests, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.gateway.gateway import running
@@ -172,6 +172,7 @@ async def test_clients_of_users_are_shared_bounded_and_closed_when_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(users, "CLIENTS_MAX", 2)
+    monkeypatch.setattr(users, "LANES", 1)
     monkeypatch.setattr(users, "REQUESTS_MAX", 3)
     opened: list[str] = []
     nodes = cluster(1)
@@ -203,6 +204,50 @@ async def test_clients_of_users_are_shared_bounded_and_closed_when_idle(
         async with clients.of(User("b")):
             pass
         assert opened == ["a", "b", "c", "b"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_user_with_many_requests_under_way_has_several_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(users, "LANES", 2)
+    monkeypatch.setattr(users, "REQUESTS_MAX", 2)
+    nodes = cluster(1)
+    async with nodes, trio.open_nursery() as nursery:
+        clients = UserClients(nursery, lambda user: nodes.connect())
+        async with AsyncExitStack() as stack:
+            four = [await stack.enter_async_context(clients.of(User("a"))) for _ in range(4)]
+            assert [one is four[0] for one in four] == [True, True, False, False]
+            assert four[2] is four[3]
+            with pytest.raises(Busy, match="4 requests of client 'a'"):
+                await stack.enter_async_context(clients.of(User("a")))
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_that_wait_for_the_same_connection_fail_with_it_and_not_one_after_another() -> None:
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        await trio.sleep(5)
+        raise TooFewReplicas("no node answers")
+        yield
+
+    failures: list[Exception] = []
+
+    async def ask(clients: UserClients) -> None:
+        try:
+            async with clients.of(User("a")):
+                pass
+        except TooFewReplicas as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        clients = UserClients(nursery, connecting)
+        began = trio.current_time()
+        async with trio.open_nursery() as asking:
+            for _ in range(20):
+                asking.start_soon(ask, clients)
+        assert trio.current_time() - began == 5
+        assert len(set(map(id, failures))) == 20, "each has an exception of its own"
         nursery.cancel_scope.cancel()
 
 
