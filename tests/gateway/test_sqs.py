@@ -294,6 +294,15 @@ async def test_a_deleted_queue_is_gone_and_a_new_one_of_its_name_is_another() ->
         assert await it.sdk.ok("ListQueues") == {}
 
 
+async def test_a_handle_that_is_none_of_a_queue_that_is_not_there_names_the_queue() -> None:
+    async with world() as it:
+        await it.sdk.ok("CreateQueue", QueueName="jobs")
+        for action, params in (("DeleteMessage", {}), ("ChangeMessageVisibility", {"VisibilityTimeout": 1})):
+            for url, code in ((JOBS, "ReceiptHandleIsInvalid"), (f"{URL}/none", "QueueDoesNotExist")):
+                answer = await it.sdk.ask(action, QueueUrl=url, ReceiptHandle="x", **params)
+                assert (answer.status, answer.code) == (400, code)
+
+
 async def test_sending_never_makes_a_queue() -> None:
     async with world() as it:
         answer = await it.sdk.ask("SendMessage", QueueUrl=JOBS, MessageBody="x")

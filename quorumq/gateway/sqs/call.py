@@ -105,7 +105,8 @@ class Params:
             if not QUEUE_NAME.fullmatch(name):
                 text = "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
                 raise SqsError("InvalidBatchEntryId", f"{text}It can be at most 80 letters long.")
-            if ids.count(name) > 1:
+        for at, name in enumerate(ids):
+            if name in ids[:at]:
                 raise SqsError("BatchEntryIdsNotDistinct", f"Id {name} repeated.")
         return entries
 

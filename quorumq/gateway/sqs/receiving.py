@@ -81,10 +81,19 @@ class ReceiveActions:
 
     async def delete_message(self, call: Call) -> dict[str, Any]:
         """Ack a message, or purge a dead letter. One that is settled already is deleted."""
-        call.queue()
-        handle = Handle.parse(call.params.text("ReceiptHandle"))
-        await self._delete(call, [call.client.ticket(handle.receipt)])
+        await self._of_queue(call, self._delete_entry)
         return {}
+
+    @staticmethod
+    async def _of_queue(call: Call, do: Callable[[Call, Params], Awaitable[None]]) -> None:
+        """Do something with one message of a queue. If the handle is none, the queue may be none either."""
+        queue = call.queue()
+        try:
+            await do(call, call.params)
+        except SqsError as error:
+            if error.code == "ReceiptHandleIsInvalid":
+                await call.client.topic(queue)
+            raise
 
     async def _delete(self, call: Call, tickets: Sequence[Settleable]) -> None:
         try:
@@ -102,8 +111,7 @@ class ReceiveActions:
 
     async def change_message_visibility(self, call: Call) -> dict[str, Any]:
         """Make a message visible later than it would be, or sooner."""
-        call.queue()
-        await self._change(call, call.params)
+        await self._of_queue(call, self._change)
         return {}
 
     async def change_message_visibility_batch(self, call: Call) -> dict[str, Any]:
