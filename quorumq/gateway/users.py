@@ -37,7 +37,7 @@ class Slot:
     """One client of a user."""
 
     client: Client | None = None
-    failure: QuorumqError | None = None  # of the last attempt to connect
+    failure: QuorumqError | None = None  # error of the last attempt to connect
     failures: int = 0  # attempts that failed
     requests: int = 0
     used: float = 0.0  # time of the last request, by trio's clock

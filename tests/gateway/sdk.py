@@ -171,6 +171,6 @@ async def world(**options: Any) -> AsyncIterator[World]:
     nodes = cluster(**options)
     async with (
         nodes as client,
-        running(Settings(nodes=("a:7401",)), lambda user: nodes.connect()) as gateway,
+        running(Settings(nodes=("a:7401",)), lambda user: nodes.connect(timeout=3)) as gateway,
     ):
         yield World(nodes, client, gateway, Sdk(SqsApp(gateway)))

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.gateway.sqs import protocol
@@ -176,6 +176,7 @@ TREES = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(
     st.dictionaries(
         st.sampled_from(
@@ -195,6 +196,7 @@ def test_parameters_of_any_shape_raise_nothing_but_errors_of_sqs(values: dict[st
             read()
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_handles_of_any_text_are_refused_by_name(handle: str) -> None:
     with pytest.raises(SqsError) as caught:
@@ -202,6 +204,7 @@ def test_handles_of_any_text_are_refused_by_name(handle: str) -> None:
     assert caught.value.code == "ReceiptHandleIsInvalid"
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=30))
 def test_answers_in_xml_bring_any_text_that_xml_may_have(content: str) -> None:
     result = {"Messages": [{"Body": content, "Attributes": {"a<b": content}}], "Flag": True}
