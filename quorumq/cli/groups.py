@@ -22,6 +22,7 @@ from quorumq.cli.common import (
     tell,
     yes_option,
 )
+from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +34,8 @@ WHERE = (
     "earliest, latest, a time as 2026-11-21T08:00 (of this machine's zone, unless it has one), or how long ago, as 90m "
     "or 2d."
 )
+DRY_RUN_S = 60.0
+"""Seconds for which a rewind is counted at most."""
 MINUTE_S = 60.0
 """Seconds over which nodes count. The counts are shown for each second."""
 
@@ -97,8 +100,9 @@ async def create(topic: str, group: str, start: Any, where: Where, as_json: bool
 @click.argument("topic")
 @group_option
 @click.option("--to", "start", required=True, type=moment, metavar="WHERE", help=WHERE)
+@click.option("--dry-run", is_flag=True, help="Only say how many messages would be delivered.")
 @cluster_options
-async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
+async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where, as_json: bool) -> None:
     """Have a group read TOPIC again from another place, backwards or forwards.
 
     Everything published from there on is delivered again, what was acked and what died included, as far as the topic
@@ -111,6 +115,15 @@ async def rewind(topic: str, group: str, start: Any, where: Where, as_json: bool
     After exit code 75 (too few replicas answered) run it again.
     """
     async with cluster(where) as client:
+        if dry_run:
+            count = await client.count_rewind(topic, group, start, within=DRY_RUN_S)
+            states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
+            most = "" if count.complete else "at least "
+            text = f"{most}{plural(count.messages, 'message')} would be delivered" + (
+                f": {states}" if states else ""
+            )
+            tell(text, {"topic": topic, "group": group, **count._asdict(), "dry_run": True}, as_json)
+            return
         show(topic, await client.rewind(topic, group, start), as_json)
 
 
@@ -203,6 +216,46 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
             if paused:
                 say(f"{group} is paused: `quorumq groups resume {topic} {group}`")
             _print_backlog(backlog)
+
+
+@groups.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@cluster_options
+async def backlog(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
+    """Show what every group has still to do, of all topics or of those that are named.
+
+    The counts are as `quorumq groups describe` has them, of all partitions together, and consumers are those that asked
+    for messages within the last minute. A group is shown without counts if no replica of a partition of it answered.
+    """
+    async with cluster(where) as client:
+        backlogs = await client.backlogs(*topics)
+    rows: list[tuple[object, ...]] = []
+    for (topic, group), one in backlogs.items():
+        if as_json:
+            facts = {} if one is None else {**one._asdict(), "consumers": listed(one.consumers)}
+            facts.pop("partitions", None)
+            print_json({"topic": topic, "group": group, "answered": one is not None, **facts})
+        elif one is None:
+            rows.append((topic, group, "no answer", *[""] * 6))
+        else:
+            age = "" if one.oldest is None else timedelta(seconds=round(one.oldest))
+            counts = [f"{count:,}" for count in one[:4]]
+            rows.append((topic, group, *counts, age, per_s(one.settled), len(one.consumers)))
+    if rows:
+        heads = (
+            "topic",
+            "group",
+            ">ready",
+            ">held",
+            ">delayed",
+            ">dead",
+            ">oldest",
+            ">settled/s",
+            ">consumers",
+        )
+        print_table(heads, rows)
+    elif not as_json:
+        say("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
 
 
 @groups.command("list")

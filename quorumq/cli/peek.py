@@ -50,6 +50,18 @@ STATES: Final = ("ready", "held", "delayed", "acked", "dead", "skipped", "purged
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="Show at most so many messages."
 )
 @click.option(
+    "--key", "of_key", metavar="TEXT", help="Only messages with this text in the key, in upper or lower case."
+)
+@click.option("--header", metavar="TEXT", help="The same for a header, written as NAME=VALUE.")
+@click.option("--text", metavar="TEXT", help="The same for the payload.")
+@click.option(
+    "--look-at",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Search so many messages at most.",
+)
+@click.option(
     "--bodies/--no-bodies",
     default=None,
     help="Show keys, headers and payloads as well, each payload up to 200 characters; whole with --json. "
@@ -70,6 +82,10 @@ async def peek(
     limit: int,
     bodies: bool | None,
     complete: bool,
+    of_key: str | None,
+    header: str | None,
+    text: str | None,
+    look_at: int,
     where: Where,
     as_json: bool,
 ) -> None:
@@ -81,7 +97,16 @@ async def peek(
 
     Group g!dead (or TOPIC.deadletters of group g) shows the dead letters as that queue has them: ready, held or
     delayed.
+
+    With --key, --header or --text it searches: this program reads the messages one by one, and says how many it looked
+    at.
     """
+    if of_key or header or text:
+        if ids or complete or partition is not None:
+            raise click.UsageError("a search has no --id, --complete or --partition")
+        options: dict[str, Any] = {"key": of_key, "header": header, "text": text, "look_at": look_at}
+        await _search(where, topic, group, which or "all", limit, options, as_json)
+        return
     if bodies and complete:
         raise click.UsageError("--complete has no --bodies: give one of them")
     if ids:
@@ -94,7 +119,7 @@ async def peek(
     (topic,), group = names_of((topic,), group)
     which = which or "ready"
     bodies = not (complete or as_json) if bodies is None else bodies
-    options: dict[str, Any] = {"which": which, "partition": partition, "bodies": bodies, "complete": complete}
+    options = {"which": which, "partition": partition, "bodies": bodies, "complete": complete}
     count = 0
     async with cluster(where) as client:
         known = await client.metadata(topic)
@@ -127,6 +152,17 @@ async def _peek_ids(where: Where, topic: str, group: str, names: list[MessageId]
             continue
         _print(_line(known[name], name), as_json)
     check_missed(missed)
+
+
+async def _search(
+    where: Where, topic: str, group: str, which: Any, limit: int, options: dict[str, Any], as_json: bool
+) -> None:
+    async with cluster(where) as client:
+        search = await client.search(topic, group, which, limit=limit, **options)
+    for match in search.matches:
+        _print({**_line(match.peek, match.id), **body_fields(match.message)}, as_json)
+    of = "" if search.of is None else f" of {search.of:,}"
+    say(f"looked at {search.looked_at:,}{of}", err=True)
 
 
 def _line(entry: Peek, name: MessageId) -> dict[str, Any]:

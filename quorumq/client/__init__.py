@@ -15,6 +15,7 @@ if "eventlet.patcher" in sys.modules:  # trio could not be imported, and says so
     check_host()
 
 from quorumq.client.admin.backlog import Backlog, GroupConsumer, PartitionBacklog
+from quorumq.client.admin.counts import DeadLetterCounts, DeadLetterKind, Match, RewindCount, Search
 from quorumq.client.admin.show import Life, Replica, Seen
 from quorumq.client.base.message import Message, MessageId, Outcome, receipt_from_text, receipt_to_text
 from quorumq.client.base.options import NewMessage, Options
@@ -66,6 +67,11 @@ __all__ = [
     "Backlog",
     "GroupConsumer",
     "PartitionBacklog",
+    "DeadLetterCounts",
+    "DeadLetterKind",
+    "RewindCount",
+    "Search",
+    "Match",
     "Life",
     "Replica",
     "Seen",

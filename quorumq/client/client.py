@@ -19,6 +19,7 @@ import trio
 
 from quorumq.client.admin.backlog import BacklogCalls
 from quorumq.client.admin.browse import BrowseCalls, Peek, Redriven
+from quorumq.client.admin.counts import CountCalls
 from quorumq.client.admin.groups import GroupCalls
 from quorumq.client.admin.show import ShowCalls
 from quorumq.client.admin.topics import TopicCalls
@@ -71,7 +72,7 @@ async def _serve(
         ended.set()
 
 
-class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, ShowCalls, SettleCalls):
+class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, ShowCalls, SettleCalls):
     """A connection to a cluster. Made by `connect`, or by `Client.open`.
 
     Attributes:
@@ -412,7 +413,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, BrowseCalls, Sh
         return [message for message in messages if message not in failures]
 
 
-for base in Client.__bases__:  # a wrong call is named by the method that was called
+for base in (*Client.__bases__, BrowseCalls):  # a wrong call is named by the method that was called
     for name, call in vars(base).items():
         if inspect.isfunction(call) and not name.startswith("_"):
             call.__qualname__ = f"{Client.__name__}.{name}"

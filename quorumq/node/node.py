@@ -50,7 +50,7 @@ from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
 from quorumq.node.producers import ProducerClocks
-from quorumq.node.readers import Readers
+from quorumq.node.readers import TOLD_OF_MANY, Readers
 from quorumq.node.shares import Shares
 from quorumq.node.trace import Trace
 from quorumq.node.traffic import Traffic
@@ -406,8 +406,10 @@ class Node:
             facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
             reply = reply._replace(facts=facts)
         if isinstance(reply, m.DescribeGroupReply):
-            topic = self.core.catalogue.topics[reply.topic]
-            reply = self.readers.describe(reply, topic, self.driver.mono)
+            (reply,) = self.readers.describe((reply,), self.core.catalogue.topics, self.driver.mono)
+        if isinstance(reply, m.DescribeGroupsReply):
+            known, now = self.core.catalogue.topics, self.driver.mono
+            reply = reply._replace(groups=self.readers.describe(reply.groups, known, now, TOLD_OF_MANY))
         caller.reply(key, reply)
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:

@@ -8,11 +8,12 @@ is kept for longer than a minute once something else has come.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import matching
+from quorumq.core.cluster.topics import is_pattern, matching
 from quorumq.core.values.deadnames import dead_letter_names
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.values import WireSlice
@@ -28,6 +29,12 @@ TRACKED_MAX: Final = 4096
 
 TOLD_MAX: Final = 64
 """Most consumers of one group in an answer: those that fetched last."""
+
+TOLD_OF_MANY: Final = 8
+"""The same in an answer about several groups."""
+
+PATTERNS_MAX: Final = 64
+"""Most lists of topics with a pattern that one answer compares with topics: those that were fetched last."""
 
 NAME_CHARS_MAX: Final = 100
 DONE: Final = frozenset({"acked", "acked_after_expiry", "acked_unproven", "ok"})
@@ -102,32 +109,73 @@ class Readers:
                 key = (receipt.partition, receipt.group, None)
                 touched(self._flows, key, now).add(now, 0, verdict.span.size)
 
-    def describe(self, reply: m.DescribeGroupReply, topic: Topic, now: float) -> m.DescribeGroupReply:
-        """Return ``reply`` with the counts of this node."""
-        flows: list[m.GroupFlow] = []
-        counts: dict[Who, dict[int, int]] = {}  # delivered, by partition
+    def describe(
+        self,
+        replies: Sequence[m.DescribeGroupReply],
+        topics: Mapping[bytes, Topic],
+        now: float,
+        most: int = TOLD_MAX,
+    ) -> tuple[m.DescribeGroupReply, ...]:
+        """Return ``replies`` with the counts of this node, and at most ``most`` consumers of each."""
+        flows: dict[tuple[bytes, str], list[m.GroupFlow]] = {}
+        counts: dict[
+            tuple[bytes, str], dict[Who, dict[int, int]]
+        ] = {}  # delivered, by consumer and partition
+        described = {(reply.topic, reply.group) for reply in replies}
         for (partition, group, who), window in self._flows.items():
-            sums = window.sums(now)
-            if (partition.topic, group) != (topic.id, reply.group) or not any(sums):
+            place = (partition.topic, group)
+            if place not in described or not any(sums := window.sums(now)):
                 continue
             if who is None:
-                flows.append(m.GroupFlow(partition.number, *sums))
+                flows.setdefault(place, []).append(m.GroupFlow(partition.number, *sums))
             else:
-                counts.setdefault(who, {})[partition.number] = sums[0]
-        consumers: dict[Who, dict[int, int]] = {}
-        for (group, who, topics, partitions), window in reversed(self._asking.items()):
-            named = any(matching(pattern, (topic.name,)) for pattern in topics)
-            if group == reply.group and named and window.at > now - SPAN_S:
-                asked = consumers.setdefault(who, dict(counts.get(who, {})))
-                for number in partitions or range(topic.partitions):
+                counts.setdefault(place, {}).setdefault(who, {})[partition.number] = sums[0]
+        asking = self._asking_for({place: topics[place[0]] for place in described}, now)
+        described_replies = []
+        for reply in replies:
+            place = (reply.topic, reply.group)
+            consumers: dict[Who, dict[int, int]] = {}
+            for who, partitions in asking.get(place, ()):
+                asked = consumers.setdefault(who, dict(counts.get(place, {}).get(who, {})))
+                for number in partitions or range(topics[reply.topic].partitions):
                     asked.setdefault(number, 0)
-        shown = tuple(
-            m.GroupConsumer(*who, tuple(sorted(asked)), tuple(count for _, count in sorted(asked.items())))
-            for who, asked in list(consumers.items())[:TOLD_MAX]
-        )
-        return reply._replace(
-            flows=tuple(sorted(flows)), consumers=shown, left_out=max(0, len(consumers) - TOLD_MAX)
-        )
+            shown = tuple(
+                m.GroupConsumer(
+                    *who, tuple(sorted(asked)), tuple(count for _, count in sorted(asked.items()))
+                )
+                for who, asked in list(consumers.items())[:most]
+            )
+            left_out = max(0, len(consumers) - most)
+            few = reply._replace(
+                flows=tuple(sorted(flows.get(place, ()))), consumers=shown, left_out=left_out
+            )
+            described_replies.append(few)
+        return tuple(described_replies)
+
+    def _asking_for(
+        self, places: Mapping[tuple[bytes, str], Topic], now: float
+    ) -> dict[tuple[bytes, str], list[tuple[Who, tuple[int, ...]]]]:
+        """Return consumers that asked for each topic and group within the minute, the last one first."""
+        by_group: dict[str, dict[str, tuple[bytes, str]]] = {}
+        for place, topic in places.items():
+            by_group.setdefault(place[1], {})[topic.name] = place
+        asking: dict[tuple[bytes, str], list[tuple[Who, tuple[int, ...]]]] = {}
+        matched: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        patterns = 0
+        for (group, who, names, partitions), window in reversed(self._asking.items()):
+            here = by_group.get(group)
+            if here is None or window.at <= now - SPAN_S:
+                continue
+            key = (group, names)
+            if key not in matched:
+                if not any(map(is_pattern, names)):
+                    matched[key] = [name for name in dict.fromkeys(names) if name in here]
+                elif patterns < PATTERNS_MAX:
+                    patterns += 1
+                    matched[key] = [name for name in here if any(matching(one, (name,)) for one in names)]
+            for name in matched.get(key, ()):
+                asking.setdefault(here[name], []).append((who, partitions))
+        return asking
 
 
 def who_asks(fetch: m.Fetch, software: str, address: str) -> Who:

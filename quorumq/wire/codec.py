@@ -51,7 +51,7 @@ TYPES: Final[Mapping[int, type]] = {
     98: m.CloseSession, 99: m.CloseSessionReply, 100: m.ShowRequest, 101: m.ShowReply,
     102: m.DescribeGroup, 103: m.DescribeGroupReply,
     106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup, 109: m.PauseGroupReply,
-    110: m.FindName, 111: m.FindNameReply,
+    110: m.FindName, 111: m.FindNameReply, 118: m.DescribeGroups, 119: m.DescribeGroupsReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

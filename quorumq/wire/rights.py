@@ -131,6 +131,9 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.DescribeGroup: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
+    m.DescribeGroups: lambda request, name: [
+        need for topic, group in request.groups for need in _of_group(_LOOK, (topic,), group)
+    ],
     m.ShowRequest: lambda request, name: [Need(_LOOK, name(request.partition.topic) or EVERYTHING)],
     m.StatusRequest: lambda request, name: [Need(_ADMIN, EVERYTHING)],
     m.DeclareSurvivors: lambda request, name: [Need(_ADMIN, EVERYTHING)],

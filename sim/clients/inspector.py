@@ -12,6 +12,7 @@ from quorumq.core.messages import (
     DeclareSurvivors,
     DeleteTopic,
     DescribeGroup,
+    DescribeGroups,
     Failed,
     Fetch,
     Metadata,
@@ -86,12 +87,14 @@ class Inspector(Client):
                 StatusRequest((partition, group)),
                 Metadata(("jobs",)),
                 DescribeGroup("jobs", group),
+                DescribeGroups((("jobs", group), ("nothing", group))),
                 DeclareSurvivors(),
                 ShowRequest(partition, Span(producer_id, at, at + 1)),
                 Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
                 browse._replace(bodies=True),
                 browse._replace(topic="jobs.deadletters"),
                 browse._replace(complete=True),
+                browse._replace(counted=True, since_ms=rng.choice((0, 1_790_000_000_000))),
                 browse._replace(cursor=(rng.randrange(9), rng.randrange(9))),
             )
         )

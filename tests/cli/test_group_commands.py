@@ -63,6 +63,25 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     assert shell.states("read", "old") == {"ready": 5}
 
 
+def test_backlogs_counts_and_a_search_say_what_there_is_and_change_nothing(shell: Shell) -> None:
+    publish(shell, "counted", 6)
+    shell("groups create counted --group g")
+    die(shell, "counted", 2)
+    shell("consume counted --group g --max 1")
+    (line,) = shell("groups backlog counted --json").lines()
+    assert [line[name] for name in ("ready", "dead", "answered")] == [3, 2, True]
+    assert "counted" in shell("groups backlog").out
+    (kind,) = shell("deadletters count counted --group g --json").lines()
+    assert (kind["messages"], kind["message"]) == (2, "no")
+    assert "2" in shell("deadletters count counted --group g").out
+    dry = shell("groups rewind counted --group g --to earliest --dry-run --json").lines()[0]
+    assert (dry["messages"], dry["states"]) == (6, {"acked": 1, "dead": 2, "ready": 3})
+    search = shell("peek counted --group g --text 4 --json")
+    assert [line["payload"] for line in search.lines()] == ["4"]
+    assert "looked at 6 of 6" in search.err
+    assert [line["ready"] for line in shell("groups backlog counted --json").lines()] == [3]
+
+
 def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> None:
     publish(shell, "typo", 2)
     shell("consume typo --group mian --max 1")

@@ -267,11 +267,18 @@ def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
     (home,) = topic.replicas[0]
     for seq in range(10):
         cluster.ask(home, Publish(cluster.batch(topic, producer_id, seq, [b"x" * 1_000_000])))
+    cluster.ask(home, Publish(cluster.batch(topic, producer_id, 10, [b"x" * 1_000_000] * 4)))
     for name in cluster.names:
-        page = cluster.ask(name, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, bodies=True))
-        assert isinstance(page, BrowseReply)
-        assert sum(item.span.size for item in page.items) == 10
-        assert len(page.slices) == 8
+        shown, cursor = [], (0, 0)
+        while cursor is not None:
+            page = cluster.ask(name, BrowseRequest("jobs", 0, "g", "all", cursor, 100, bodies=True))
+            assert isinstance(page, BrowseReply)
+            assert sum(item.span.size for item in page.items) == sum(
+                part.stop - part.first for part in page.slices
+            )
+            shown += [(item.span.start, item.span.stop) for item in page.items]
+            cursor = page.cursor
+        assert shown == [*((seq, seq + 1) for seq in range(8)), (8, 9), (9, 10), (10, 14)]
 
 
 def test_all_replicas_down_is_said_at_once() -> None:

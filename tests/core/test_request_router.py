@@ -46,6 +46,8 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
         m.ShowRequest(here, span),
         m.DescribeGroup("jobs", "g"),
         m.DescribeGroup("jobs", "unknown"),
+        m.DescribeGroups((("jobs", "g"), ("jobs", "unknown"))),
+        m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, counted=True),
         m.DeclareSurvivors(),
     ]
 

@@ -14,6 +14,11 @@ TOPIC = Topic(bytes(16), "jobs", 3, 1, (("a",), ("a",)), 5, STAMP_ZERO)
 ASKED = m.DescribeGroupReply(TOPIC.id, "g", ())
 
 
+def described(readers: Readers, asked: m.DescribeGroupReply, now: float) -> m.DescribeGroupReply:
+    (reply,) = readers.describe((asked,), {TOPIC.id: TOPIC}, now)
+    return reply
+
+
 def request(name: str = "w", *topics: str, partitions: tuple[int, ...] = (), group: str = "g") -> m.Fetch:
     return m.Fetch(topics or ("jobs",), group, 10, 10, 1, 0, 0.0, 5.0, 0.0, name, partitions)
 
@@ -65,14 +70,14 @@ def test_counts_are_of_one_group_one_topic_and_one_minute() -> None:
     readers.delivered(request("v"), won(0, 1), "lib", "host", 30.0)
     readers.delivered(request(), won(1, 1, topic=bytes(15) + b"x"), "lib", "host", 30.0)
     readers.delivered(request(group="h"), won(1, 1), "lib", "host", 30.0)
-    reply = readers.describe(ASKED, TOPIC, 50.0)
+    reply = described(readers, ASKED, 50.0)
     assert reply.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 12, 0))
     assert reply.consumers == (m.GroupConsumer("w", "", "lib", "host", (0, 1), (0, 12)),)
     readers.fetching(request(partitions=(1,)), "lib", "host", 70.0)
-    reply = readers.describe(ASKED, TOPIC, 70.0)
+    reply = described(readers, ASKED, 70.0)
     assert reply.flows == (m.GroupFlow(0, 1, 0), m.GroupFlow(1, 7, 0))
     assert reply.consumers[0][4:] == ((1,), (7,))
-    assert readers.describe(ASKED, TOPIC, 200.0) == ASKED
+    assert described(readers, ASKED, 200.0) == ASKED
 
 
 def test_consumers_of_a_pattern_and_of_dead_letters_read_what_they_name() -> None:
@@ -80,8 +85,8 @@ def test_consumers_of_a_pattern_and_of_dead_letters_read_what_they_name() -> Non
     readers.fetching(request("all", "jo*"), "", "", 0.0)
     readers.fetching(request("dead", "jobs.deadletters"), "", "", 0.0)
     readers.fetching(request("else", "nobs"), "", "", 0.0)
-    assert [consumer.name for consumer in readers.describe(ASKED, TOPIC, 0.0).consumers] == ["all"]
-    dead = readers.describe(ASKED._replace(group="g!dead"), TOPIC, 0.0)
+    assert [consumer.name for consumer in described(readers, ASKED, 0.0).consumers] == ["all"]
+    dead = described(readers, ASKED._replace(group="g!dead"), 0.0)
     assert [consumer.name for consumer in dead.consumers] == ["dead"]
 
 
@@ -92,7 +97,7 @@ def test_a_crowd_takes_bounded_room_and_is_gone_after_a_minute() -> None:
         readers.fetching(crowd, "lib", "host", 1.0)
         readers.delivered(crowd, won(0, 1), "lib", "host", 1.0)
     assert max(len(readers._asking), len(readers._flows)) == TRACKED_MAX
-    reply = readers.describe(ASKED, TOPIC, 1.0)
+    reply = described(readers, ASKED, 1.0)
     assert (len(reply.consumers), reply.left_out) == (TOLD_MAX, TRACKED_MAX - TOLD_MAX)
     assert reply.consumers[0].name.startswith(str(TRACKED_MAX + 99)), "who asked last"
     assert max(len(consumer.name) for consumer in reply.consumers) == 100

@@ -122,6 +122,8 @@ class Filled:
             m.RedriveRequest(name, 0, group[:-1], (dead,)),
             m.DescribeGroup(name, group),
             m.DescribeGroup(name[:-1], group),
+            m.DescribeGroups(((name, group), (name[:-1], group))),
+            m.BrowseRequest(name, 0, group, "all", (0, 0), 10, counted=True),
             m.BrowseRequest(name, 0, group, "all", (0, 0), 10, bodies=True),
             m.BrowseRequest(name, 0, group + "!dead", "dead", (0, 0), 10, bodies=True),
             m.BrowseRequest(name, 0, group[:-1], "all", (0, 0), 10, complete=True),

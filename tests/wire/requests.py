@@ -70,5 +70,6 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
     "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
     "DescribeGroup": (m.DescribeGroup("orders", "g"), ("consume", "admin")),
+    "DescribeGroups": (m.DescribeGroups((("orders", "g"),)), ("consume", "admin")),
     "ShowRequest": (m.ShowRequest(PLACE, SPAN), ("consume", "admin")),
 }

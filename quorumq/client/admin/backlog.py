@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from quorumq.client.base.context import Calls
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, TooFewReplicas
+from quorumq.core.values.types import Topic
 from quorumq.wire.hints import unknown_group
+
+PARTITIONS_ASKED: Final = 250
+"""Partitions of groups that one request of `BacklogCalls.backlogs` names: half of what a node allows, as partitions may
+be added meanwhile."""
 
 
 class GroupConsumer(NamedTuple):
@@ -95,26 +100,99 @@ class BacklogCalls(Calls):
         register = self.context.known(known.topics[0])
         if group not in [known_group.name for known_group in known.groups]:
             raise NotFound(unknown_group(topic, group, [known_group.name for known_group in known.groups]))
-        nodes = [node for members in register.replicas for node in members]
-        nodes += [info.node for info in known.nodes if info.up]
         request = m.DescribeGroup(topic, group)
-        replies, _ = await self.context.ask_each(dict.fromkeys(nodes), request, "backlog", timeout)
-        answers: list[m.DescribeGroupReply] = [*replies.values()]
-        parts: list[PartitionBacklog] = []
-        for number in range(register.partitions):
-            views = [part for answer in answers for part in answer.parts if part.partition == number]
-            if not views:
-                raise TooFewReplicas(
-                    f"no replica of {topic!r}/{number} answers: try again", needed=1, answered=0
-                )
-            parts.append(merged(number, views, answers))
-        counted = ("ready", "held", "delayed", "dead", "delivered", "settled", "suspects", "dying", "dropped")
-        return Backlog(
-            **{name: sum(getattr(part, name) for part in parts) for name in counted},
-            oldest=oldest_of(part.oldest for part in parts),
-            partitions=tuple(parts),
-            consumers=joined(consumer for part in parts for consumer in part.consumers),
+        nodes = nodes_of(known, (register,))
+        replies, _ = await self.context.ask_each(nodes, request, "backlog", timeout)
+        return backlog_of(register, [*replies.values()])
+
+    async def backlogs(
+        self, *topics: str, timeout: float | None = None
+    ) -> dict[tuple[str, str], Backlog | None]:
+        """Count the work of all groups of some topics at once, like `backlog`, with some consumers of each.
+
+        Each node gets one request for some hundred partitions of groups.
+
+        Args:
+            topics: names or patterns; all topics that the client may see if none is given.
+            timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
+
+        Returns:
+            by topic and group, in the order of names, its backlog; None if no replica of a partition answered.
+
+        Raises:
+            NotFound: no such topic.
+            TooFewReplicas: no node answered at all.
+        """
+        known = await self.context.metadata(*topics, timeout=timeout)
+        registers = {topic.id: self.context.known(topic) for topic in known.topics}
+        groups = sorted(
+            (registers[group.topic].name, group.name, group.topic)
+            for group in known.groups
+            if group.topic in registers
         )
+        nodes = nodes_of(known, registers.values())
+        answers: dict[tuple[bytes, str], list[m.DescribeGroupReply]] = {}
+        for chunk in chunked(groups, registers):
+            request = m.DescribeGroups(tuple((topic, group) for topic, group, _ in chunk))
+            replies, errors = await self.context.ask_each(nodes, request, "backlogs", timeout)
+            if not replies:
+                raise TooFewReplicas(f"no node answers: {next(iter(errors.values()))}", needed=1, answered=0)
+            for reply in replies.values():
+                for one in reply.groups:
+                    answers.setdefault((one.topic, one.group), []).append(one)
+        backlogs: dict[tuple[str, str], Backlog | None] = {}
+        for topic, group, key in groups:
+            try:
+                backlogs[topic, group] = backlog_of(registers[key], answers.get((key, group), []))
+            except TooFewReplicas:
+                backlogs[topic, group] = None
+        return backlogs
+
+
+def nodes_of(known: m.MetadataReply, topics: Iterable[Topic]) -> dict[str, None]:
+    """Return the nodes to ask about topics: those with replicas, and all others that are up, once each."""
+    nodes = [node for topic in topics for members in topic.replicas for node in members]
+    return dict.fromkeys([*nodes, *(info.node for info in known.nodes if info.up)])
+
+
+def chunked(
+    groups: Iterable[tuple[str, str, bytes]], topics: Mapping[bytes, Topic]
+) -> Iterator[list[tuple[str, str, bytes]]]:
+    """Yield the groups in lists that one request may name."""
+    chunk: list[tuple[str, str, bytes]] = []
+    rows = 0
+    for group in groups:
+        more = topics[group[2]].partitions
+        if chunk and rows + more > PARTITIONS_ASKED:
+            yield chunk
+            chunk, rows = [], 0
+        chunk.append(group)
+        rows += more
+    if chunk:
+        yield chunk
+
+
+def backlog_of(register: Topic, answers: Sequence[m.DescribeGroupReply]) -> Backlog:
+    """Merge all nodes' views of one group.
+
+    Raises:
+        TooFewReplicas: no replica of some partition answered.
+    """
+    parts: list[PartitionBacklog] = []
+    for number in range(register.partitions):
+        views = [part for answer in answers for part in answer.parts if part.partition == number]
+        if not views:
+            raise TooFewReplicas(
+                f"no replica of {register.name!r}/{number} answers: try again", needed=1, answered=0
+            )
+        parts.append(merged(number, views, answers))
+    counted = ("ready", "held", "delayed", "dead", "delivered", "settled", "suspects", "dying", "dropped")
+    return Backlog(
+        **{name: sum(getattr(part, name) for part in parts) for name in counted},
+        oldest=oldest_of(part.oldest for part in parts),
+        partitions=tuple(parts),
+        consumers=joined(consumer for part in parts for consumer in part.consumers),
+    )
 
 
 def merged(

@@ -70,6 +70,7 @@ class BrowseCalls(Calls):
         bodies: bool = False,
         complete: bool = False,
         limit: int | None = None,
+        page: int = PEEK_LIMIT,
         node: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[Peek]:
@@ -81,9 +82,9 @@ class BrowseCalls(Calls):
             which: state of the messages to list.
             partition: only this one; all if None.
             complete: ask several replicas, so that everything that a majority has is there, in the order of ids.
-            bodies: bring keys, headers and payloads along, if the answering replica has them: the first 8 MiB of
-                each page.
+            bodies: bring keys, headers and payloads along, if the answering replica has them.
             limit: messages in all, about; all of them if None.
+            page: entries, messages that are alike and follow each other, that one request brings at most.
             node: ask only this one (id or address).
             timeout: seconds for each page; the client's if None.
 
@@ -112,7 +113,7 @@ class BrowseCalls(Calls):
             asked = history.clock() if history is not None else 0.0
             while cursor is not None and (remaining is None or remaining > 0):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
-                most = PEEK_LIMIT if complete else min(remaining or PEEK_LIMIT, PEEK_LIMIT)
+                most = PEEK_LIMIT if complete else min(remaining or page, page)
                 request = m.BrowseRequest(topic, number, group, which, cursor, most, bodies, complete, after)
                 reply, connection = await nodes.ask(
                     lambda request=request: request,  # type: ignore[misc]
@@ -127,18 +128,18 @@ class BrowseCalls(Calls):
                 if moved and cursor != (0, 0):  # a cursor is the replica's own: this one begins anew
                     cursor = (0, 0)
                     continue
-                page = cast("m.BrowseReply", reply)
-                contents = bodies_of(cast("tuple[WireSlice, ...]", page.slices))
+                answer = cast("m.BrowseReply", reply)
+                contents = bodies_of(cast("tuple[WireSlice, ...]", answer.slices))
                 if history is not None:
-                    history.listed(topic, number, group, page.items, connection.node, complete)
-                for item in page.items:
+                    history.listed(topic, number, group, answer.items, connection.node, complete)
+                for item in answer.items:
                     for span in shown.add(item.span):
                         if remaining is not None:
                             remaining -= span.size
                         yield Peek(topic, number, item._replace(span=span), *within(span, contents))
-                cursor = page.cursor
-                if complete and page.upto is not None:
-                    cursor, after = (0, 0), page.upto
+                cursor = answer.cursor
+                if complete and answer.upto is not None:
+                    cursor, after = (0, 0), answer.upto
                 if history is not None and complete and cursor is None:
                     history.listed_all(topic, number, group, which, asked)
 

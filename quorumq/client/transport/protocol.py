@@ -50,6 +50,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.ShowRequest: m.ShowReply,
     m.DeclareSurvivors: m.DeclareSurvivorsReply,
     m.DescribeGroup: m.DescribeGroupReply,
+    m.DescribeGroups: m.DescribeGroupsReply,
     m.StatusRequest: m.StatusReply,
 }
 """Reply types by request type; any request may be answered by `Failed`."""

@@ -52,11 +52,13 @@ ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
     RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest, BrowseRequest,
     ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
+    DescribeGroups,
 ]  # fmt: skip
 
 ClientReply = Union[
     Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, DeleteTopicReply,
     MetadataReply, PublishReply, FetchReply,
     SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
-    DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, PauseGroupReply, FindNameReply, Failed,
+    DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, PauseGroupReply, FindNameReply,
+    DescribeGroupsReply, Failed,
 ]  # fmt: skip

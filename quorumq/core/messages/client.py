@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quorumq.core.messages.quorum import Peeked, SpanRecord
+from quorumq.core.messages.quorum import Peeked, SpanRecord, StateCount
 from quorumq.core.values.types import (
     Batch,
     BatchHeader,
@@ -386,6 +386,9 @@ class BrowseRequest(NamedTuple):
 
     With ``complete``, as RF - majority + 1 replicas see it together: everything that a majority has is there, in
     the order of message ids; ``after`` is the ``upto`` of the page before.
+
+    With ``counted``, the messages are counted and not listed, page by page, as one replica sees them. Only those that
+    were published at or after ``since_ms``, by their producers' clocks, count; all if it is 0.
     """
 
     topic: str
@@ -397,6 +400,8 @@ class BrowseRequest(NamedTuple):
     bodies: bool = False
     complete: bool = False
     after: Span | None = None
+    counted: bool = False
+    since_ms: int = 0
 
 
 class BrowseReply(NamedTuple):
@@ -405,6 +410,7 @@ class BrowseReply(NamedTuple):
     cursor: tuple[int, int] | None
     slices: tuple[Slice, ...] = ()
     upto: Span | None = None  # place to go on from in a complete PEEK; None at the end
+    counts: tuple[StateCount, ...] = ()
 
 
 class ShowRequest(NamedTuple):
@@ -518,6 +524,18 @@ class DescribeGroupReply(NamedTuple):
     flows: tuple[GroupFlow, ...] = ()
     consumers: tuple[GroupConsumer, ...] = ()
     left_out: int = 0
+
+
+class DescribeGroups(NamedTuple):
+    """A request like DescribeGroup, for several groups: pairs of a topic's name and a group's."""
+
+    groups: tuple[tuple[str, str], ...]
+
+
+class DescribeGroupsReply(NamedTuple):
+    """The answer to DescribeGroups, without groups that are not known here, and with a few consumers of each."""
+
+    groups: tuple[DescribeGroupReply, ...]
 
 
 class StatusRequest(NamedTuple):

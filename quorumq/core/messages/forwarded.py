@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumq.core.messages.client import Fetch, Slice
-from quorumq.core.messages.quorum import Peeked
+from quorumq.core.messages.quorum import Peeked, StateCount
 from quorumq.core.values.types import PartitionId
 
 
@@ -19,6 +19,8 @@ class PeekRequest(NamedTuple):
     cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
     bodies: bool = False
+    counted: bool = False  # as in BrowseRequest; so is the next
+    since_ms: int = 0
 
 
 class PeekReply(NamedTuple):
@@ -32,6 +34,7 @@ class PeekReply(NamedTuple):
     cursor: tuple[int, int] | None
     error: str
     slices: tuple[Slice, ...] = ()
+    counts: tuple[StateCount, ...] = ()
 
 
 class RemoteFetch(NamedTuple):

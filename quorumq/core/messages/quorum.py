@@ -425,6 +425,25 @@ class Peeked(NamedTuple):
     interruptions: int = 0
 
 
+class StateCount(NamedTuple):
+    """Count of messages in one state; of dead letters, of one kind of failure, consumer version and hour of death.
+
+    ``sample`` is one of them, ``message`` the beginning of its error's text, and the times of death are in
+    milliseconds since 1970.
+    """
+
+    state: str
+    messages: int
+    sample: Span
+    reason: str = ""
+    error_class: str = ""
+    fingerprint: str = ""
+    message: str = ""
+    version: str = ""
+    first_died_ms: int = 0
+    last_died_ms: int = 0
+
+
 class Survey(NamedTuple):
     """A question: the group's state of every message that this replica knows of. PEEK complete and PURGE ask it.
 

@@ -361,13 +361,14 @@ class RequestRouter:
         if request.complete:
             return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
         peek = m.PeekRequest(
-            0, partition, group, request.which, request.cursor, request.limit, request.bodies
-        )
+            0, partition, group, request.which, request.cursor, request.limit, request.bodies, request.counted,
+            request.since_ms,
+        )  # fmt: skip
         replica = self.context.replicas.get(partition)
         if replica is None:
             return PeekCoordinator(key, peek)
         page = replica.on_peek(peek, now)
-        return m.BrowseReply(partition, page.items, page.cursor, page.slices)
+        return m.BrowseReply(partition, page.items, page.cursor, page.slices, None, page.counts)
 
     def _show(self, request: m.ShowRequest, now: Now) -> Admitted:
         replica = self.context.replicas.get(request.partition)
@@ -385,10 +386,30 @@ class RequestRouter:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
+        return self._described(topic, request.group, now)
+
+    def _describe_some(self, request: m.DescribeGroups, now: Now) -> Admitted:
+        """Describe the groups that are known here; the others were deleted, or are to become known."""
+        catalogue = self.context.catalogue
+        rows = sum(max(1, catalogue.partitions_of(topic)) for topic, _ in request.groups)
+        if rows > limits.DESCRIBED_MAX and len(request.groups) > 1:
+            detail = (
+                f"the groups have {rows} partitions together, over {limits.DESCRIBED_MAX}: name fewer groups"
+            )
+            return m.Failed(Code.TOO_LARGE, detail)
+        named = [(catalogue.topic_named(topic), group) for topic, group in request.groups]
+        return m.DescribeGroupsReply(
+            tuple(
+                self._described(topic, group, now)
+                for topic, group in named
+                if topic is not None and catalogue.reads(topic.id, group)
+            )
+        )
+
+    def _described(self, topic: Topic, group: str, now: Now) -> m.DescribeGroupReply:
         places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
         here = [self.context.replicas[place] for place in places if place in self.context.replicas]
-        parts = tuple(part_of(replica, request.group, now) for replica in here)
-        return m.DescribeGroupReply(topic.id, request.group, parts)
+        return m.DescribeGroupReply(topic.id, group, tuple(part_of(replica, group, now) for replica in here))
 
     # ---------------------------------------------------------------------- deliveries
 
@@ -521,6 +542,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),
     m.ShowRequest: lambda router, key, request, now: router._show(request, now),
     m.DescribeGroup: lambda router, key, request, now: router._describe(request, now),
+    m.DescribeGroups: lambda router, key, request, now: router._describe_some(request, now),
     m.DeclareSurvivors: lambda router, key, request, now: DeclareCoordinator(key, request),
 }
 """Functions that return a request's coordinator or the answer, by kind, if all of its names are known here."""

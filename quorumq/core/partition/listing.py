@@ -32,37 +32,67 @@ _new: Any = tuple.__new__
 def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
     """PEEK: return a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
-    A page ends at its limit, at a megabyte of dead letters, or after many batches or runs with nothing to show. The
+    A page ends at its limit, at a megabyte of dead letters, with bodies at the bytes of one answer, or after many
+    batches or runs with nothing to show. The
     cursor says at which record of a batch to go on. If that batch was reclaimed meanwhile, it goes on from the
     beginning: a message that is shown twice is recognized by its id, and nothing is left out.
     """
     items: list[Peeked] = []
     limit = min(message.limit, limits.PEEK_ITEMS_MAX)
     capacity = PEEK_BYTES_MAX
-    at = batches.stored.get(message.cursor[0])
-    scanned = 0
+    bytes_left = limits.FETCH_BYTES_MAX
+    scanned, last = 0, -1
+    for part, shift, batch in stored_parts(batches, message.cursor):
+        scanned += batch.number != last
+        last = batch.number
+        first = len(items)
+        for chunk, runs in view.chunks(part):
+            if scanned > limits.PEEK_SCAN_MAX:
+                return PeekReply(message.round, tuple(items), (batch.number, chunk.start + shift), "")
+            scanned += runs - 1
+            for item in peek(batches, view, chunk, batch, now):
+                if not is_shown(item, message.group, message.which):
+                    continue
+                span = fitting(batches, item.span, bytes_left) if message.bodies else item.span
+                if len(items) >= limit or capacity <= 0 or span is None:
+                    cursor = (batch.number, item.span.start + shift)
+                    return PeekReply(message.round, tuple(items), cursor, "")
+                capacity -= append(items, item._replace(span=span), first)
+                bytes_left -= batches.bytes_of(span) if message.bodies else 0
+                if span.stop < item.span.stop:
+                    return PeekReply(message.round, tuple(items), (batch.number, span.stop + shift), "")
+    return PeekReply(message.round, tuple(items), None, "")
+
+
+def fitting(batches: Batches, span: Span, bytes_left: int) -> Span | None:
+    """Return the first messages of a span that have at most ``bytes_left`` bytes, half of those that fit or more.
+
+    None if the first one has more.
+    """
+    while batches.bytes_of(span) > bytes_left:
+        if span.size == 1:
+            return None
+        span = span._replace(stop=span.start + span.size // 2)
+    return span
+
+
+def stored_parts(batches: Batches, cursor: tuple[int, int]) -> Iterator[tuple[Span, int, StoredBatch]]:
+    """Yield the messages whose payload is here, batch by batch, oldest first, from the record at ``cursor`` on.
+
+    If the cursor's batch was reclaimed meanwhile, that is from the beginning.
+
+    Returns:
+        Messages of one batch, the difference between a record's index in it and the message's number, and the batch.
+    """
+    at = batches.stored.get(cursor[0])
     for _, number in batches.order.onward(at.key if at is not None else None):
-        scanned += 1
-        begin = message.cursor[1] if number == message.cursor[0] else 0
+        begin = cursor[1] if number == cursor[0] else 0
         batch = batches.stored[number]
         for section in batch.header.sections:
             for part, slot in batches.index.within(section):
                 start = max(part.start, begin - slot.shift)
-                if slot.number != number or start >= part.stop:
-                    continue
-                first = len(items)
-                for chunk, runs in view.chunks(Span(part.producer_id, start, part.stop)):
-                    if scanned > limits.PEEK_SCAN_MAX:
-                        return PeekReply(message.round, tuple(items), (number, chunk.start + slot.shift), "")
-                    scanned += runs - 1
-                    for item in peek(batches, view, chunk, batch, now):
-                        if not is_shown(item, message.group, message.which):
-                            continue
-                        if len(items) >= limit or capacity <= 0:
-                            cursor = (number, item.span.start + slot.shift)
-                            return PeekReply(message.round, tuple(items), cursor, "")
-                        capacity -= append(items, item, first)
-    return PeekReply(message.round, tuple(items), None, "")
+                if slot.number == number and start < part.stop:
+                    yield part._replace(start=start), slot.shift, batch
 
 
 def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slice, ...]:
@@ -171,8 +201,8 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
         join(items, item)
     else:
         items.append(item)
-    letter = item.record.letter
-    return letter.text_bytes if letter is not None and len(items) > before else 0
+    dead_letter = item.record.letter
+    return dead_letter.text_bytes if dead_letter is not None and len(items) > before else 0
 
 
 def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:

@@ -26,6 +26,7 @@ from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.closing import Closing
+from quorumq.core.partition.counting import count_of
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.learning import Learning
@@ -434,6 +435,8 @@ class Replica:
 
     def on_peek(self, message: m.PeekRequest, now: Now) -> m.PeekReply:
         """PEEK: send a page of what this replica sees, with bodies if they are asked for."""
+        if message.counted:
+            return count_of(self.batches, self.views.look(message.group), message, now)
         page = page_of(self.batches, self.views.look(message.group), message, now)
         if not message.bodies:
             return page

@@ -57,6 +57,9 @@ COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     m.FindName: lambda catalogue, request: RUN,
     m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
     m.DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
+    m.DescribeGroups: lambda catalogue, request: sum(
+        2 * catalogue.partitions_of(topic) for topic, _ in request.groups
+    ),
     **dict.fromkeys(
         (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest),
         lambda catalogue, request: RUN * min(len(request.items), limits.RUNS_PER_STEP),

@@ -34,7 +34,9 @@ class PeekCoordinator(Coordinator):
         assert isinstance(message, PeekReply)
         if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
-        page = BrowseReply(self.request.partition, message.items, message.cursor, message.slices)
+        page = BrowseReply(
+            self.request.partition, message.items, message.cursor, message.slices, None, message.counts
+        )
         return self.finish(context, page)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:

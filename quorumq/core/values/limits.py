@@ -112,6 +112,8 @@ COMPARED_PER_STEP = 2048
 ms."""
 GROUPS_MADE_PER_STEP = 40
 """Topics in which one FETCH registers a new group at a time."""
+COUNTED_TEXT_MAX = 200
+"""Characters of an error's text in a count of dead letters."""
 PEEK_SCAN_MAX = 1024
 """Batches, or runs, that one page of a PEEK looks at before it ends with its finds."""
 
@@ -145,6 +147,8 @@ REQUEST_TIMEOUT_S = 5.0
 SHOWN_GROUPS_MAX = 1000
 """Groups of a topic in the answer to `quorumq show`, dead-letter groups included."""
 
+DESCRIBED_MAX = 500
+"""Partitions of all groups that one DescribeGroups names; one group alone may have more."""
 STATUS_ROWS_MAX = 500
 """Partitions, and groups in them, in one answer to STATUS: some 5 ms. The client asks again for the rest."""
 

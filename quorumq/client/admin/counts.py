@@ -1,0 +1,283 @@
+"""The calls of a client that count messages without listing them, and that search in what a group can see."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final, NamedTuple, cast
+
+import trio
+
+from quorumq.client.admin.browse import BrowseCalls, Peek, Which
+from quorumq.client.admin.groups import Start, start_fields
+from quorumq.client.base.message import MessageId
+from quorumq.client.base.names import source_of
+from quorumq.core import messages as m
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import PartitionId
+from quorumq.wire.batch import Message as Parts
+
+SAMPLES: Final = 3
+HOUR_MS: Final = 3_600_000
+WITHIN_S: Final = 5.0
+SEARCH_PAGE: Final = 200
+
+
+class DeadLetterKind(NamedTuple):
+    """Dead letters of one kind of failure.
+
+    ``messages`` is their number, ``message`` the beginning of the text of one of them, ``versions`` their number by
+    version of the consumer, ``hours`` by hour of death (hours since 1970), and ``samples`` ids of some.
+    """
+
+    messages: int
+    reason: str
+    error_class: str
+    fingerprint: str
+    message: str
+    first_died_ms: int
+    last_died_ms: int
+    versions: dict[str, int]
+    hours: dict[int, int]
+    samples: tuple[MessageId, ...]
+
+
+class DeadLetterCounts(NamedTuple):
+    """Dead letters of a group by kind, the most frequent first; not ``complete`` if the time was over before."""
+
+    kinds: tuple[DeadLetterKind, ...]
+    complete: bool
+
+
+class RewindCount(NamedTuple):
+    """Messages that a rewind would deliver, by their present state; not ``complete`` if the time was over before."""
+
+    messages: int
+    states: dict[str, int]
+    complete: bool
+
+
+class Match(NamedTuple):
+    """A message that a search came to: its id, its state, its publishing time, and its parts."""
+
+    id: MessageId
+    peek: Peek
+    published_ms: int
+    message: Parts
+
+
+class Search(NamedTuple):
+    """Result of a search. ``looked_at`` messages were read, and ``complete`` says if these were all.
+
+    ``of`` is the number of messages in that state, about; None if it is not known.
+    """
+
+    matches: tuple[Match, ...]
+    looked_at: int
+    of: int | None
+    complete: bool
+
+
+class CountCalls(BrowseCalls):
+    """Calls that count and search messages."""
+
+    async def count_dead_letters(
+        self, topic: str, group: str, *, within: float = WITHIN_S, timeout: float | None = None
+    ) -> DeadLetterCounts:
+        """Count a group's dead letters by kind of failure, as one replica of each partition sees them.
+
+        Nodes count, so that a million dead letters are a few lines. Kinds are told apart by fingerprint, class of the
+        error and reason.
+
+        Args:
+            topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
+            within: seconds after which the count ends with what it has.
+            timeout: seconds for each page; the client's if None.
+
+        Raises:
+            NotFound: no such topic, or the group was deleted.
+            TooFewReplicas: no node answered.
+        """
+        topic, group = source_of(topic, group)
+        register = await self.context.topic(topic, timeout=timeout)
+        kinds: dict[tuple[str, str, str], DeadLetterKind] = {}
+        complete = True
+        async for number, rows in self._counts(topic, group, "dead", 0, within, timeout):
+            complete = rows is not None
+            for row in rows or ():
+                key = row.reason, row.error_class, row.fingerprint
+                place = PartitionId(register.id, number)
+                kinds[key] = joined(kinds.get(key), row, place)
+        ordered = sorted(kinds.values(), key=lambda kind: -kind.messages)
+        return DeadLetterCounts(tuple(ordered), complete)
+
+    async def count_rewind(
+        self, topic: str, group: str, to: Start, *, within: float = WITHIN_S, timeout: float | None = None
+    ) -> RewindCount:
+        """Count the messages that `rewind` to ``to`` would deliver, by their present state. Nothing is changed.
+
+        It is one replica's view of each partition. Messages that are published meanwhile are not in it.
+
+        Args:
+            topic, group, to: as in `rewind`.
+            within: seconds after which the count ends with what it has.
+            timeout: seconds for each page; the client's if None.
+
+        Raises:
+            NotFound: no such topic, or the group was deleted.
+            UsageError: a time that cannot be.
+            TooFewReplicas: no node answered.
+        """
+        word, from_ms = start_fields(to, self.context.wall_ms())
+        states: dict[str, int] = {}
+        complete = True
+        if word != "latest":
+            async for _, rows in self._counts(topic, group, "all", from_ms, within, timeout):
+                complete = rows is not None
+                for row in rows or ():
+                    states[row.state] = states.get(row.state, 0) + row.messages
+        return RewindCount(sum(states.values()), states, complete)
+
+    async def search(
+        self,
+        topic: str,
+        group: str,
+        which: Which = "all",
+        *,
+        key: str | None = None,
+        header: str | None = None,
+        text: str | None = None,
+        limit: int = 20,
+        look_at: int = 10_000,
+        timeout: float | None = None,
+    ) -> Search:
+        """Search the messages of a group by key, headers and payload, oldest first, without holding them.
+
+        The client reads message by message: nodes keep no index. Each given text has to occur in its part of the
+        message, in upper or lower case.
+
+        Args:
+            topic, group, which: as in `peek`.
+            key: text within the key.
+            header: text within a header, written as NAME=VALUE.
+            text: text within the payload.
+            limit: matches at most.
+            look_at: messages to read at most.
+            timeout: seconds for each page; the client's if None.
+
+        Raises:
+            UsageError: nothing to search for.
+            as `peek` does.
+        """
+        if not (key or header or text):
+            raise UsageError("nothing to search for: give key, header or text")
+        register = await self.context.topic(source_of(topic, group)[0], timeout=timeout)
+        matches: list[Match] = []
+        looked_at, complete = 0, True
+        source = self.peek(topic, group, which, bodies=True, page=SEARCH_PAGE, timeout=timeout)
+        async with aclosing(source) as peeks:  # type: ignore[type-var]
+            async for name, peek, message in readable(register.id, peeks):
+                complete = looked_at < look_at and len(matches) < limit
+                if not complete:
+                    break
+                looked_at += 1
+                if is_match(message, key, header, text):
+                    matches.append(Match(name, peek, peek.published_ms, message))
+        of = looked_at if complete else await self._count_of(topic, group, which, timeout)
+        return Search(tuple(matches), looked_at, of, complete)
+
+    async def _count_of(self, topic: str, group: str, which: Which, timeout: float | None) -> int | None:
+        count = 0
+        async for _, rows in self._counts(topic, group, which, 0, WITHIN_S, timeout):
+            if rows is None:
+                return None
+            count += sum(row.messages for row in rows)
+        return count
+
+    async def _counts(
+        self, topic: str, group: str, which: str, since_ms: int, within: float, timeout: float | None
+    ) -> AsyncIterator[tuple[int, tuple[m.StateCount, ...] | None]]:
+        """Yield each partition's number and rows; None in place of rows at the end, if the time is over."""
+        end = trio.current_time() + within
+        topic, group = source_of(topic, group) if which == "dead" else (topic, group)
+        register = await self.context.topic(topic, timeout=timeout)
+        nodes = self.context.nodes
+        for number in range(register.partitions):
+            rows: list[m.StateCount] = []
+            cursor: tuple[int, int] | None = (0, 0)
+            first = ""
+            while cursor is not None:
+                request = m.BrowseRequest(
+                    topic, number, group, which, cursor, 1, counted=True, since_ms=since_ms
+                )
+                reply, connection = await nodes.ask(
+                    lambda request=request: request,  # type: ignore[misc]
+                    action=f"count of {topic!r}/{number}",
+                    timeout=self.context.time(timeout),
+                    writes=False,
+                    only=nodes.addresses_of(register.replicas[number]),
+                    first=first,
+                )
+                if first not in ("", connection.address):  # a cursor is the replica's own: count anew
+                    rows, cursor, first = [], (0, 0), connection.address
+                    continue
+                first = connection.address
+                page = cast("m.BrowseReply", reply)
+                rows += page.counts
+                cursor = page.cursor
+                if cursor is not None and trio.current_time() >= end:
+                    yield number, tuple(rows)
+                    yield number, None
+                    return
+            yield number, tuple(rows)
+
+
+async def readable(topic: bytes, peeks: AsyncIterator[Peek]) -> AsyncIterator[tuple[MessageId, Peek, Parts]]:
+    """Yield each message whose body came along."""
+    async for peek in peeks:
+        for name in peek.ids(topic):
+            if name.seq in peek.bodies:
+                yield name, peek, peek.bodies[name.seq]
+
+
+def joined(kind: DeadLetterKind | None, row: m.StateCount, place: PartitionId) -> DeadLetterKind:
+    """Return a kind of failure with a row of counts added."""
+    if kind is None:
+        kind = DeadLetterKind(
+            0, row.reason, row.error_class, row.fingerprint, row.message,
+            row.first_died_ms, row.last_died_ms, {}, {}, (),
+        )  # fmt: skip
+    versions, hours = dict(kind.versions), dict(kind.hours)
+    versions[row.version] = versions.get(row.version, 0) + row.messages
+    hour = row.first_died_ms // HOUR_MS
+    hours[hour] = hours.get(hour, 0) + row.messages
+    sample = MessageId(place, row.sample.producer_id, row.sample.start)
+    return kind._replace(
+        messages=kind.messages + row.messages,
+        first_died_ms=min(kind.first_died_ms, row.first_died_ms),
+        last_died_ms=max(kind.last_died_ms, row.last_died_ms),
+        versions=versions,
+        hours=hours,
+        samples=(*kind.samples, sample)[:SAMPLES],
+    )
+
+
+def is_match(message: Parts, key: str | None, header: str | None, text: str | None) -> bool:
+    """Return True if each given text occurs in its part of the message, in any case of its characters."""
+
+    def within(part: str | None, *values: bytes) -> bool:
+        return not part or any(
+            part.casefold() in value.decode(errors="replace").casefold() for value in values
+        )
+
+    headers = (
+        name.encode()
+        + b"="
+        + (bytes(value) if isinstance(value, bytes | memoryview) else str(value).encode())
+        for name, value in message.headers.items()
+    )
+    return (
+        within(key, bytes(message.key or b""))
+        and within(text, bytes(message.payload or b""))
+        and within(header, *headers)
+    )

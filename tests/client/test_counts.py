@@ -1,0 +1,114 @@
+"""Backlogs of all groups, counts of dead letters and of a rewind, and the search."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from quorumq.client import NewMessage, UsageError
+from quorumq.core import messages as m
+from tests.client.steps import jobs
+
+
+async def test_the_backlogs_of_all_groups_take_one_request_to_each_node() -> None:
+    async with jobs(7) as (cluster, client):
+        await client.create_topic("mail", partitions=2)
+        for topic, group in (("jobs", "g"), ("jobs", "h"), ("mail", "g")):
+            await client.create_group(topic, group)
+        await client.publish("mail", b"x")
+        await client.ack(await client.fetch("jobs", "h", max_messages=2))
+        cluster.asked.clear()
+        backlogs = await client.backlogs()
+        assert [(*place, one.ready if one else None) for place, one in backlogs.items()] == [
+            ("jobs", "g", 7), ("jobs", "h", 5), ("mail", "g", 1),
+        ]  # fmt: skip
+        assert sorted(node for node, _ in cluster.of(m.DescribeGroups)) == ["a", "b", "c"]
+        assert backlogs["jobs", "g"] == await client.backlog("jobs", "g")
+        assert list(await client.backlogs("mai*")) == [("mail", "g")]
+        cluster.kill("a")
+        assert (await client.backlogs("jobs"))["jobs", "h"].ready == 5  # type: ignore[union-attr]
+
+
+async def test_a_topic_whose_replicas_do_not_answer_has_no_counts_and_does_not_hide_the_others() -> None:
+    async with jobs(3) as (cluster, client):
+        lonely = await client.create_topic("lonely", rf=1)
+        await client.create_group("jobs", "g")
+        await client.create_group("lonely", "g")
+        cluster.kill(lonely.replicas[0][0])
+        backlogs = await client.backlogs()
+        assert backlogs["lonely", "g"] is None
+        assert backlogs["jobs", "g"].ready == 3  # type: ignore[union-attr]
+
+
+async def test_many_partitions_are_asked_for_in_several_requests() -> None:
+    async with jobs(0, partitions=200) as (cluster, client):
+        for group in "fgh":
+            await client.create_group("jobs", group)
+        cluster.asked.clear()
+        assert len(await client.backlogs()) == 3
+        assert len(cluster.of(m.DescribeGroups)) == 3 * 3
+
+
+async def test_dead_letters_are_counted_by_kind_over_partitions() -> None:
+    async with jobs(0, partitions=2) as (_, client):
+        await client.create_group("jobs", "g")
+        await client.producer("jobs").publish_many([NewMessage(b"%d" % n, key=b"%d" % n) for n in range(20)])
+        messages = await client.fetch("jobs", "g", max_messages=100, min_messages=20, max_wait=1)
+        for message in messages[:12]:
+            await message.dead_letter(ValueError("bad"))
+        await client.dead_letter(messages[12:15], reason="rejected")
+        counts = await client.count_dead_letters("jobs", "g!dead")
+        assert counts.complete
+        assert [(kind.messages, kind.error_class, kind.message) for kind in counts.kinds] == [
+            (12, "ValueError", "bad"), (3, "", "rejected"),
+        ]  # fmt: skip
+        (first, _) = counts.kinds
+        assert sum(first.versions.values()) == sum(first.hours.values()) == 12
+        assert set(first.samples) <= {message.id for message in messages[:12]}
+        assert not (await client.count_dead_letters("jobs", "nobody")).kinds
+
+
+async def test_a_rewind_is_counted_and_brings_back_what_was_counted() -> None:
+    async with jobs(10, retention=3600.0) as (cluster, client):
+        await client.create_group("jobs", "g")
+        await client.ack(await client.fetch("jobs", "g", max_messages=4))
+        count = await client.count_rewind("jobs", "g", "earliest")
+        assert (count.messages, count.states, count.complete) == (10, {"acked": 4, "ready": 6}, True)
+        assert (await client.count_rewind("jobs", "g", "latest")).messages == 0
+        await trio.sleep(10)
+        later = datetime.fromtimestamp(cluster.now.wall_ms / 1000, UTC)
+        assert (await client.count_rewind("jobs", "g", later)).messages == 0
+        await client.rewind("jobs", "g", "earliest")
+        assert (await client.backlog("jobs", "g")).ready == 10
+
+
+async def test_a_search_reads_keys_headers_and_payloads_and_says_how_many_it_looked_at() -> None:
+    async with jobs() as (_, client):
+        await client.create_group("jobs", "g")
+        await client.producer("jobs").publish_many(
+            [
+                NewMessage(b"order %d Z\xc3\xbcrich" % n, key=b"k%d" % n, headers={"tenant": f"T{n}", "n": n})
+                for n in range(50)
+            ]
+        )
+        both = await client.search("jobs", "g", key="K4", text="zürich")
+        assert [match.message.key for match in both.matches] == [b"k4", *(b"k4%d" % n for n in range(10))]
+        assert (both.looked_at, both.of, both.complete) == (50, 50, True)
+        (one,) = (await client.search("jobs", "g", "ready", header="n=17")).matches
+        assert (one.message.payload, one.peek.peeked.state) == ("order 17 Zürich".encode(), "ready")
+        few = await client.search("jobs", "g", text="order", look_at=10)
+        assert (len(few.matches), few.looked_at, few.of, few.complete) == (10, 10, 50, False)
+        assert len((await client.search("jobs", "g", text="order", limit=3)).matches) == 3
+        assert (await client.backlog("jobs", "g")).held == 0
+        with pytest.raises(UsageError, match="nothing to search for"):
+            await client.search("jobs", "g")
+
+
+async def test_a_search_reads_the_messages_behind_the_bytes_of_one_answer() -> None:
+    async with jobs() as (_, client):
+        await client.create_group("jobs", "g")
+        filler = bytes(900_000)
+        await client.producer("jobs").publish_many([*[NewMessage(filler)] * 11, NewMessage(b"needle")])
+        search = await client.search("jobs", "g", text="needle")
+        assert (len(search.matches), search.looked_at) == (1, 12)
