@@ -31,6 +31,7 @@ from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast
 import trio
 
 from quorumq.client import client as waiting
+from quorumq.client.admin.counts import Match
 from quorumq.client.base.message import Message, MessageId
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing
@@ -39,7 +40,7 @@ from quorumq.client.client import Peek
 from quorumq.client.consume import consumer as consuming
 from quorumq.client.consume.consumer import ConsumerOptions
 from quorumq.client.consume.work import GRACE_S, Pool, Stop, Task, Worked
-from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
+from quorumq.client.portal import INTERRUPTED_S, PAGE, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
 from quorumq.client.produce.producer import ProducerOptions
@@ -404,10 +405,18 @@ class Client(Bridged, waiting.Client):
 
     @like(waiting.Client.peek)
     async def peek(self, *args: Any, **more: Any) -> AsyncIterator[Peek]:
-        source = cast("Any", super().peek(*args, **more))
+        async for one in self._listed(super().peek(*args, **more)):
+            yield one
 
+    @like(waiting.Client.tail)
+    async def tail(self, *args: Any, **more: Any) -> AsyncIterator[Match]:
+        async for one in self._listed(super().tail(*args, **more), 1):
+            yield one
+
+    async def _listed(self, source: Any, most: int = PAGE) -> AsyncIterator[Any]:
+        """Yield what a listing yields in the other thread, up to ``most`` at once."""
         try:
-            while page := await self.bridge.call(page_of, source):
+            while page := await self.bridge.call(page_of, source, most):
                 for one in page:
                     yield one
         finally:

@@ -36,7 +36,7 @@ from quorumq.client.consume import consumer as consuming
 from quorumq.client.consume.consumer import ConsumerOptions
 from quorumq.client.consume.settling import SettleCalls
 from quorumq.client.consume.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task, Worked
-from quorumq.client.portal import INTERRUPTED_S, PUBLISH_MANY, Portal, like, page_of
+from quorumq.client.portal import INTERRUPTED_S, PAGE, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
 from quorumq.client.produce.producer import ProducerOptions
@@ -265,13 +265,13 @@ def _fetching(
 
 
 def _listing(
-    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]], most: int = PAGE
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
     def called(self: Any, /, *args: P.args, **more: P.kwargs) -> Iterator[T]:
         source = method(self.inner, *args, **more)
 
         try:
-            while page := self.portal.call(page_of, source):
+            while page := self.portal.call(page_of, source, most):
                 yield from page
         finally:
             with suppress(Closed):
@@ -325,6 +325,7 @@ class Client(Counterpart[waiting.Client]):
     fetch = _fetching(waiting.Client.fetch)
     fetch_any = _fetching(waiting.Client.fetch_any)
     peek = _listing(waiting.Client.peek)
+    tail = _listing(waiting.Client.tail, 1)
 
     @like(waiting.Client.producer)
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:

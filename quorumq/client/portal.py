@@ -31,12 +31,12 @@ PAGE: Final = 500
 T = TypeVar("T")
 
 
-async def page_of(listing: AsyncIterator[T]) -> list[T]:
-    """Return the next items of a listing, at most a PAGE of them; none at its end."""
+async def page_of(listing: AsyncIterator[T], most: int = PAGE) -> list[T]:
+    """Return the next items of a listing, at most ``most`` of them; none at its end."""
     page: list[T] = []
     async for one in listing:
         page.append(one)
-        if len(page) == PAGE:
+        if len(page) == most:
             break
     return page
 

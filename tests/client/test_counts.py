@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+import trio
 
 from quorumq.client import NewMessage, UsageError
 from quorumq.core import messages as m
@@ -41,8 +42,9 @@ async def test_a_topic_whose_replicas_do_not_answer_has_no_counts_and_does_not_h
         assert backlogs["jobs", "g"].ready == 3  # type: ignore[union-attr]
 
 
-async def test_many_partitions_are_asked_for_in_several_requests() -> None:
-    async with jobs(0, partitions=200) as (cluster, client):
+async def test_many_partitions_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumq.client.admin.backlog.PARTITIONS_ASKED", 5)
+    async with jobs(0, partitions=4) as (cluster, client):
         for group in "fgh":
             await client.create_group("jobs", group)
         cluster.asked.clear()
@@ -103,6 +105,32 @@ async def test_a_search_reads_keys_headers_and_payloads_and_says_how_many_it_loo
         assert (await client.backlog("jobs", "g")).held == 0
         with pytest.raises(UsageError, match="nothing to search for"):
             await client.search("jobs", "g")
+
+
+async def test_a_tail_yields_what_is_published_from_now_on_also_after_its_replica_is_gone() -> None:
+    async with jobs(5, partitions=2, retention=3600.0) as (cluster, client):
+        await client.create_group("jobs", "g")
+        payloads: list[bytes] = []
+
+        async def watch() -> None:
+            async for match in client.tail("jobs", "g"):
+                payloads.append(match.message.payload)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await trio.sleep(2)
+            for number in range(4):
+                await client.publish("jobs", b"%d" % number, partition=number % 2)
+            await client.ack(await client.fetch("jobs", "g", max_messages=3))
+            await trio.sleep(2)
+            assert sorted(payloads) == [b"0", b"1", b"2", b"3"]
+            (address,) = {node for node, _ in cluster.of(m.BrowseRequest)[-1:]}
+            cluster.kill(address)
+            await client.publish("jobs", b"4", partition=0)
+            await client.publish("jobs", b"5", partition=1)
+            await trio.sleep(60)
+            assert sorted(payloads) == [b"0", b"1", b"2", b"3", b"4", b"5"], "each once"
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_search_reads_the_messages_behind_the_bytes_of_one_answer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumq.core import messages as m
 from quorumq.core.messages import AckRequest, BrowseReply, BrowseRequest, Failed, Publish, RejectRequest
 from quorumq.core.values import limits
@@ -73,14 +75,17 @@ def test_a_rewind_is_counted_by_state_from_a_time_on() -> None:
     assert {row.state: row.messages for row in later} == {"ready": 4}
 
 
-def test_a_page_of_counts_looks_at_a_bounded_number_of_batches_also_of_those_before_the_time() -> None:
+def test_a_page_of_counts_looks_at_a_bounded_number_of_batches_also_of_those_before_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PEEK_SCAN_MAX", 40)
     cluster = Cluster(1)
     topic, producer_id = published(cluster, 1, rf=1)
     since = cluster.now.wall_ms
-    for seq in range(1, limits.PEEK_SCAN_MAX + 200):
+    for seq in range(1, 60):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], published_ms=since + seq)))
-    rows, pages = counted(cluster, "a", "all", since + limits.PEEK_SCAN_MAX + 100)
-    assert (sum(row.messages for row in rows), pages) == (100, 2)
+    rows, pages = counted(cluster, "a", "all", since + 50)
+    assert (sum(row.messages for row in rows), pages) == (10, 2)
 
 
 def test_several_groups_are_described_at_once_and_those_unknown_here_left_out() -> None:
@@ -94,9 +99,10 @@ def test_several_groups_are_described_at_once_and_those_unknown_here_left_out() 
     assert [(one.group, one.parts[0].ready) for one in reply.groups] == [("g", 2), ("h", 3)]
 
 
-def test_one_request_describes_a_bounded_number_of_partitions() -> None:
+def test_one_request_describes_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DESCRIBED_MAX", 4)
     cluster = Cluster()
-    cluster.topic(partitions=limits.DESCRIBED_MAX)
+    cluster.topic(partitions=4)
     refused = cluster.ask("a", m.DescribeGroups((("jobs", "g"), ("jobs", "h"))))
     assert isinstance(refused, Failed)
     assert (refused.code, "name fewer groups" in refused.detail) == ("too-large", True)

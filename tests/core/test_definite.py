@@ -30,6 +30,7 @@ from quorumq.core.messages import (
     DeleteGroup,
     DeleteTopic,
     DescribeGroup,
+    DescribeGroups,
     ExtendRequest,
     Failed,
     FetchReply,
@@ -481,6 +482,9 @@ ROWS: dict[str, Scene] = {
     "PEEK complete": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
     "SHOW": on(lambda cluster, topic: ShowRequest(PartitionId(topic.id, 0), Span(ProducerId("", 0, 0, 0), 0, 1))),
     "DESCRIBE": on(lambda cluster, topic: DescribeGroup("jobs", "g")),
+    "DESCRIBE of several": on(lambda cluster, topic: DescribeGroups((("jobs", "g"), ("other", "h")))),
+    "PEEK that counts": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 1, counted=True)),
+    "PEEK that follows": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (-1, 0), 9, follow=True)),
     # Requests that may write a group's register:
     "FETCH of a new group": on(lambda cluster, topic: fetch("new")),
     "FETCH of a new group from latest": on(lambda cluster, topic: fetch("new")._replace(start="latest")),

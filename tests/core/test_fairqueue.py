@@ -98,6 +98,7 @@ def wide(partitions: int = 200) -> Cluster:
         (m.Metadata(tuple(map(str, range(100)))), limits.COSTLY_PER_STEP),
         (m.DescribeGroup("jobs", "g"), 400),
         (m.DescribeGroup("none", "g"), 0),
+        (m.DescribeGroups((("jobs", "g"), ("jobs", "h"), ("none", "g"))), 800),
         (m.CloseSession(ProducerId("a", 1, 1, 1), (PartitionId(b"x" * 16, 0),) * 3), 24),
         (m.AckRequest(()), 0),
         (m.StatusRequest(), limits.COSTLY_PER_STEP),

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
 import trio
 
-from quorumq.client.admin.browse import BrowseCalls, Peek, Which
+from quorumq.client.admin.browse import BrowseCalls, Peek, Which, bodies_of, within
 from quorumq.client.admin.groups import Start, start_fields
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import PartitionId
+from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.batch import Message as Parts
+from quorumq.wire.values import WireSlice
 
 SAMPLES: Final = 3
 HOUR_MS: Final = 3_600_000
 WITHIN_S: Final = 5.0
 SEARCH_PAGE: Final = 200
+TAIL_EVERY_S: Final = 1.0
+TAIL_BACK_MS: Final = 60_000
+"""Milliseconds before the newest message of a tail at which it begins anew at another replica."""
+TAIL_SEEN_MAX: Final = 10_000
+"""Messages of a partition that a tail remembers, so that it does not yield them twice."""
 
 
 class DeadLetterKind(NamedTuple):
@@ -186,6 +194,48 @@ class CountCalls(BrowseCalls):
         of = looked_at if complete else await self._count_of(topic, group, which, timeout)
         return Search(tuple(matches), looked_at, of, complete)
 
+    async def tail(
+        self,
+        topic: str,
+        group: str,
+        which: Which = "all",
+        *,
+        every: float = TAIL_EVERY_S,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Match]:
+        """Yield messages as they are published from now on, without holding them. It does not end by itself.
+
+        One replica of each partition is asked again and again. A message that all groups have settled before it is
+        asked is not seen, unless the topic has ``retention``; nor is one that comes to that replica late.
+
+        Args:
+            topic, group, which: as in `peek`; messages in other states at that moment are left out.
+            every: seconds between two questions.
+            timeout: seconds for each page; the client's if None.
+
+        Raises:
+            as `peek` does.
+        """
+        register = await self.context.topic(topic, timeout=timeout)
+        tails = [Tail(number, self.context.wall_ms()) for number in range(register.partitions)]
+        while True:
+            for tail in tails:
+                request = m.BrowseRequest(
+                    topic, tail.partition, group, which, tail.cursor, SEARCH_PAGE, True,
+                    since_ms=max(tail.begin_ms, tail.newest_ms - TAIL_BACK_MS), follow=True,
+                )  # fmt: skip
+                reply, connection = await self.context.nodes.ask(
+                    lambda request=request: request,  # type: ignore[misc]
+                    action=f"tail of {topic!r}/{tail.partition}",
+                    timeout=self.context.time(timeout),
+                    writes=False,
+                    only=self.context.nodes.addresses_of(register.replicas[tail.partition]),
+                    first=tail.address,
+                )
+                for match in tail.take(cast("m.BrowseReply", reply), connection.address, register):
+                    yield match
+            await trio.sleep(every)
+
     async def _count_of(self, topic: str, group: str, which: Which, timeout: float | None) -> int | None:
         count = 0
         async for _, rows in self._counts(topic, group, which, 0, WITHIN_S, timeout):
@@ -230,6 +280,37 @@ class CountCalls(BrowseCalls):
                     yield number, None
                     return
             yield number, tuple(rows)
+
+
+@dataclass(eq=False)
+class Tail:
+    """Place of a tail in one partition. A cursor is a replica's own: at another replica it begins anew, from a time."""
+
+    partition: int
+    begin_ms: int
+    newest_ms: int = 0
+    cursor: tuple[int, int] = (-1, 0)
+    address: str = ""
+    seen: OrderedDict[MessageId, None] = field(default_factory=OrderedDict)
+
+    def take(self, reply: m.BrowseReply, address: str, topic: Topic) -> list[Match]:
+        """Move on, and return the messages that are new."""
+        if self.address not in ("", address):
+            self.address, self.cursor = address, (0, 0)
+            return []
+        self.address, self.cursor = address, reply.cursor or (0, 0)
+        bodies = bodies_of(cast("tuple[WireSlice, ...]", reply.slices))
+        matches = []
+        for item in reply.items:
+            peek = Peek(topic.name, self.partition, item, *within(item.span, bodies))
+            self.newest_ms = max(self.newest_ms, peek.published_ms)
+            for name in peek.ids(topic.id):
+                if name.seq in peek.bodies and name not in self.seen:
+                    self.seen[name] = None
+                    matches.append(Match(name, peek, peek.published_ms, peek.bodies[name.seq]))
+        while len(self.seen) > TAIL_SEEN_MAX:
+            self.seen.popitem(last=False)
+        return matches
 
 
 async def readable(topic: bytes, peeks: AsyncIterator[Peek]) -> AsyncIterator[tuple[MessageId, Peek, Parts]]:

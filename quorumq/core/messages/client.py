@@ -387,8 +387,9 @@ class BrowseRequest(NamedTuple):
     With ``complete``, as RF - majority + 1 replicas see it together: everything that a majority has is there, in
     the order of message ids; ``after`` is the ``upto`` of the page before.
 
-    With ``counted``, the messages are counted and not listed, page by page, as one replica sees them. Only those that
-    were published at or after ``since_ms``, by their producers' clocks, count; all if it is 0.
+    With ``counted``, the messages are counted and not listed, page by page, as one replica sees them. ``since_ms``
+    leaves out what was published before, by the producers' clocks; 0 is none. With ``follow`` the cursor of the last
+    page is behind what is there, for what comes; the cursor (-1, 0) begins there.
     """
 
     topic: str
@@ -402,6 +403,7 @@ class BrowseRequest(NamedTuple):
     after: Span | None = None
     counted: bool = False
     since_ms: int = 0
+    follow: bool = False
 
 
 class BrowseReply(NamedTuple):

@@ -19,8 +19,9 @@ class PeekRequest(NamedTuple):
     cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
     bodies: bool = False
-    counted: bool = False  # as in BrowseRequest; so is the next
+    counted: bool = False  # as in BrowseRequest; so are the next two
     since_ms: int = 0
+    follow: bool = False
 
 
 class PeekReply(NamedTuple):

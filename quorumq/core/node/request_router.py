@@ -362,7 +362,7 @@ class RequestRouter:
             return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
         peek = m.PeekRequest(
             0, partition, group, request.which, request.cursor, request.limit, request.bodies, request.counted,
-            request.since_ms,
+            request.since_ms, request.follow,
         )  # fmt: skip
         replica = self.context.replicas.get(partition)
         if replica is None:

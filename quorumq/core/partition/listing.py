@@ -38,6 +38,8 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     beginning: a message that is shown twice is recognized by its id, and nothing is left out.
     """
     items: list[Peeked] = []
+    if message.follow and message.cursor[0] < 0:
+        return PeekReply(message.round, (), end_of(batches), "")
     limit = min(message.limit, limits.PEEK_ITEMS_MAX)
     capacity = PEEK_BYTES_MAX
     bytes_left = limits.FETCH_BYTES_MAX
@@ -45,6 +47,10 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     for part, shift, batch in stored_parts(batches, message.cursor):
         scanned += batch.number != last
         last = batch.number
+        if scanned > limits.PEEK_SCAN_MAX:
+            return PeekReply(message.round, tuple(items), (batch.number, part.start + shift), "")
+        if message.since_ms and batch.header.published_ms < message.since_ms:
+            continue
         first = len(items)
         for chunk, runs in view.chunks(part):
             if scanned > limits.PEEK_SCAN_MAX:
@@ -61,7 +67,13 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                 bytes_left -= batches.bytes_of(span) if message.bodies else 0
                 if span.stop < item.span.stop:
                     return PeekReply(message.round, tuple(items), (batch.number, span.stop + shift), "")
-    return PeekReply(message.round, tuple(items), None, "")
+    return PeekReply(message.round, tuple(items), end_of(batches) if message.follow else None, "")
+
+
+def end_of(batches: Batches) -> tuple[int, int]:
+    """Return the cursor behind the last message that is here; the first place if none is."""
+    last = batches.order.before((limits.NUMBERS_END, 0))
+    return (last[1], batches.stored[last[1]].header.size) if last is not None else (0, 0)
 
 
 def fitting(batches: Batches, span: Span, bytes_left: int) -> Span | None:
