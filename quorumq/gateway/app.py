@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from quorumq.gateway.gateway import Gateway
+from quorumq.gateway.jsonapi.app import JsonApp
 from quorumq.gateway.sqs.app import SqsApp
 
 
@@ -22,4 +23,6 @@ def make_app(gateway: Gateway) -> Starlette:
         stopping = gateway.stopping.is_set()
         return PlainTextResponse("stopping\n" if stopping else "ready\n", 503 if stopping else 200)
 
-    return Starlette(routes=[Route("/ready", ready), Mount("/", SqsApp(gateway))])
+    return Starlette(
+        routes=[Route("/ready", ready), Mount("/v1", JsonApp(gateway)), Mount("/", SqsApp(gateway))]
+    )

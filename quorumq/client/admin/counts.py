@@ -15,7 +15,6 @@ from quorumq.client.admin.groups import Start, start_fields
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.values import WireSlice
@@ -162,7 +161,7 @@ class CountCalls(BrowseCalls):
         """Search the messages of a group by key, headers and payload, oldest first, without holding them.
 
         The client reads message by message: nodes keep no index. Each given text has to occur in its part of the
-        message, in upper or lower case.
+        message, in upper or lower case; without any, all messages match.
 
         Args:
             topic, group, which: as in `peek`.
@@ -174,11 +173,8 @@ class CountCalls(BrowseCalls):
             timeout: seconds for each page; the client's if None.
 
         Raises:
-            UsageError: nothing to search for.
             as `peek` does.
         """
-        if not (key or header or text):
-            raise UsageError("nothing to search for: give key, header or text")
         register = await self.context.topic(source_of(topic, group)[0], timeout=timeout)
         matches: list[Match] = []
         looked_at, complete = 0, True

@@ -1,0 +1,243 @@
+"""The application under ``/v1``: finds the operation and the user, reads the request, and writes the answer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import msgspec
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from quorumq.client import Closed, QuorumqError
+from quorumq.gateway.gateway import Gateway
+from quorumq.gateway.identity import User
+from quorumq.gateway.jsonapi.openapi import document
+from quorumq.gateway.jsonapi.operations import OPERATIONS, Call, Operation
+from quorumq.gateway.jsonapi.problems import TYPE, Refused, headers_of, problem_of, status_of
+from quorumq.gateway.jsonapi.shapes import encoded
+from quorumq.gateway.requests import Left, Stopping, while_there
+
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+"""The type that `curl -d` sends if nothing is said. Its body is JSON all the same."""
+ALIVE_S: Final = 15.0
+"""Seconds between two signs of life in a stream of events."""
+STREAM_S: Final = 3600.0
+"""Seconds after which a stream of events ends: browsers connect again."""
+
+log = logging.getLogger("quorumq.gateway")
+
+
+class JsonApp:
+    """JSON over HTTP.
+
+    Args:
+        gateway: a running one.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.routes = [(Route(one.path, _no_endpoint, methods=[one.method]), one) for one in OPERATIONS]
+        self.document = encoded(document())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self.answer(Request(scope, receive))
+        except Left:
+            return
+        except (Closed, Stopping):
+            response = refusal(Refused("the gateway stops: ask again", status=503))
+        except QuorumqError as error:
+            response = refusal(error)
+        except Exception:
+            log.exception("%s %s", scope["method"], scope["path"])
+            response = refusal(QuorumqError("the gateway failed: its log has the cause"))
+        await response(scope, receive, send)
+
+    async def answer(self, request: Request) -> Response:
+        """Return the answer to a request.
+
+        Raises:
+            QuorumqError: it is refused, or failed.
+            Left: the client has left.
+        """
+        if (
+            request.method == "GET"
+            and request.scope["path"].removeprefix(request.scope["root_path"]) == "/openapi.json"
+        ):
+            return Response(self.document, media_type=JSON)
+        operation, names = self.find(request.scope)
+        user = self.user_of(request)
+        body = await self.read(request, operation)
+        query = self.query_of(request, operation)
+
+        async def carry_out() -> Any:
+            async with self.gateway.client(user) as client:
+                return await operation.handler(Call(client, names, query, body))
+
+        async def undo(value: Any) -> None:
+            if operation.undo is not None:
+                async with self.gateway.client(user) as client:
+                    await operation.undo(client, value)
+
+        if operation.streams:
+            return await self.stream(user, operation, Call(None, names, query, body))  # type: ignore[arg-type]
+        if operation.waits:
+            stopping = self.gateway.stopping
+            value = await while_there(request.receive, carry_out, stopping=stopping, undo=undo)
+        else:
+            value = await carry_out()
+        return Response(encoded(value), operation.status, media_type=JSON)
+
+    def find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
+        """Return the operation of a path and a method, with the names in the path.
+
+        Raises:
+            Refused: there is none.
+        """
+        methods: list[str] = []
+        for route, operation in self.routes:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return operation, child["path_params"]
+            if match is Match.PARTIAL:
+                methods.append(operation.method)
+        path = scope["path"]
+        if methods:
+            raise Refused(f"{path} takes {', '.join(methods)}", value=scope["method"], status=405)
+        raise Refused("there is no such path: /v1/openapi.json lists them", value=path, status=404)
+
+    def user_of(self, request: Request) -> User:
+        """Return who asks, by the bearer token.
+
+        Raises:
+            Refused: no client has it.
+        """
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme and scheme.lower() != "bearer":
+            raise Refused("the authorization is no bearer token: send Authorization: Bearer NAME.SECRET",
+                          value=scheme, status=401)  # fmt: skip
+        try:
+            return self.gateway.identities.by_token(token.strip())
+        except QuorumqError as error:
+            raise Refused(str(error), status=401) from None
+
+    async def read(self, request: Request, operation: Operation) -> Any:
+        """Return the body of a request.
+
+        Raises:
+            Refused: it is not what the operation takes; names the field.
+        """
+        data = await self.gateway.bodies.read(request.receive)
+        if operation.body is None:
+            return None
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind not in (JSON, FORM):
+            raise Refused(f"the body is of another type: send Content-Type: {JSON}", value=kind, status=415)
+        try:
+            return msgspec.json.decode(data or b"{}", type=operation.body)
+        except (
+            msgspec.DecodeError,
+            ValueError,
+            RecursionError,
+        ) as error:  # its text has the path of the field
+            raise Refused(f"the body cannot be read: {error}", value=shown(data)) from None
+
+    def query_of(self, request: Request, operation: Operation) -> Any:
+        """Return the parameters of a request.
+
+        Raises:
+            Refused: one is unknown, comes twice, or cannot be.
+        """
+        given: dict[str, str] = {}
+        for name, value in request.query_params.multi_items():
+            if name in given:
+                raise Refused(f"the parameter {name} comes twice", value=value)
+            given[name] = value
+        if operation.query is None:
+            if given:
+                raise Refused("this request takes no parameters", value=next(iter(given)))
+            return None
+        try:
+            return msgspec.convert(given, type=operation.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise Refused(f"the parameters cannot be read: {error}", value=request.url.query[:200]) from None
+
+    async def stream(self, user: User, operation: Operation, call: Call) -> Response:
+        """Return a stream of events, after a first look whether there can be any."""
+        async with self.gateway.client(user) as client:
+            await operation.handler(replace(call, client=client))
+        return cast("Response", EventStream(self.gateway, user, operation, call))
+
+
+@dataclass(eq=False)
+class EventStream:
+    """Answer of server-sent events: messages, and comments while there are none, until the client leaves.
+
+    Args:
+        gateway: ends it when it stops.
+        user, operation, call: the request; the call's client is the user's.
+    """
+
+    gateway: Gateway
+    user: User
+    operation: Operation
+    call: Call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = trio.Lock()
+
+        async def put(text: bytes) -> None:
+            async with sending:
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+
+        async def look() -> None:
+            try:
+                async with self.gateway.client(self.user) as client:
+                    async for value in await self.operation.handler(replace(self.call, client=client)):
+                        text = b"id: %b\nevent: message\ndata: %b\n\n"
+                        await put(text % (value.id.encode(), encoded(value)))
+            except QuorumqError as error:
+                await put(b"event: problem\ndata: " + encoded(problem_of(error)) + b"\n\n")
+            nursery.cancel_scope.cancel()
+
+        async def live() -> None:
+            while True:
+                await put(b": alive\n\n")
+                await trio.sleep(ALIVE_S)
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            nursery.cancel_scope.cancel()
+
+        async def until_stopped() -> None:
+            await self.gateway.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + STREAM_S
+            for task in (look, live, until_gone, until_stopped):
+                nursery.start_soon(task)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def refusal(error: QuorumqError) -> Response:
+    """Return an error as an answer."""
+    return Response(encoded(problem_of(error)), status_of(error), headers=headers_of(error), media_type=TYPE)
+
+
+def shown(data: bytes) -> str:
+    """Return the beginning of a body for an error."""
+    return data[:200].decode(errors="backslashreplace")
+
+
+async def _no_endpoint(request: Request) -> Response:
+    raise AssertionError("routes are only matched")

@@ -1,0 +1,387 @@
+"""The operations of JSON over HTTP: a table of them, from which routes and the OpenAPI document are made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from quorumq.client import Client, NotAllStored, QuorumqError, receipt_from_text
+from quorumq.client import NewMessage as Outgoing
+from quorumq.core.values.errors import OutcomeUnknown, UsageError
+from quorumq.gateway.jsonapi import shapes
+from quorumq.gateway.jsonapi.problems import Refused, problem_of
+from quorumq.gateway.redriving import Selection, redrive_some
+
+LOOK_AT_MAX: Final = 100_000
+Text = Annotated[str, Meta(max_length=500)]
+
+
+class Query(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Parameters behind the ``?`` of a request."""
+
+
+class TopicsQuery(Query, kw_only=True):
+    topic: str | None = None
+
+
+class PeekQuery(Query, kw_only=True):
+    """Messages in a state; with key, header (NAME=VALUE) or text only those in which these occur."""
+
+    which: shapes.State = "ready"
+    limit: shapes.Number = 20
+    key: Text | None = None
+    header: Text | None = None
+    text: Text | None = None
+    look_at: Annotated[int, Meta(ge=1, le=LOOK_AT_MAX)] = 10_000
+
+
+class TailQuery(Query, kw_only=True):
+    which: Literal["ready", "held", "delayed", "acked", "dead", "all"] = "all"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: the user's client, names in its path, its query, and its body."""
+
+    client: Client
+    names: dict[str, str]
+    query: Any
+    body: Any
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The topic and the group of the path."""
+        return self.names["topic"], self.names["group"]
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A verb of the interface.
+
+    Attributes:
+        id: name in the OpenAPI document.
+        body, query, answer: classes of the request's body, of its parameters, and of the answer; None without one.
+        status: of an answer without error.
+        waits: whether it may wait for messages, and ends if the client leaves.
+        undo: called with the answer if the client left before it was sent.
+        streams: whether the answer is a stream of events.
+    """
+
+    method: str
+    path: str
+    id: str
+    summary: str
+    handler: Handler
+    answer: type[Any] | None
+    body: type[Any] | None = None
+    query: type[Any] | None = None
+    status: int = 200
+    waits: bool = False
+    undo: Callable[[Client, Any], Awaitable[None]] | None = None
+    streams: bool = False
+
+
+# ------------------------------------------------------------------------------------ messages
+
+
+async def publish(call: Call) -> shapes.Published:
+    payload, options = call.body.options()
+    return shapes.Published(id=str(await call.client.publish(call.names["topic"], payload, **options)))
+
+
+async def publish_many(call: Call) -> shapes.PublishedAll:
+    messages = []
+    for number, message in enumerate(call.body.messages):
+        try:
+            payload, options = message.options()
+            messages.append(Outgoing(payload, **options))
+        except (UsageError, TypeError) as error:
+            raise UsageError(f"message {number}: {error}") from None
+    async with call.client.producer(call.names["topic"], create=True) as producer:
+        try:
+            ids: list[Any] = list(await producer.publish_many(messages))
+            errors: dict[int, Exception] = {}
+            untaken = None
+        except NotAllStored as error:
+            ids, errors, untaken = error.ids, error.errors, error.untaken
+    results = []
+    for number, name in enumerate(ids):
+        failure = errors.get(number)
+        if failure is None and untaken is not None and number >= untaken:
+            failure = errors.get(untaken)
+        problem = None if name is not None else problem_of(as_error(failure))
+        results.append(shapes.Stored(id=None if name is None else str(name), problem=problem))
+    return shapes.PublishedAll(results=results, stored=sum(name is not None for name in ids))
+
+
+def as_error(failure: Exception | None) -> QuorumqError:
+    """Return a failure of one message as an error of quorumq."""
+    if isinstance(failure, QuorumqError):
+        return failure
+    return UsageError(str(failure)) if failure is not None else OutcomeUnknown("it may be stored")
+
+
+async def fetch(call: Call) -> shapes.Fetched:
+    body: shapes.FetchBody = call.body
+    messages = await call.client.fetch(
+        *call.place,
+        max_messages=body.max_messages,
+        max_wait=body.max_wait,
+        max_bytes=shapes.BYTES_MAX,
+        hold_time=body.hold_time,
+        start=body.start,
+    )
+    now = call.client.clock()
+    return shapes.Fetched(messages=[shapes.delivered_of(message, now) for message in messages])
+
+
+async def give_back(client: Client, fetched: shapes.Fetched) -> None:
+    """Give back messages that nobody waits for any more."""
+    tickets = [client.ticket(receipt_from_text(message.receipt)) for message in fetched.messages]
+    await client.reject(tickets, interrupted=True)
+
+
+async def peek(call: Call) -> shapes.Peeks:
+    query: PeekQuery = call.query
+    search = await call.client.search(
+        *call.place,
+        query.which,
+        key=query.key,
+        header=query.header,
+        text=query.text,
+        limit=query.limit,
+        look_at=query.look_at,
+    )
+    return shapes.Peeks(
+        messages=[shapes.peeked_of(match) for match in search.matches],
+        looked_at=search.looked_at,
+        of=search.of,
+        complete=search.complete,
+    )
+
+
+async def show(call: Call) -> shapes.LifeView:
+    return shapes.LifeView.of(await call.client.show(call.names["topic"], call.names["id"], body=True))
+
+
+async def tail(call: Call) -> Any:
+    topic, group = call.place
+    await call.client.topic(topic)  # what is not there is said before the stream begins
+    return (shapes.peeked_of(match) async for match in call.client.tail(topic, group, call.query.which))
+
+
+# ------------------------------------------------------------------------------------ receipts
+
+
+async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], done: str) -> shapes.SettledAll:
+    """Settle the receipts of a request, and return the result of each."""
+    tickets: list[Any] = []
+    for receipt in call.body.receipts:
+        try:
+            tickets.append(call.client.ticket(receipt_from_text(receipt)))
+        except QuorumqError as error:
+            tickets.append(error)
+    good = [ticket for ticket in tickets if not isinstance(ticket, QuorumqError)]
+    raised: QuorumqError | None = None
+    try:
+        if good:
+            await settle(good)
+    except QuorumqError as error:
+        raised = error
+    results = []
+    for ticket in tickets:
+        failure = ticket if isinstance(ticket, QuorumqError) else ticket.failure
+        if failure is None and raised is not None and ticket.outcome is None:
+            failure = raised
+        if failure is not None:
+            results.append(shapes.Settled(problem=problem_of(failure)))
+        else:
+            results.append(shapes.Settled(outcome=done if ticket.outcome is None else ticket.outcome.value))
+    return shapes.SettledAll(results=results)
+
+
+async def ack(call: Call) -> shapes.SettledAll:
+    return await settled(call, call.client.ack, "acked")
+
+
+async def reject(call: Call) -> shapes.SettledAll:
+    return await settled(call, lambda tickets: call.client.reject(tickets, delay=call.body.delay), "requeued")
+
+
+async def release(call: Call) -> shapes.SettledAll:
+    return await settled(call, lambda tickets: call.client.reject(tickets, interrupted=True), "requeued")
+
+
+async def extend(call: Call) -> shapes.SettledAll:
+    return await settled(call, lambda tickets: call.client.extend(tickets, call.body.hold_time), "extended")
+
+
+async def dead_letter(call: Call) -> shapes.SettledAll:
+    return await settled(
+        call, lambda tickets: call.client.dead_letter(tickets, reason=call.body.reason), "dead_lettered"
+    )
+
+
+# ------------------------------------------------------------------------------------ topics and groups
+
+
+async def topics(call: Call) -> shapes.Topics:
+    known = await call.client.metadata(*([call.query.topic] if call.query.topic else ()))
+    groups: dict[bytes, list[str]] = {}
+    for group in known.groups:
+        groups.setdefault(group.topic, []).append(group.name)
+    return shapes.Topics(
+        topics=[
+            shapes.TopicView(
+                name=topic.name, partitions=topic.partitions, rf=topic.rf, max_deliveries=topic.max_deliveries,
+                retention=topic.retention_s, ttl=topic.ttl_s, backoff=list(topic.backoff),
+                groups=sorted(groups.get(topic.id, ())),
+            )
+            for topic in sorted(known.topics, key=lambda topic: topic.name)
+        ]
+    )  # fmt: skip
+
+
+async def create_group(call: Call) -> shapes.GroupView:
+    topic, group = call.place
+    made = await call.client.create_group(topic, group, start=beginning_of(call.body.start))
+    return shapes.GroupView(topic=topic, name=made.name)
+
+
+async def rewind(call: Call) -> shapes.Rewound:
+    topic, group = call.place
+    to = beginning_of(call.body.to)
+    if call.body.dry_run:
+        count = await call.client.count_rewind(topic, group, to)
+        return shapes.Rewound(
+            group=group, dry_run=True, messages=count.messages, states=count.states, complete=count.complete
+        )
+    await call.client.rewind(topic, group, to)
+    return shapes.Rewound(group=group, dry_run=False)
+
+
+def beginning_of(text: str) -> Any:
+    """Return the beginning of a group.
+
+    Raises:
+        Refused: it is neither a word nor a time with a zone.
+    """
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        start = datetime.fromisoformat(text)
+        start.timestamp()
+    except (OverflowError, ValueError):
+        start = datetime.min
+    if start.tzinfo is None:
+        detail = (
+            "this is no beginning: write earliest, latest or a time with its zone, as 2026-11-21T08:00:00Z"
+        )
+        raise Refused(detail, value=text)
+    return start
+
+
+async def backlog(call: Call) -> shapes.BacklogView:
+    return shapes.BacklogView.of(*call.place, await call.client.backlog(*call.place))
+
+
+async def backlogs(call: Call) -> shapes.Backlogs:
+    counts = await call.client.backlogs(*([call.query.topic] if call.query.topic else ()))
+    return shapes.Backlogs(
+        backlogs=[shapes.BacklogView.of(topic, group, count) for (topic, group), count in counts.items()]
+    )
+
+
+async def purge(call: Call) -> shapes.Purged:
+    topic, group = call.place
+    return await purged(call, topic, group)
+
+
+async def purged(call: Call, topic: str, group: str) -> shapes.Purged:
+    body: shapes.PurgeBody = call.body
+    if body.all == (body.ids is not None):
+        raise UsageError("name messages by ids, or say all: give one of the two")
+    return shapes.Purged(purged=await call.client.purge(topic, group, ids=body.ids))
+
+
+# ------------------------------------------------------------------------------------ dead letters
+
+
+async def kinds(call: Call) -> shapes.Kinds:
+    counts = await call.client.count_dead_letters(*call.place)
+    return shapes.Kinds(
+        kinds=[
+            shapes.Kind(
+                samples=[str(name) for name in kind.samples],
+                **{name: value for name, value in kind._asdict().items() if name not in ("samples", "hours")},
+            )
+            for kind in counts.kinds
+        ],
+        complete=counts.complete,
+    )
+
+
+async def redrive(call: Call) -> shapes.Redriven:
+    body: shapes.Choice = call.body
+    if not (body.all or body.ids is not None or body.fingerprint is not None or body.error_class is not None):
+        raise UsageError("choose dead letters by ids, fingerprint or error_class, or say all")
+    selection = Selection(
+        *call.place, body.fingerprint, body.error_class, tuple(body.ids) if body.ids is not None else None
+    )
+    done = await redrive_some(call.client, selection, body.limit)
+    return shapes.Redriven(redriven=done.redriven, already=done.already, more=done.more)
+
+
+async def purge_dead(call: Call) -> shapes.Purged:
+    topic, group = call.place
+    return await purged(call, topic, group.removesuffix("!dead") + "!dead")
+
+
+_TOPIC: Final = "/topics/{topic}"
+_GROUP: Final = _TOPIC + "/groups/{group}"
+OPERATIONS: Final = (
+    Operation("GET", "/topics", "listTopics", "List topics with their settings and groups", topics, shapes.Topics,
+              query=TopicsQuery),
+    Operation("POST", _TOPIC + "/messages", "publish", "Publish a message", publish, shapes.Published,
+              shapes.NewMessage, status=201),
+    Operation("POST", _TOPIC + "/messages/batch", "publishMany", "Publish several messages", publish_many,
+              shapes.PublishedAll, shapes.NewMessages),
+    Operation("GET", _TOPIC + "/messages/{id:path}", "show", "Show the life of a message on each replica", show,
+              shapes.LifeView),
+    Operation("PUT", _GROUP, "createGroup", "Create a group; one that is there stays as it is", create_group,
+              shapes.GroupView, shapes.GroupBody),
+    Operation("POST", _GROUP + "/fetch", "fetch", "Fetch messages, waiting for some if need be", fetch, shapes.Fetched,
+              shapes.FetchBody, waits=True, undo=give_back),
+    Operation("GET", _GROUP + "/messages", "peek", "Look at messages or search them, without holding any", peek,
+              shapes.Peeks, query=PeekQuery, waits=True),
+    Operation("GET", _GROUP + "/tail", "tail", "Follow messages as server-sent events, without holding any", tail,
+              shapes.Peeked, query=TailQuery, streams=True),
+    Operation("GET", _GROUP + "/backlog", "backlog", "Count the work of a group", backlog, shapes.BacklogView),
+    Operation("GET", "/backlogs", "backlogs", "Count the work of all groups", backlogs, shapes.Backlogs,
+              query=TopicsQuery),
+    Operation("POST", _GROUP + "/rewind", "rewind", "Have a group read again from a time, or count that", rewind,
+              shapes.Rewound, shapes.RewindBody),
+    Operation("POST", _GROUP + "/purge", "purge", "Settle messages unread", purge, shapes.Purged, shapes.PurgeBody),
+    Operation("GET", _GROUP + "/dead-letters", "deadLetterKinds", "Count dead letters by kind of failure", kinds,
+              shapes.Kinds, waits=True),
+    Operation("POST", _GROUP + "/dead-letters/redrive", "redrive", "Make dead letters available again", redrive,
+              shapes.Redriven, shapes.Choice, waits=True),
+    Operation("POST", _GROUP + "/dead-letters/purge", "purgeDeadLetters", "Drop dead letters", purge_dead,
+              shapes.Purged, shapes.PurgeBody),
+    Operation("POST", "/receipts/ack", "ack", "Ack messages", ack, shapes.SettledAll, shapes.ReceiptsBody),
+    Operation("POST", "/receipts/reject", "reject", "Make messages available again, at the cost of an attempt", reject,
+              shapes.SettledAll, shapes.RejectBody),
+    Operation("POST", "/receipts/release", "release", "Give messages back that were not worked on", release,
+              shapes.SettledAll, shapes.ReceiptsBody),
+    Operation("POST", "/receipts/extend", "extend", "Extend the holds of messages", extend, shapes.SettledAll,
+              shapes.ExtendBody),
+    Operation("POST", "/receipts/dead-letter", "deadLetter", "Give messages up", dead_letter, shapes.SettledAll,
+              shapes.DeadLetterBody),
+)  # fmt: skip

@@ -1,0 +1,92 @@
+"""Errors as problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from quorumq.core.values.errors import Busy, Code, QuorumqError, Transient, UsageError
+from quorumq.gateway.jsonapi.shapes import Problem
+
+TYPE: Final = "application/problem+json"
+STATUSES: Final = {
+    Code.NOT_FOUND: 404,
+    Code.UNAUTHORIZED: 403,
+    Code.TOO_LARGE: 413,
+    Code.CONFLICT: 409,
+    Code.SESSION_CLOSED: 409,
+    Code.STALE_GENERATION: 409,
+    Code.ALREADY_SETTLED: 409,
+    Code.HOLD_LOST: 409,
+    Code.BUSY: 429,
+}
+"""Statuses by code; other transient errors are 503, other mistakes of the caller 400, and the rest 500."""
+REMEDIES: Final[dict[str, str]] = {
+    Code.NOT_FOUND: "check the name",
+    Code.UNAUTHORIZED: "ask for the right: it is in the nodes' clients file (`quorumq clients`)",
+    Code.TOO_LARGE: "send less at once",
+    Code.BAD_RECEIPT: "send the receipt as fetch gave it",
+    Code.HOLD_LOST: "stop working on the message: it comes again unless it was settled",
+    Code.ALREADY_SETTLED: "nothing: the message is settled",
+    Code.STALE_GENERATION: "nothing: the group was rewound, and the message comes again if that covers it",
+    Code.BUSY: "repeat the request after the seconds of Retry-After",
+    Code.STORAGE_FULL: "repeat the request once the nodes have space",
+    Code.OUTCOME_UNKNOWN: "it may have happened: repeat receipts as they are; a repeated publish may make two messages",
+}
+REPEAT: Final = "repeat the request: nothing was done"
+CHANGE: Final = "change the request: it cannot work as it is"
+REPORT: Final = "look at the gateway's log, and report it"
+
+
+class Refused(UsageError):
+    """A request that is wrong before the cluster is asked.
+
+    Args:
+        detail: the error in words.
+        value: the value that is wrong.
+        status: HTTP status.
+    """
+
+    code = "bad-request"
+
+    def __init__(self, detail: str, *, value: str | None = None, status: int = 400) -> None:
+        super().__init__(detail)
+        self.value = value
+        self.status = status
+
+
+def status_of(error: QuorumqError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, Refused):
+        return error.status
+    if error.code in STATUSES:
+        return STATUSES[Code(error.code)]
+    return 503 if isinstance(error, Transient) else 400 if isinstance(error, UsageError) else 500
+
+
+def problem_of(error: QuorumqError) -> Problem:
+    """Return an error for the body of an answer."""
+    status = status_of(error)
+    code = str(error.code)
+    if isinstance(error, Refused):
+        code = {401: str(Code.UNAUTHORIZED), 404: str(Code.NOT_FOUND)}.get(status, code)
+    other = REPEAT if isinstance(error, Transient) else CHANGE if isinstance(error, UsageError) else REPORT
+    return Problem(
+        type=f"urn:quorumq:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=str(error),
+        code=code,
+        value=error.value if isinstance(error, Refused) else None,
+        remedy=REMEDIES.get(str(error.code), other),
+    )
+
+
+def headers_of(error: QuorumqError) -> dict[str, str]:
+    """Return the headers that go with an error."""
+    status = status_of(error)
+    if status == 401:
+        return {"WWW-Authenticate": "Bearer"}
+    if isinstance(error, Busy):
+        return {"Retry-After": str(max(1, round(error.delay)))}
+    return {"Retry-After": "1"} if status == 503 else {}

@@ -1,0 +1,72 @@
+"""Redrive of dead letters that are chosen by ids, or by kind of failure: some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import NamedTuple
+
+from quorumq.client import Client, Peek
+
+
+class Selection(NamedTuple):
+    """Choice of dead letters: of ``ids``, if there are any, those that match the others; None matches all."""
+
+    topic: str
+    group: str
+    fingerprint: str | None = None
+    error_class: str | None = None
+    ids: tuple[str, ...] | None = None
+
+    def matches(self, peek: Peek) -> bool:
+        """Return True if a message is a dead letter and chosen."""
+        letter = peek.peeked.record.letter
+        return (
+            letter is not None
+            and self.fingerprint in (None, letter.fingerprint)
+            and self.error_class in (None, letter.error_class)
+        )
+
+
+class Done(NamedTuple):
+    """Result: messages redriven, messages that were settled or redriven before, and True if more may be left."""
+
+    redriven: int
+    already: int
+    more: bool
+
+
+async def chosen(client: Client, selection: Selection) -> AsyncIterator[Peek]:
+    """Yield the chosen dead letters, in the order of partitions and ids."""
+    if selection.ids is not None:
+        for peek in (await client.lookup(selection.topic, selection.group, selection.ids)).values():
+            if selection.matches(peek):
+                yield peek
+        return
+    async with aclosing(client.peek(selection.topic, selection.group, "dead", complete=True)) as peeks:  # type: ignore[type-var]
+        async for peek in peeks:
+            if selection.matches(peek):
+                yield peek
+
+
+async def redrive_some(client: Client, selection: Selection, limit: int) -> Done:
+    """Redrive up to ``limit`` of the chosen dead letters."""
+    items: list[Peek] = []
+    size, more = 0, False
+    async with aclosing(chosen(client, selection)) as peeks:  # type: ignore[type-var]
+        async for peek in peeks:
+            left = limit - size
+            if left <= 0:
+                more = True
+                break
+            span = peek.peeked.span
+            if span.size > left:
+                more = True
+                span = span._replace(stop=span.start + left)
+            bare = peek.peeked.record._replace(letter=None)
+            items.append(peek._replace(peeked=peek.peeked._replace(span=span, record=bare)))
+            size += span.size
+    if not items:
+        return Done(0, 0, False)
+    redriven = await client.redrive(selection.topic, selection.group, items)
+    return Done(redriven.messages, sum(span.size for span, _ in redriven.refused), more)

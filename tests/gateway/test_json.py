@@ -1,0 +1,260 @@
+"""JSON over HTTP against a cluster in one process."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not installed")
+pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
+
+from quorumq.client import Client
+from quorumq.gateway.jsonapi.openapi import document
+from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.testing import run
+from tests.gateway.http import Browser, gateway
+
+JOBS = "/v1/topics/jobs"
+GROUP = JOBS + "/groups/g"
+
+
+def in_cluster(test: Any) -> None:
+    async def main() -> None:
+        async with gateway() as (nodes, client, browser):
+            del nodes
+            await test(client, browser)
+
+    run(main)
+
+
+def test_a_message_goes_from_a_publish_to_its_ack() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        message = {"payload": "grüße", "key": "k", "headers": {"tenant": "7", "n": 3}}
+        made = await browser.call("POST", JOBS + "/messages", message, status=201)
+        (got,) = (await browser.call("POST", GROUP + "/fetch", {"max_wait": 1}))["messages"]
+        assert {name: got[name] for name in ("id", "payload", "key", "headers", "attempt")} == {
+            "id": made["id"], "attempt": 1, **message,
+        }  # fmt: skip
+        assert 0 < got["expires_in"] <= 30
+        life = await browser.call("GET", f"{JOBS}/messages/{made['id']}")
+        assert {seen["state"] for replica in life["replicas"] for seen in replica["groups"]} >= {"held"}
+        assert life["message"]["payload"] == "grüße"
+        settled = await browser.call("POST", "/v1/receipts/ack", {"receipts": [got["receipt"]]})
+        assert settled == {"results": [{"outcome": "acked", "problem": None}]}
+        assert (await browser.call("GET", GROUP + "/backlog"))["ready"] == 0
+
+    in_cluster(test)
+
+
+def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        raw = base64.b64encode(b"\x00\xff").decode()
+        messages = [
+            {"payload": ""},
+            {"payload_base64": raw},
+            {"json": {"a": [1]}},
+            {"json": None},
+            {"payload": "z" * 2_000_000},
+        ]
+        made = await browser.call("POST", JOBS + "/messages/batch", {"messages": messages})
+        assert made["stored"] == 4
+        assert made["results"][4]["problem"]["code"] == "too-large"
+        got = (await browser.call("POST", GROUP + "/fetch", {"max_messages": 9, "max_wait": 1}))["messages"]
+        payloads = {message["id"]: message["payload"] or message["payload_base64"] for message in got}
+        assert [payloads[result["id"]] for result in made["results"][:3]] == [None, raw, '{"a":[1]}']
+
+    in_cluster(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code", "named"),
+    [
+        ("POST", JOBS + "/messages", {}, 400, "usage", "no payload"),
+        ("POST", JOBS + "/messages", {"payload": "a", "json": 1}, 400, "usage", "payload and json"),
+        ("POST", JOBS + "/messages", {"payload": "a", "prio": 1}, 400, "bad-request", "prio"),
+        ("POST", JOBS + "/messages", {"payload": "a", "delay": -1}, 400, "bad-request", "$.delay"),
+        ("POST", JOBS + "/messages", {"payload_base64": "?"}, 400, "usage", "base64"),
+        ("POST", "/v1/topics/a b/messages", {"payload": "a"}, 400, "usage", "a b"),
+        ("POST", JOBS + "/messages/batch", {"messages": []}, 400, "bad-request", "$.messages"),
+        ("POST", JOBS + "/messages/batch", {"messages": [{"payload": ""}, {}]}, 400, "usage", "message 1"),
+        ("POST", GROUP + "/fetch", {"max_wait": 21}, 400, "bad-request", "$.max_wait"),
+        ("POST", "/v1/topics/nothing/groups/g/fetch", {}, 404, "not-found", "nothing"),
+        ("POST", GROUP + "/rewind", {"to": "2026-11-21T08:00:00"}, 400, "bad-request", "zone"),
+        ("POST", GROUP + "/purge", {}, 400, "usage", "ids"),
+        ("POST", GROUP + "/dead-letters/redrive", {}, 400, "usage", "choose"),
+        ("POST", "/v1/receipts/ack", {"receipts": []}, 400, "bad-request", "$.receipts"),
+        ("GET", GROUP + "/messages?which=old", None, 400, "bad-request", "old"),
+        ("GET", GROUP + "/messages?limit=1&limit=2", None, 400, "bad-request", "twice"),
+        ("GET", GROUP + "/backlog?x=1", None, 400, "bad-request", "no parameters"),
+        ("GET", "/v1/topics/nothing/groups/g/tail", None, 404, "not-found", "nothing"),
+        ("GET", JOBS + "/messages/xyz", None, 400, "usage", "xyz"),
+        ("DELETE", JOBS + "/messages", None, 405, "bad-request", "POST"),
+        ("GET", "/v1/nothing", None, 404, "not-found", "openapi.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_name_and_a_remedy(
+    method: str, path: str, body: Any, status: int, code: str, named: str
+) -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        data = b"" if body is None else json.dumps(body).encode()
+        answer = await browser.ask(method, path.replace(" ", "%20"), data, content_type="application/json")
+        problem = answer.json
+        assert (answer.status, problem["status"], problem["code"]) == (status, status, code), problem
+        assert named in problem["detail"]
+        assert problem["remedy"]
+        assert answer.headers["content-type"] == "application/problem+json"
+
+    in_cluster(test)
+
+
+def test_receipts_are_settled_one_by_one_and_each_says_how() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        for number in range(5):
+            await client.publish("jobs", b"%d" % number)
+        got = (await browser.call("POST", GROUP + "/fetch", {"max_messages": 5, "max_wait": 2}))["messages"]
+        one, two, three, four, five = [message["receipt"] for message in got]
+        mixed = await browser.call("POST", "/v1/receipts/ack", {"receipts": [one, "nonsense"]})
+        assert [result["outcome"] for result in mixed["results"]] == ["acked", None]
+        assert mixed["results"][1]["problem"]["code"] == "bad-receipt"
+        await browser.call("POST", "/v1/receipts/extend", {"receipts": [two], "hold_time": 60})
+        assert (await browser.call("POST", "/v1/receipts/reject", {"receipts": [three], "delay": 30}))[
+            "results"
+        ][0]["outcome"] == "requeued"
+        await browser.call("POST", "/v1/receipts/release", {"receipts": [four]})
+        await browser.call(
+            "POST", "/v1/receipts/dead-letter", {"receipts": [five], "reason": "no such order"}
+        )
+        backlog = await browser.call("GET", GROUP + "/backlog")
+        assert [backlog[name] for name in ("ready", "held", "delayed", "dead")] == [1, 1, 1, 1]
+        assert (await browser.call("GET", "/v1/backlogs?topic=jobs"))["backlogs"] == [backlog]
+        (again,) = (await browser.call("POST", GROUP + "/fetch", {}))["messages"]
+        assert (again["attempt"], again["interruptions"]) == (1, 1)
+        lost = await browser.call("POST", "/v1/receipts/extend", {"receipts": [three]})
+        assert lost["results"][0]["problem"]["code"] == "hold-lost"
+
+    in_cluster(test)
+
+
+def test_dead_letters_are_counted_redriven_and_purged() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        for number in range(6):
+            await client.publish("jobs", b"%d" % number)
+        messages = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=2)
+        for number, message in enumerate(messages):
+            await message.dead_letter(ValueError("bad") if number < 4 else KeyError("k"))
+        kinds = (await browser.call("GET", GROUP + "/dead-letters"))["kinds"]
+        assert [(kind["messages"], kind["error_class"]) for kind in kinds] == [
+            (4, "ValueError"),
+            (2, "KeyError"),
+        ]
+        body = {"fingerprint": kinds[0]["fingerprint"], "limit": 3}
+        assert await browser.call("POST", GROUP + "/dead-letters/redrive", body) == {
+            "redriven": 3, "already": 0, "more": True,
+        }  # fmt: skip
+        (sample,) = kinds[1]["samples"][:1]
+        assert (await browser.call("POST", GROUP + "/dead-letters/redrive", {"ids": [sample]}))[
+            "redriven"
+        ] == 1
+        assert (await browser.call("POST", GROUP + "/dead-letters/purge", {"all": True}))["purged"] == 2
+        peek = await browser.call("GET", GROUP + "/messages?which=all&text=3")
+        assert [message["payload"] for message in peek["messages"]] == ["3"]
+        assert (peek["looked_at"], peek["of"], peek["complete"]) == (6, 6, True)
+
+    in_cluster(test)
+
+
+def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.create_topic("jobs", retention=3600)
+        await browser.call("PUT", GROUP, {"start": "earliest"})
+        await client.publish("jobs", b"x")
+        await client.ack(await client.fetch("jobs", "g", max_wait=1))
+        dry = await browser.call("POST", GROUP + "/rewind", {"to": "earliest", "dry_run": True})
+        assert (dry["messages"], dry["states"]) == (1, {"acked": 1})
+        await browser.call("POST", GROUP + "/rewind", {"to": "2020-01-01T00:00:00Z"})
+        assert (await browser.call("GET", GROUP + "/backlog"))["ready"] == 1
+        (topic,) = (await browser.call("GET", "/v1/topics"))["topics"]
+        assert (topic["name"], topic["retention"], topic["groups"]) == ("jobs", 3600.0, ["g"])
+
+    in_cluster(test)
+
+
+def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        leave = trio.Event()
+        async with trio.open_nursery() as nursery:
+            body = json.dumps({"max_wait": 20}).encode()
+            nursery.start_soon(lambda: browser.ask("POST", GROUP + "/fetch", body, leave=leave))
+            await trio.sleep(2)
+            leave.set()
+        await client.publish("jobs", b"x")
+        (message,) = await client.fetch("jobs", "g", max_wait=1)
+        assert message.attempt == 1
+
+    in_cluster(test)
+
+
+def test_a_tail_is_events_and_ends_with_its_client() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.create_topic("jobs", retention=3600)
+        await client.create_group("jobs", "g")
+        leave, chunks = trio.Event(), []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: browser.ask("GET", GROUP + "/tail", leave=leave, heard=chunks.append))
+            await trio.sleep(2)
+            name = await client.publish("jobs", b"line\n\ntwo")
+            await trio.sleep(20)
+            leave.set()
+        events = [chunk for chunk in chunks if chunk.startswith(b"id:")]
+        (event,) = events
+        head, _, data = event.decode().strip().partition("\ndata: ")
+        assert head == f"id: {name}\nevent: message"
+        assert json.loads(data)["payload"] == "line\n\ntwo"
+        assert chunks.count(b": alive\n\n") == 2
+        assert (await client.backlog("jobs", "g")).held == 0
+
+    in_cluster(test)
+
+
+def test_a_token_is_needed_where_the_nodes_have_clients(tmp_path: Path) -> None:
+    token, digest = new_token("alice")
+    write_clients(tmp_path / "clients.toml", {"alice": Entry(digest, publish=("*",))})
+
+    async def main() -> None:
+        settings = {"clients_file": str(tmp_path / "clients.toml"), "token": "gateway.x"}
+        async with gateway(**settings) as (_, _, browser):
+            for wrong in ({}, {"authorization": "Bearer alice.x"}, {"authorization": "Basic YTpi"}):
+                browser.headers = wrong
+                answer = await browser.get("/v1/topics")
+                assert (answer.status, answer.json["code"]) == (401, "unauthorized")
+                assert answer.headers["www-authenticate"] == "Bearer"
+            browser.headers = {"authorization": f"Bearer {token}"}
+            assert (await browser.get("/v1/topics")).status == 200
+
+    run(main)
+
+
+def test_every_answer_is_as_the_document_says() -> None:
+    """The document is made of the classes; so are the answers. What is left to check is that it is complete."""
+    paths = document()["paths"]
+    names = [entry["operationId"] for methods in paths.values() for entry in methods.values()]
+    assert len(names) == len(set(names)) == 20
+    text = json.dumps(document())
+    schemas = document()["components"]["schemas"]
+    for part in text.split('"#/components/schemas/')[1:]:
+        assert part.partition('"')[0] in schemas
+    fetch = paths["/topics/{topic}/groups/{group}/fetch"]["post"]
+    assert fetch["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/FetchBody"
+    }
+    assert schemas["FetchBody"]["properties"]["max_wait"]["maximum"] == 20
+    assert schemas["FetchBody"]["additionalProperties"] is False
