@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import trio
 
-from quorumq.client import NewMessage
+from quorumq.client import NewMessage, NotFound
 from quorumq.core import messages as m
 from tests.client.steps import jobs
 
@@ -131,6 +131,15 @@ async def test_a_tail_yields_what_is_published_from_now_on_also_after_its_replic
             await trio.sleep(60)
             assert sorted(payloads) == [b"0", b"1", b"2", b"3", b"4", b"5"], "each once"
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("pattern", ["*", "jo*", "nothing*"])
+async def test_a_pattern_is_no_name_of_one_topic(pattern: str) -> None:
+    async with jobs(1) as (_, client):
+        await client.create_group("jobs", "g")
+        for call in (client.topic(pattern), client.backlog(pattern, "g"), client.search(pattern, "g")):
+            with pytest.raises(NotFound, match="patterns"):
+                await call
 
 
 async def test_a_search_reads_the_messages_behind_the_bytes_of_one_answer() -> None:

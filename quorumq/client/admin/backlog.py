@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from quorumq.client.base.context import Calls
+from quorumq.client.base.context import Calls, topic_of
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, TooFewReplicas
@@ -97,7 +97,7 @@ class BacklogCalls(Calls):
         """
         topic, group = source_of(topic, group)
         known = await self.context.metadata(topic, timeout=timeout)
-        register = self.context.known(known.topics[0])
+        register = self.context.known(topic_of(known, topic))
         if group not in [known_group.name for known_group in known.groups]:
             raise NotFound(unknown_group(topic, group, [known_group.name for known_group in known.groups]))
         request = m.DescribeGroup(topic, group)

@@ -154,8 +154,7 @@ class Context:
         """Return a topic, like `Client.topic`."""
         end = self.end(timeout)
         try:
-            reply = await self.metadata(name, timeout=left_of(end))
-            return self.known(reply.topics[0])
+            return self.known(topic_of(await self.metadata(name, timeout=left_of(end)), name))
         except NotFound:
             if not create:
                 raise
@@ -197,6 +196,18 @@ class Context:
         if node not in self.nodes.ids and node not in self.nodes.addresses:
             await self.metadata(timeout=timeout)
         return self.nodes.address_of(node)
+
+
+def topic_of(reply: m.MetadataReply, name: str) -> Topic:
+    """Return the one topic that was asked for.
+
+    Raises:
+        NotFound: the name is a pattern, which stands for any number of topics.
+    """
+    for topic in reply.topics:
+        if topic.name == name:
+            return topic
+    raise NotFound(f"there is no topic {name!r}: patterns are for consumers, and this needs the name of one topic")
 
 
 class Calls:
