@@ -106,11 +106,13 @@ async def list_letters(
     with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
     --json every dead letter comes with its whole history.
     """
+    from quorumq.client.base.context import topic_of
+
     query = _named(Wanted(topic, group, **filters))
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         known = await client.metadata(query.topic)
-        topic_id = known.topics[0].id
+        topic_id = topic_of(known, query.topic).id
         lines = await (
             _each(client, query, topic_id, limit + 1, missed)
             if each

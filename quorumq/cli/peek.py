@@ -114,6 +114,7 @@ async def peek(
             raise click.UsageError("--id has no --which, --partition or --bodies: `quorumq show` tells more")
         await _peek_ids(where, topic, group, parsed(ids), as_json)
         return
+    from quorumq.client.base.context import topic_of
     from quorumq.client.base.names import names_of
 
     (topic,), group = names_of((topic,), group)
@@ -123,6 +124,7 @@ async def peek(
     count = 0
     async with cluster(where) as client:
         known = await client.metadata(topic)
+        topic_id = topic_of(known, topic).id
         groups = [known_group.name for known_group in known.groups]
         if group.removesuffix("!dead") not in groups and not as_json:
             from quorumq.wire.hints import meant
@@ -130,7 +132,7 @@ async def peek(
             text = f"the node that was asked knows no group {group!r} of {topic!r}: to a new one, everything is ready"
             say(f"{text}; {meant(group, groups)}".rstrip("; "), err=True)
         async for entry in client.peek(topic, group, limit=limit + 1, **options):
-            for name in entry.ids(known.topics[0].id):
+            for name in entry.ids(topic_id):
                 if count == limit:
                     if not as_json:
                         say(f"there are more; --limit {2 * limit} shows more of them", err=True)

@@ -9,13 +9,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quorumq.gateway.console.app import ConsoleApp
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.jsonapi.app import JsonApp
+from quorumq.gateway.sites import why_foreign
 from quorumq.gateway.sqs.app import SqsApp
 
 
-def make_app(gateway: Gateway) -> Starlette:
+def make_app(gateway: Gateway) -> ASGIApp:
     """Return the application of a running gateway."""
 
     async def ready(request: Request) -> Response:
@@ -23,6 +26,18 @@ def make_app(gateway: Gateway) -> Starlette:
         stopping = gateway.stopping.is_set()
         return PlainTextResponse("stopping\n" if stopping else "ready\n", 503 if stopping else 200)
 
-    return Starlette(
-        routes=[Route("/ready", ready), Mount("/v1", JsonApp(gateway)), Mount("/", SqsApp(gateway))]
-    )
+    doors: dict[str, ASGIApp] = {"/v1": JsonApp(gateway), "/console": ConsoleApp(gateway)}
+    others = Starlette(routes=[Route("/ready", ready), Mount("/", SqsApp(gateway))])
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        """Give a request to its door. Its path may have any characters, which patterns of routes do not all match."""
+        prefix = "/" + scope.get("path", "/").split("/", 2)[1] if scope["type"] == "http" else ""
+        foreign = why_foreign(scope, gateway.settings) if scope["type"] == "http" else ""
+        if foreign:
+            await PlainTextResponse(foreign + "\n", 403)(scope, receive, send)
+        elif prefix in doors:
+            await doors[prefix]({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
+        else:
+            await others(scope, receive, send)
+
+    return app

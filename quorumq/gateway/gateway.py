@@ -40,12 +40,14 @@ class Gateway:
         identities: finds out who asks.
         clients: connections to the cluster by user.
         bodies: reads bodies of requests.
+        nursery: runs what goes on when its request is over.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
     settings: Settings
     identities: Identities
     clients: UserClients
+    nursery: trio.Nursery
     bodies: Bodies = field(default_factory=Bodies)
     stopping: trio.Event = field(default_factory=trio.Event)
 
@@ -82,7 +84,7 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         nursery.start_soon(users.close_idle)
         if clients is not None:
             nursery.start_soon(_reread, clients)
-        yield Gateway(settings, Identities(clients, keys), users)
+        yield Gateway(settings, Identities(clients, keys), users, nursery)
         nursery.cancel_scope.cancel()
 
 

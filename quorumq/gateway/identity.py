@@ -63,6 +63,18 @@ class Identities:
             raise Unauthorized(f"client {name!r} is not in the clients file any more")
         return User(name) if self._clients is not None else ANYBODY
 
+    def may(self, user: User, right: str, topic: str, group: str | None = None) -> bool:
+        """Return True if a user has a right, as far as the gateway knows: the nodes decide."""
+        if self._clients is None:
+            return True
+        client = self._clients.named(user.name)
+        return client is not None and client.may(right, topic, group)
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Keys of the gateways, the newest first."""
+        return self._keys
+
     def secrets_of(self, name: str) -> tuple[str, ...]:
         """Return the secret access keys that a client may sign with; () if there is no such client."""
         token_hash = None if self._clients is None else self._clients.token_hash(name)

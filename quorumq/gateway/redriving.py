@@ -17,6 +17,7 @@ class Selection(NamedTuple):
     fingerprint: str | None = None
     error_class: str | None = None
     ids: tuple[str, ...] | None = None
+    reason: str | None = None
 
     def matches(self, peek: Peek) -> bool:
         """Return True if a message is a dead letter and chosen."""
@@ -25,6 +26,7 @@ class Selection(NamedTuple):
             letter is not None
             and self.fingerprint in (None, letter.fingerprint)
             and self.error_class in (None, letter.error_class)
+            and self.reason in (None, letter.reason)
         )
 
 

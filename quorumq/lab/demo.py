@@ -24,6 +24,7 @@ from quorumq.lab.demo_input import pieces_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
+from quorumq.lab.doors import INSTALL
 from quorumq.storage.segment import NAME_SUFFIX
 
 
@@ -87,6 +88,7 @@ def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
         out.print(f"Not shown: {sentence}.", markup=False)
     if verdict.passed:
         out.print(f"Every message is acked or a dead letter, after {verdict.seconds:.0f} s.", markup=False)
+    out.print(f"For a console in a browser: {INSTALL}, and then quorumq dev.", markup=False)
     if keep is None:
         out.print("To look further, run it with --keep DIR.", markup=False)
         return

@@ -11,6 +11,7 @@ import click
 from quorumq.cli.common import NODES_DEFAULT, ended_by_sigterm, json_option, print_json
 from quorumq.core.values import limits
 from quorumq.core.values.errors import QuorumqError
+from quorumq.lab import doors
 from quorumq.wire.address import NODES_VARIABLE
 
 WAIT_S: Final = 300.0
@@ -20,6 +21,8 @@ CREATE_S: Final = 60.0
 """Time that the creation of a topic may take, in seconds."""
 
 POLL_S: Final = 0.1
+GATEWAY_PATIENCE_S: Final = 5.0
+"""Seconds that the gateway may take to stop."""
 
 
 @click.command()
@@ -50,6 +53,12 @@ POLL_S: Final = 0.1
     help="Start nothing: wait until the cluster that another `quorumq dev` starts on these ports serves, for so long "
     f"at most. [default: {WAIT_S:g}]",
 )
+@click.option(
+    "--gateway/--no-gateway",
+    default=True,
+    show_default=True,
+    help="Start a gateway with SQS, JSON and a console 79 ports above the first node, if the extra is installed.",
+)
 @json_option
 def dev(
     nodes: int,
@@ -58,6 +67,7 @@ def dev(
     topics: tuple[str, ...],
     hold_time_max: float,
     wait: float | None,
+    gateway: bool,
     as_json: bool,
 ) -> None:
     """Run a cluster of real node processes on this machine until Ctrl-C.
@@ -71,6 +81,7 @@ def dev(
     `quorumq dev & quorumq dev --wait && ...`, with the same --nodes, --port and --topic. If the cluster does not
     serve in time, the exit code is 69.
     """
+    from quorumq.lab.leash import Leashed, end
     from quorumq.lab.local import LocalCluster
 
     if wait is not None:
@@ -84,12 +95,15 @@ def dev(
     with ended_by_sigterm():
         cluster = LocalCluster(nodes, keep=directory, base_port=port, hold_time_max=hold_time_max, tell=_tell)
         died: dict[str, None] = {}
+        served: list[Leashed] = []
         try:
             cluster.start_all()
             if nodes == 2:
                 _tell("two nodes keep one copy of each message: --nodes 3 keeps three")
             _create(cluster.addresses, topics, min(3, nodes if nodes % 2 else nodes - 1))
-            _announce(cluster, topics, directory, as_json)
+            if gateway and doors.is_installed():
+                served.append(doors.start_gateway(cluster.addresses, port, cluster.directory))
+            _announce(cluster, topics, directory, as_json, doors.gateway_url(port) if served else "")
             _watch(cluster, died, as_json)
         except KeyboardInterrupt:
             if died:
@@ -103,6 +117,7 @@ def dev(
                 f"{error}\nthe nodes' logs are kept: {cluster.directory}/n*/node.log"
             ) from error
         finally:
+            end(served, GATEWAY_PATIENCE_S)
             cluster.close()
 
 
@@ -120,11 +135,12 @@ def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
         ask(addresses[0], request, timeout=CREATE_S)
 
 
-def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
+def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_json: bool, url: str) -> None:
     addresses = dict(zip(cluster.nodes, cluster.addresses, strict=True))
     if as_json:
         pids = {name: cluster.pid(name) for name in cluster.nodes}
-        print_json({"directory": str(cluster.directory), "addresses": addresses, "pids": pids})
+        facts = {"directory": str(cluster.directory), "addresses": addresses, "pids": pids}
+        print_json({**facts, "gateway": url or None})
         return
     for name, address in addresses.items():
         click.echo(f"{name}  {address}  pid {cluster.pid(name)}")
@@ -136,6 +152,10 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
     click.echo(f"  quorumq publish {topic} 'hello' 'world'")
     click.echo(f"  quorumq consume {topic} --group mine --wait 2")
     click.echo("  quorumq status --watch")
+    if url:
+        click.echo(f"\nConsole: {url}/console    JSON: {url}/v1    SQS: {url}")
+    else:
+        click.echo(f"\nFor a console, JSON over HTTP and SQS: {doors.INSTALL}")
     click.echo("\nCtrl-C stops the cluster.")
 
 

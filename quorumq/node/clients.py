@@ -283,6 +283,11 @@ class Clients:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)
 
+    def named(self, name: str) -> Client | None:
+        """Return the client of a name; None if there is none."""
+        entry = self._entries.get(name)
+        return None if entry is None else Client(name, entry.publish, entry.consume, entry.admin)
+
     def token_hash(self, name: str) -> str | None:
         """Return the hash of a client's token; None if there is no such client."""
         entry = self._entries.get(name)

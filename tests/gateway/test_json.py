@@ -80,6 +80,8 @@ def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> Non
         ("POST", JOBS + "/messages", {"payload": "a", "delay": -1}, 400, "bad-request", "$.delay"),
         ("POST", JOBS + "/messages", {"payload_base64": "?"}, 400, "usage", "base64"),
         ("POST", "/v1/topics/a b/messages", {"payload": "a"}, 400, "usage", "a b"),
+        ("POST", "/v1/topics/a%0Ab/messages", {"payload": "a"}, 400, "usage", "a\\nb"),
+        ("GET", "/v1/%0A", None, 404, "not-found", "openapi.json"),
         ("POST", JOBS + "/messages/batch", {"messages": []}, 400, "bad-request", "$.messages"),
         ("POST", JOBS + "/messages/batch", {"messages": [{"payload": ""}, {}]}, 400, "usage", "message 1"),
         ("POST", GROUP + "/fetch", {"max_wait": 21}, 400, "bad-request", "$.max_wait"),

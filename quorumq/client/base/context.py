@@ -207,7 +207,9 @@ def topic_of(reply: m.MetadataReply, name: str) -> Topic:
     for topic in reply.topics:
         if topic.name == name:
             return topic
-    raise NotFound(f"there is no topic {name!r}: patterns are for consumers, and this needs the name of one topic")
+    raise NotFound(
+        f"there is no topic {name!r}: patterns are for consumers, and this needs the name of one topic"
+    )
 
 
 class Calls:

@@ -1,0 +1,483 @@
+"""The application under ``/console``: finds the session, the page or the action, and renders templates."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from quorumq.client import Client, Closed, QuorumqError
+from quorumq.core.values.errors import NotFound, Unauthorized, UsageError
+from quorumq.core.values.printable import plural, printable
+from quorumq.gateway.console import views
+from quorumq.gateway.console.commands import command
+from quorumq.gateway.console.health import ago
+from quorumq.gateway.console.redrives import RATE_MAX, Redrive, Redrives
+from quorumq.gateway.console.session import COOKIE, SESSION_S, Session, Sessions
+from quorumq.gateway.gateway import Gateway
+from quorumq.gateway.identity import User
+from quorumq.gateway.jsonapi.operations import beginning_of
+from quorumq.gateway.jsonapi.problems import problem_of
+from quorumq.gateway.redriving import Selection
+from quorumq.gateway.requests import Left
+
+ROOT: Final = "/console"
+FORM_BYTES_MAX: Final = 3 * 1024 * 1024
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+FACTS: Final = {
+    "uptime_s": "runs for",
+    "incarnation": "starts",
+    "disk_capacity": "disk",
+    "disk_free": "free on disk",
+    "journal_bytes": "journal",
+    "rss": "memory",
+    "fsync_ms": "fsync, p99",
+    "hold_reply_p99_ms": "answer to a hold, p99",
+    "connections": "connections",
+    "requests": "requests under way",
+}
+"""Values of a node's status that its card shows, with their names there."""
+
+log = logging.getLogger("quorumq.gateway")
+
+
+def when(ms: int) -> str:
+    """Return a time of day in milliseconds since 1970 as people read it, in UTC, and how long ago that is."""
+    try:
+        text = datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return "at an impossible time"
+    seconds = time.time() - ms / 1000
+    return f"{text} UTC ({ago(seconds)} ago)" if seconds >= 0 else f"{text} UTC"
+
+
+def url(page: str, **query: Any) -> str:
+    """Return the address of a page; names go into the query, as they may have any characters."""
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{ROOT}/{page}" + (f"?{urlencode(given)}" if given else "")
+
+
+def selected(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the values of a node that its card shows."""
+    rows = []
+    for name, label in FACTS.items():
+        value = facts.get(name)
+        if name == "fsync_ms" and isinstance(value, dict):
+            value = value.get("p99")
+        if value is None:
+            continue
+        if name == "uptime_s":
+            text = ago(value)
+        elif name in ("disk_free", "journal_bytes", "rss"):
+            text = f"{value / 1024**2:,.0f} MiB"
+        elif name in ("fsync_ms", "hold_reply_p99_ms"):
+            text = f"{value:.3g} ms"
+        else:
+            text = f"{value:,}" if isinstance(value, int) else str(value)
+        rows.append((label, text))
+    return rows
+
+
+class Raw(str):
+    """Text for the value of a field, which has to come back as it is."""
+
+    __slots__ = ()
+
+
+def visible(value: Any) -> Any:
+    """Return a value of a template with escapes for characters that cannot be seen; it is escaped for HTML later."""
+    return printable(value) if type(value) is str else value
+
+
+class Page:
+    """One request of a browser: its session, user, and the fields of its query or form."""
+
+    def __init__(self, console: ConsoleApp, session: Session, user: User, fields: dict[str, str]) -> None:
+        self.console = console
+        self.session = session
+        self.user = user
+        self.fields = fields
+        self.client: Client
+
+    def get(self, name: str, other: str = "") -> str:
+        """Return a field."""
+        return self.fields.get(name, other)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The topic and the group that are named."""
+        if not self.get("topic") or not self.get("group"):
+            raise UsageError("the address names no topic and group: follow a link to them")
+        return self.get("topic"), self.get("group")
+
+    def number(self, name: str, most: int) -> int | None:
+        """Return a field that is a number from 1 to ``most``; None if it is empty."""
+        text = self.get(name)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= most:
+            raise UsageError(f"{name} is {text[:20]!r}: give a number from 1 to {most:,}")
+        return int(text)
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        console = self.console
+        may = console.gateway.identities.may
+        topic, group = self.get("topic"), self.get("group")
+        shared = {
+            "root": ROOT, "url": url, "here": "", "notice": "", "write": console.write, "user": self.user.name,
+            "token": console.sessions.form_token(self.session), "topic": topic, "group": group,
+            "may_admin": console.write and bool(topic) and may(self.user, "admin", topic),
+            "may_publish": console.write and (not topic or may(self.user, "publish", topic)),
+        }  # fmt: skip
+        text = console.templates.get_template(template).render({**shared, **values})
+        return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+
+
+class ConsoleApp:
+    """The console.
+
+    Args:
+        gateway: a running one.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.write = gateway.settings.console_write
+        self.sessions = Sessions(gateway.identities.keys)
+        self.redrives = Redrives(gateway)
+        loader = PackageLoader("quorumq.gateway.console", "pages")
+        self.templates = Environment(
+            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self.templates.filters.update(when=when, ago=ago, raw=Raw, selected=selected)
+        self.templates.finalize = visible
+        folder = resources.files("quorumq.gateway.console") / "assets"
+        self.assets = {name: (folder / name).read_bytes() for name in ASSETS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self.answer(request)
+        except Left:
+            return
+        response.headers.update(HEADERS)
+        await response(scope, receive, send)
+
+    async def answer(self, request: Request) -> Response:
+        """Return the answer to a request."""
+        path = request.scope["path"].removeprefix(ROOT).strip("/")
+        name = path.removeprefix("assets/")
+        if name != path and name in self.assets:
+            headers = {"Cache-Control": "max-age=300"}
+            return Response(self.assets[name], media_type=ASSETS[name], headers=headers)
+        session = self.sessions.read(request.cookies.get(COOKIE, ""), time.time())
+        is_open = self.gateway.identities.is_open
+        fresh = session is None and is_open
+        if session is None:
+            session = self.sessions.begin("", time.time())
+        page = Page(self, session, User(session.name), {})
+        try:
+            page.fields = await self.fields_of(request)
+            response = await self.find(page, request.method, path, signed_in=is_open or bool(session.name))
+        except QuorumqError as error:
+            response = self.refused(page, error)
+        except Closed:
+            response = self.refused(page, QuorumqError("the gateway stops: load the page again"))
+        except Left:
+            raise
+        except Exception:
+            log.exception("%s %s", request.method, request.scope["path"])
+            response = self.refused(page, QuorumqError("the gateway failed: its log has the cause"))
+        if fresh:
+            self.set_cookie(response, session, request)
+        return response
+
+    async def fields_of(self, request: Request) -> dict[str, str]:
+        """Return the fields of the query, or those of a form that was posted."""
+        body = await self.gateway.bodies.read(request.receive, FORM_BYTES_MAX)
+        text = request.url.query if request.method in ("GET", "HEAD") else body.decode("latin-1")
+        try:
+            given = parse_qs(text, keep_blank_values=True, max_num_fields=50, errors="replace")
+        except ValueError as error:
+            raise UsageError(f"the form cannot be read: {error}") from None
+        return {name: values[-1] for name, values in given.items()}
+
+    async def find(self, page: Page, method: str, path: str, *, signed_in: bool) -> Response:
+        """Return the page, or carry out the action, of a path."""
+        if path == "login":
+            return self.sign_in(page, method)
+        if not signed_in:
+            return (
+                RedirectResponse(f"{ROOT}/login", 303)
+                if method == "GET"
+                else page.render("login.html", 401, problem="")
+            )
+        if method == "POST":
+            if not self.sessions.is_form_token(page.session, page.get("token")):
+                raise Unauthorized("the form is of another session: load the page again")
+            if path == "logout":
+                gone = RedirectResponse(f"{ROOT}/login", 303)
+                gone.delete_cookie(COOKIE, path=ROOT)
+                return gone
+            if not self.write:
+                raise Unauthorized(
+                    "this console only looks: `quorumq gateway --console-write` starts one that acts"
+                )
+        page.user = self.gateway.identities.by_name(page.session.name)
+        handler = (PAGES if method in ("GET", "HEAD") else ACTIONS if method == "POST" else {}).get(path)
+        if handler is None:
+            raise NotFound("the console has no such page")
+        async with self.gateway.client(page.user) as page.client:
+            return await handler(page)
+
+    def sign_in(self, page: Page, method: str) -> Response:
+        if self.gateway.identities.is_open:
+            return RedirectResponse(f"{ROOT}/", 303)
+        if method != "POST":
+            return page.render("login.html", problem="")
+        try:
+            user = self.gateway.identities.by_token(page.get("secret").strip())
+        except Unauthorized:
+            return page.render("login.html", 401, problem="No client has this token.")
+        response = RedirectResponse(f"{ROOT}/", 303)
+        self.set_cookie(response, self.sessions.begin(user.name, time.time()), None)
+        return response
+
+    def set_cookie(self, response: Response, session: Session, request: Request | None) -> None:
+        """Have the browser keep a session."""
+        secure = bool(self.gateway.settings.tls_cert) or self.gateway.settings.public_url.startswith("https:")
+        response.set_cookie(
+            COOKIE, self.sessions.cookie_of(session), max_age=SESSION_S, path=ROOT, secure=secure, httponly=True,
+            samesite="strict",
+        )  # fmt: skip
+
+    def refused(self, page: Page, error: QuorumqError) -> Response:
+        problem = problem_of(error)
+        return page.render(
+            "error.html",
+            problem.status,
+            title=problem.title,
+            detail=printable(problem.detail),
+            remedy=problem.remedy,
+        )
+
+
+# ------------------------------------------------------------------------------------------ pages
+
+
+async def overview(page: Page) -> Response:
+    return page.render("overview.html", here="overview", **await views.overview(page.client))
+
+
+async def group(page: Page) -> Response:
+    topic, name = page.place
+    fields = {field: page.get(field)[:200] for field in ("key", "header", "text")}
+    which = page.get("which", "ready")
+    which = which if which in views.STATES else "ready"
+    values = await views.group(page.client, topic, name, which, **fields)
+    return page.render("group.html", which=which, notice=notice_of(page), **fields, **values)
+
+
+async def dead(page: Page) -> Response:
+    topic, name = page.place
+    running = [str(one) for one in page.console.redrives.of(page.user, topic, name)]
+    values = await views.dead(page.client, topic, name)
+    return page.render("dead.html", running=running, notice=notice_of(page), **values)
+
+
+async def message(page: Page) -> Response:
+    name = page.get("id").strip()
+    topic = page.get("topic")
+    if not topic:  # the id has the topic's id, not its name
+        known = await page.client.metadata()
+        topic = next((one.name for one in known.topics if one.id.hex() == name.partition("/")[0]), "")
+        if not topic:
+            raise NotFound(f"{name[:100]!r} is no id of a message of a topic that you may see")
+        page.fields["topic"] = topic
+    values = await views.message(page.client, topic, name)
+    return page.render("message.html", body_parts=values.pop("body"), notice=notice_of(page), **values)
+
+
+async def nodes(page: Page) -> Response:
+    return page.render("nodes.html", here="nodes", **await views.nodes(page.client))
+
+
+async def publish_form(page: Page) -> Response:
+    values = await views.publish(page.client, page.get("topic"), page.get("id"))
+    return page.render("publish.html", here="publish", **values)
+
+
+async def rewind_form(page: Page) -> Response:
+    topic, name = page.place
+    to = page.get("to", "earliest")
+    count = await page.client.count_rewind(topic, name, beginning_of(to))
+    states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
+    least = "" if count.complete else "At least "
+    return page.render(
+        "confirm.html",
+        question=f"Rewind {name} of {topic} to {to}?",
+        details=[
+            f"{least}{plural(count.messages, 'message')} would be delivered{': ' if states else ''}{states}.",
+            "What is in hand cannot be acked any more, and comes again.",
+        ],
+        action=f"{ROOT}/rewind",
+        fields={"to": to},
+        button=f"Rewind {name}",
+        back=url("group", topic=topic, group=name),
+        command=command("groups", "rewind", topic, group=name, to=to),
+    )
+
+
+NOTICES: Final = {
+    "rewound": "The group was rewound.",
+    "published": "The message is published.",
+    "redrive": "The redrive has begun. It goes on when this page is closed.",
+}
+
+
+def notice_of(page: Page) -> str:
+    """Return the result of the action that led to this page: one of a few texts, or a number."""
+    purged = page.get("purged")
+    if purged.isdigit():
+        return f"{plural(int(purged[:15]), 'dead letter')} dropped."
+    return NOTICES.get(page.get("done"), "")
+
+
+# ---------------------------------------------------------------------------------------- actions
+
+
+async def publish(page: Page) -> Response:
+    text = page.get("headers").strip()
+    try:
+        headers = json.loads(text) if text else {}
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the headers are no JSON: {error}") from None
+    plain = (str, int, float, bool, type(None))
+    if not isinstance(headers, dict) or not all(isinstance(value, plain) for value in headers.values()):
+        raise UsageError("the headers are no JSON object of texts, numbers and true or false")
+    try:
+        delay = float(page.get("delay") or 0)
+    except ValueError:
+        raise UsageError(f"the delay is {page.get('delay')[:20]!r}: give seconds") from None
+    payload = page.get("payload").replace("\r\n", "\n").encode("utf-8", "surrogatepass")
+    topic = page.get("topic")
+    name = await page.client.publish(
+        topic, payload, key=page.get("key") or None, headers=headers, delay=delay or None
+    )
+    return RedirectResponse(url("message", topic=topic, id=name, done="published"), 303)
+
+
+async def rewind(page: Page) -> Response:
+    topic, name = page.place
+    await page.client.rewind(topic, name, beginning_of(page.get("to")))
+    return RedirectResponse(url("group", topic=topic, group=name, done="rewound"), 303)
+
+
+async def redrive(page: Page) -> Response:
+    topic, name = page.place
+    fields = {
+        field: page.get(field)
+        for field in ("fingerprint", "error_class", "reason", "ids", "count", "limit", "rate")
+    }
+    try:
+        ids = tuple(views.ids_of(fields["ids"])) or None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    limit = None if fields["count"] == "all" else page.number("limit", 1_000_000) or 1
+    rate = float(page.number("rate", RATE_MAX) or 100)
+    is_kind = bool(fields["fingerprint"] or fields["reason"])
+    selection = Selection(
+        topic, name, fields["fingerprint"] if is_kind else None, fields["error_class"] if is_kind else None, ids,
+        fields["reason"] if is_kind else None,
+    )  # fmt: skip
+    back = url("dead", topic=topic, group=name)
+    if page.get("sure") != "yes" and ids is None:
+        number = await dead_of(page.client, selection)
+        count = min(number, limit) if limit is not None else number
+        return page.render(
+            "confirm.html",
+            question=f"Redrive {plural(count, 'dead letter')} of {name}?",
+            details=[
+                f"They come to {name} again with fresh attempts, at most {rate:g} a second.",
+                "It goes on when you close the page, as long as this gateway runs. Begun again, it does the rest.",
+            ],
+            action=f"{ROOT}/redrive",
+            fields={key: value for key, value in fields.items() if value},
+            button=f"Redrive {count:,}",
+            back=back,
+            command=command(
+                "deadletters", "redrive", topic, group=name, fingerprint=fields["fingerprint"] or None, limit=limit,
+                all=limit is None and not fields["fingerprint"], rate=int(rate),
+            ),
+        )  # fmt: skip
+    page.console.redrives.begin(Redrive(page.user, selection, limit, rate))
+    return RedirectResponse(url("dead", topic=topic, group=name, done="redrive"), 303)
+
+
+async def dead_of(client: Client, selection: Selection) -> int:
+    """Return the number of the chosen dead letters, as nodes count them."""
+    counts = await client.count_dead_letters(selection.topic, selection.group)
+    return sum(
+        kind.messages
+        for kind in counts.kinds
+        if selection.fingerprint in (None, kind.fingerprint)
+        and selection.error_class in (None, kind.error_class)
+        and selection.reason in (None, kind.reason)
+    )
+
+
+async def purge(page: Page) -> Response:
+    topic, name = page.place
+    if page.get("sure") != "yes":
+        backlog = await page.client.backlog(topic, name)
+        return page.render(
+            "confirm.html",
+            question=f"Drop {plural(backlog.dead, 'dead letter')} of {name} for good?",
+            details=[
+                f"Group {name} of topic {topic} never gets these messages again. Other groups keep theirs."
+            ],
+            action=f"{ROOT}/purge",
+            fields={},
+            button=f"Drop {backlog.dead:,} for good",
+            back=url("dead", topic=topic, group=name),
+            command=command("deadletters", "purge", topic, group=name),
+        )
+    purged = await page.client.purge(topic, f"{name.removesuffix('!dead')}!dead")
+    return RedirectResponse(url("dead", topic=topic, group=name, purged=str(purged)), 303)
+
+
+Handler = Callable[[Page], Awaitable[Response]]
+PAGES: Final[dict[str, Handler]] = {
+    "": overview,
+    "group": group,
+    "dead": dead,
+    "message": message,
+    "nodes": nodes,
+    "publish": publish_form,
+    "rewind": rewind_form,
+}
+ACTIONS: Final[dict[str, Handler]] = {
+    "publish": publish,
+    "rewind": rewind,
+    "redrive": redrive,
+    "purge": purge,
+}

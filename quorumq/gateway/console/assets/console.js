@@ -1,0 +1,41 @@
+// Refreshes the live part of a page, and draws lines of what it saw. Everything works without this file.
+"use strict";
+const EVERY_MS = 5000, POINTS = 720;
+const live = document.getElementById("live");
+
+function lines(root) {
+  for (const svg of root.querySelectorAll("svg[data-line]")) {
+    const key = "line " + svg.dataset.line;
+    let points = [];
+    try { points = JSON.parse(sessionStorage.getItem(key) || "[]"); } catch { points = []; }
+    points = points.filter(([at]) => at > Date.now() - 3600e3);
+    points.push([Date.now(), Number(svg.dataset.value)]);
+    points = points.slice(-POINTS);
+    try { sessionStorage.setItem(key, JSON.stringify(points)); } catch { /* the line stays short */ }
+    const [first, last] = [points[0][0], points[points.length - 1][0]];
+    const most = Math.max(1, ...points.map(([, value]) => value));
+    const text = points.map(([at, value]) =>
+      `${last > first ? 100 * (at - first) / (last - first) : 100},${22 - 20 * value / most}`).join(" ");
+    svg.querySelector("polyline").setAttribute("points", text);
+  }
+}
+
+async function refresh() {
+  if (document.hidden || live.contains(document.activeElement) || String(getSelection())) return;
+  try {
+    const answer = await fetch(location.href, {headers: {"x-refresh": "1"}});
+    if (!answer.ok) throw new Error(answer.status);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.getElementById("live");
+    if (!fresh) return;
+    live.replaceChildren(...fresh.childNodes);
+    document.body.classList.remove("stale");
+    lines(live);
+  } catch { document.body.classList.add("stale"); }
+}
+
+if (live) { lines(live); if (live.dataset.refresh) setInterval(refresh, EVERY_MS); }
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (button) navigator.clipboard.writeText(button.dataset.copy).then(() => { button.textContent = "copied"; });
+});

@@ -1,0 +1,121 @@
+"""Redrives at a rate, which go on when the page is closed.
+
+They are tasks of one gateway and end with it. Nothing is lost then: a redrive that is begun again does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from quorumq.client import Peek, QuorumqError
+from quorumq.core.values.errors import Busy
+from quorumq.core.values.printable import plural
+from quorumq.gateway.gateway import Gateway
+from quorumq.gateway.identity import User
+from quorumq.gateway.redriving import Selection, chosen
+
+RUNNING_MAX: Final = 20
+KEPT: Final = 20
+"""Redrives that are over and still shown."""
+RATE_MAX: Final = 10_000
+
+log = logging.getLogger("quorumq.gateway")
+
+
+@dataclass(eq=False)
+class Redrive:
+    """One redrive: who began it, of what, at most how many messages, and at how many a second."""
+
+    user: User
+    selection: Selection
+    limit: int | None
+    rate: float
+    done: int = 0
+    already: int = 0
+    end: str = ""
+
+    def __str__(self) -> str:
+        kind = self.selection.error_class or self.selection.reason or "all kinds"
+        count = f"{plural(self.done, 'message')} redriven"
+        passed = f", {self.already:,} had been settled" if self.already else ""
+        return f"{kind}: {count}{passed}, at most {self.rate:g} a second; {self.end or 'under way'}"
+
+
+@dataclass(eq=False)
+class Redrives:
+    """The redrives of a gateway."""
+
+    gateway: Gateway
+    all: list[Redrive] = field(default_factory=list)
+
+    def of(self, user: User, topic: str, group: str) -> list[Redrive]:
+        """Return a user's redrives of a group."""
+        return [one for one in self.all if (one.user, *one.selection[:2]) == (user, topic, group)]
+
+    def begin(self, redrive: Redrive) -> None:
+        """Begin one in the background.
+
+        Raises:
+            Busy: too many run.
+        """
+        if sum(not one.end for one in self.all) >= RUNNING_MAX:
+            raise Busy(f"{RUNNING_MAX} redrives run at this gateway: wait for one to end", delay=5.0)
+        over = [one for one in self.all if one.end]
+        for one in over[: max(0, len(over) - KEPT)]:
+            self.all.remove(one)
+        self.all.append(redrive)
+        self.gateway.nursery.start_soon(self._run, redrive)
+
+    async def _run(self, redrive: Redrive) -> None:
+        try:
+            async with self.gateway.client(redrive.user) as client:
+                began = trio.current_time()
+                items: list[Peek] = []
+                size = taken = 0
+                most = max(1, min(1000, int(redrive.rate)))
+                async with aclosing(chosen(client, redrive.selection)) as peeks:  # type: ignore[type-var]
+                    async for peek in peeks:
+                        for piece in pieces_of(peek, most, redrive.limit, taken):
+                            items.append(piece)
+                            size += piece.peeked.span.size
+                            taken += piece.peeked.span.size
+                            if size >= most:
+                                await trio.sleep_until(began + (taken - size) / redrive.rate)
+                                await self._redrive(client, redrive, items)
+                                items, size = [], 0
+                        if redrive.limit is not None and taken >= redrive.limit:
+                            break
+                if items:
+                    await trio.sleep_until(began + (taken - size) / redrive.rate)
+                    await self._redrive(client, redrive, items)
+            redrive.end = "over"
+        except QuorumqError as error:
+            redrive.end = f"ended by an error, begin it again: {error}"
+        except Exception:
+            log.exception("a redrive of the console failed")
+            redrive.end = "ended by an error of the gateway, which its log has"
+
+    async def _redrive(self, client: object, redrive: Redrive, items: list[Peek]) -> None:
+        redriven = await client.redrive(*redrive.selection[:2], items)  # type: ignore[attr-defined]
+        redrive.done += redriven.messages
+        redrive.already += sum(span.size for span, _ in redriven.refused)
+
+
+def pieces_of(peek: Peek, most: int, limit: int | None, taken: int) -> list[Peek]:
+    """Return the dead letters of an entry in pieces of ``most``, up to the limit, without their letters."""
+    span = peek.peeked.span
+    stop = span.stop if limit is None else min(span.stop, span.start + limit - taken)
+    record = peek.peeked.record._replace(letter=None)
+    return [
+        peek._replace(
+            peeked=peek.peeked._replace(
+                span=span._replace(start=at, stop=min(at + most, stop)), record=record
+            )
+        )
+        for at in range(span.start, stop, most)
+    ]

@@ -1,0 +1,192 @@
+"""Contents of the console's pages: what the client's calls say, arranged for templates."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any, Final
+
+from quorumq.client import Client, DeadLetterKind, Match, MessageId, QuorumqError
+from quorumq.client.base.names import source_of
+from quorumq.core.values.printable import printable
+from quorumq.gateway.console.commands import command
+from quorumq.gateway.console.health import health_of
+from quorumq.gateway.jsonapi.shapes import header_of
+
+STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
+SHOWN: Final = 25
+LOOK_AT: Final = 20_000
+PAYLOAD_CHARS: Final = 4_000
+HOURS: Final = 48
+
+
+async def overview(client: Client) -> dict[str, Any]:
+    """Return health, and the work of each group."""
+    known = await client.metadata()
+    backlogs = await client.backlogs()
+    rows = [{"topic": topic, "group": group, "work": work} for (topic, group), work in backlogs.items()]
+    unread = sorted({topic.name for topic in known.topics} - {topic for topic, _ in backlogs})
+    nodes = [(info.node, info.up) for info in known.nodes]
+    return {
+        "rows": rows,
+        "unread": unread,
+        "health": health_of(nodes, backlogs),
+        "nodes": nodes,
+        "cluster": known.cluster_id,
+        "command": command("groups", "backlog"),
+    }
+
+
+async def group(
+    client: Client, topic: str, name: str, which: str, key: str, header: str, text: str
+) -> dict[str, Any]:
+    """Return a group's work and consumers, and its messages of one state."""
+    work = await client.backlog(topic, name)
+    search = await client.search(
+        topic, name, which if which in STATES else "ready", key=key, header=header, text=text, limit=SHOWN,
+        look_at=LOOK_AT,
+    )  # type: ignore[call-overload, unused-ignore]  # fmt: skip
+    options = {"which": which, "key": key or None, "header": header or None, "text": text or None}
+    return {
+        "work": work,
+        "search": search,
+        "messages": [shown(match) for match in search.matches],
+        "states": STATES,
+        "command": command("peek", topic, group=name, **options),
+        "describe": command("groups", "describe", topic, name),
+    }
+
+
+async def dead(client: Client, topic: str, name: str) -> dict[str, Any]:
+    """Return a group's dead letters by kind of failure."""
+    topic, name = source_of(topic, name)
+    counts = await client.count_dead_letters(topic, name)
+    return {
+        "kinds": [
+            {
+                "kind": kind,
+                "versions": sorted(kind.versions.items(), key=lambda pair: -pair[1])[:5],
+                "bars": bars(kind),
+                "redrive": command(
+                    "deadletters", "redrive", topic, group=name, fingerprint=kind.fingerprint or None,
+                    error_class=None if kind.fingerprint else kind.error_class or None, all=not kind.fingerprint,
+                ),
+            }
+            for kind in counts.kinds
+        ],
+        "total": sum(kind.messages for kind in counts.kinds),
+        "complete": counts.complete,
+        "command": command("deadletters", "count", topic, group=name),
+        "redrive_all": command("deadletters", "redrive", topic, group=name, all=True, rate=10),
+        "purge": command("deadletters", "purge", topic, group=name),
+    }  # fmt: skip
+
+
+def bars(kind: DeadLetterKind) -> list[tuple[int, int, str]]:
+    """Return place, height (of 20) and text of each bar: deaths of each hour up to the last one."""
+    last = max(kind.hours)
+    most = max(kind.hours.values())
+    return [
+        (HOURS - 1 - (last - hour), max(2, round(20 * count / most)), f"{count} in one hour")
+        for hour, count in sorted(kind.hours.items())
+        if last - hour < HOURS
+    ]
+
+
+async def message(client: Client, topic: str, text: str) -> dict[str, Any]:
+    """Return the life of one message."""
+    life = await client.show(topic, text, body=True)
+    groups: dict[str, list[Any]] = {}
+    for replica in life.replicas:
+        for seen in replica.groups:
+            groups.setdefault(seen.group, []).append((replica.node, seen))
+    return {
+        "life": life,
+        "groups": sorted(groups.items()),
+        "body": None if life.body is None else contents(life.body),
+        "command": command("show", topic, str(life.id)),
+    }
+
+
+async def nodes(client: Client) -> dict[str, Any]:
+    """Return each node's knowledge of itself and its peers."""
+    known = await client.metadata()
+    rows: list[dict[str, Any]] = []
+    for info in known.nodes:
+        facts: dict[str, Any] = {}
+        error = ""
+        try:
+            facts = await client.status(info.node, timeout=3.0)
+        except QuorumqError as failure:
+            error = str(failure)
+        rows.append(
+            {"node": info.node, "address": info.address, "up": info.up, "facts": facts, "error": error}
+        )
+    return {"rows": rows, "names": [info.node for info in known.nodes], "command": command("status")}
+
+
+async def publish(client: Client, topic: str, original: str) -> dict[str, Any]:
+    """Return the fields of a message to publish, those of ``original`` if it is an id."""
+    fields = {"topic": topic, "key": "", "headers": "", "payload": "", "problem": ""}
+    if original:
+        life = await client.show(topic, original, body=True)
+        if life.body is None:
+            raise QuorumqError(f"no replica has the payload of {original} any more")
+        with suppress(UnicodeDecodeError):
+            fields["payload"] = bytes(life.body.payload or b"").decode()
+            fields["key"] = bytes(life.body.key or b"").decode()
+        headers = {name: header_of(value) for name, value in life.body.headers.items()}
+        fields["headers"] = json.dumps(headers, ensure_ascii=False) if headers else ""
+        if bytes(life.body.payload or b"") != fields["payload"].encode():
+            fields["problem"] = "The payload is no text, and cannot be edited here."
+    return {
+        "fields": fields,
+        "original": original,
+        "command": command("publish", topic or "TOPIC", "PAYLOAD"),
+    }
+
+
+def shown(match: Match) -> dict[str, Any]:
+    """Return one message for a page."""
+    peeked = match.peek.peeked
+    return {
+        "id": match.id,
+        "state": peeked.state,
+        "attempts": peeked.attempts,
+        "remaining": peeked.remaining,
+        "owner": peeked.owner.node if peeked.owner is not None else "",
+        "published_ms": match.published_ms,
+        "letter": peeked.record.letter,
+        **contents(match.message),
+    }
+
+
+def contents(parts: Any) -> dict[str, Any]:
+    """Return key, headers and payload as text that no terminal or page obeys: JSON indented, other bytes escaped."""
+    payload = bytes(parts.payload or b"")
+    try:
+        text = payload.decode()
+        with suppress(ValueError, RecursionError):
+            if len(text) <= PAYLOAD_CHARS:
+                text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except UnicodeDecodeError:
+        text = repr(payload[:PAYLOAD_CHARS])[2:-1]
+    key = None if parts.key is None else printable(bytes(parts.key).decode(errors="backslashreplace"))
+    return {
+        "key": key,
+        "headers": {
+            printable(name): printable(str(header_of(value))) for name, value in parts.headers.items()
+        },
+        "payload": printable(text[:PAYLOAD_CHARS]),
+        "cut": len(text) > PAYLOAD_CHARS,
+        "bytes": len(payload),
+    }
+
+
+def ids_of(text: str) -> list[str]:
+    """Return the ids in a field of a form, checked.
+
+    Raises:
+        ValueError: one is none.
+    """
+    return [str(MessageId.parse(word)) for word in text.split()]

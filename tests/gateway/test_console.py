@@ -1,0 +1,315 @@
+"""The console against a cluster in one process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+import trio
+
+pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not installed")
+pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
+
+from quorumq.client import Client
+from quorumq.core.values.printable import printable
+from quorumq.gateway.console.health import health_of
+from quorumq.gateway.console.session import Sessions
+from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.testing import run
+from tests.gateway.http import Answer, Browser, gateway
+
+HOSTILE = (
+    """</textarea></code><script>alert(1)</script>" onmouseover='alert(2)' {{ 7*7 }} \u202e\x1b[2J&amp;"""
+)
+GROUP = "/console/group?topic=jobs&group=g"
+DEAD = "/console/dead?topic=jobs&group=g"
+WITHOUT_END = {"meta", "link", "input", "br", "circle", "polyline", "line", "path"}
+
+
+def in_cluster(test: Callable[[Client, Browser], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with gateway(**{"console_write": True, **settings}) as (_, client, browser):
+            await client.create_topic("jobs", retention=3600)
+            await client.create_group("jobs", "g")
+            await test(client, browser)
+
+    run(main)
+
+
+class Checked(HTMLParser):
+    """Refuses a page whose elements do not nest, or that could run what others wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), (tag, name)
+            assert name != "style", (tag, value)
+            if name in ("href", "src", "action"):
+                assert (value or "").startswith(("/console", "#main")), (tag, value)
+        if tag == "script":
+            assert dict(attrs).get("src") == "/console/assets/console.js"
+        if tag not in WITHOUT_END:
+            self.open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["textarea"]:
+            assert printable(data) == data, data
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        last = self.open.pop()
+        assert last == tag, f"{tag} ends within {last}"
+
+
+def checked(answer: Answer, status: int = 200) -> str:
+    """Check a page, and return its text."""
+    assert answer.status == status, answer.text
+    parser = Checked()
+    parser.feed(answer.text)
+    assert parser.open == []
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    return answer.text
+
+
+async def post(browser: Browser, path: str, **fields: str) -> Answer:
+    """Post a form with the token that a page of the session carries."""
+    page = (await browser.get("/console/publish")).text
+    token = re.search(r'name="token" value="(\w+)"', page)
+    data = urlencode({"token": token[1] if token else "", **fields}).encode()
+    return await browser.ask("POST", path, data, content_type="application/x-www-form-urlencoded")
+
+
+async def die(client: Client, count: int, error: Exception, key: str | None = None) -> None:
+    for _ in range(count):
+        await client.publish("jobs", b"x", key=key)
+    for message in await client.fetch("jobs", "g", max_messages=count, min_messages=count, max_wait=5):
+        await message.dead_letter(error)
+
+
+def test_the_overview_says_how_the_cluster_is_and_what_each_group_has_to_do() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.publish("jobs", b"x")
+        text = checked(await browser.get("/console/"))
+        assert "Nobody reads g of jobs, where 1 message waits." in text
+        assert 'href="/console/group?topic=jobs&amp;group=g"' in text
+        assert "quorumq groups backlog" in text
+
+    in_cluster(test)
+
+
+def test_a_group_shows_its_messages_by_state_and_searches_them() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        for number in range(3):
+            await client.publish("jobs", b'{"n": %d}' % number, key=f"k{number}", headers={"t": "v"})
+        await client.fetch("jobs", "g", max_messages=1, max_wait=1)
+        text = checked(await browser.get(GROUP))
+        assert text.count("<article>") == 2
+        assert "&#34;n&#34;: 1" in text
+        assert checked(await browser.get(GROUP + "&which=held")).count("<article>") == 1
+        text = checked(await browser.get(GROUP + "&which=all&key=K2"))
+        assert text.count("<article>") == 1
+        assert "Looked at 3 of 3" in text
+        assert "quorumq peek jobs --group g --which all --key K2" in text
+        assert (await client.backlog("jobs", "g")).held == 1
+
+    in_cluster(test)
+
+
+def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_closed() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await die(client, 5, ValueError("bad amount"))
+        await die(client, 2, KeyError("k"))
+        text = checked(await browser.get(DEAD))
+        assert text.index("bad amount") < text.index("KeyError")
+        assert "7 dead letters of 2 kinds" in text
+        fingerprint = re.findall(r'name="fingerprint" value="(\w+)"', text)[0]
+        place = {"topic": "jobs", "group": "g"}
+        kind = {**place, "fingerprint": fingerprint, "error_class": "ValueError", "reason": "rejected"}
+        text = checked(await post(browser, "/console/redrive", **kind, count="some", limit="3", rate="1"))
+        assert "Redrive 3 dead letters of g?" in text
+        assert (await client.backlog("jobs", "g")).dead == 7, "it only asks"
+        answer = await post(
+            browser, "/console/redrive", **kind, count="some", limit="3", rate="1", sure="yes"
+        )
+        assert (answer.status, answer.headers["location"]) == (303, DEAD.replace("&", "&") + "&done=redrive")
+        assert "at most 1 a second; under way" in checked(await browser.get(DEAD))
+        await trio.sleep(10)
+        assert (await client.backlog("jobs", "g")).dead == 4
+        assert "3 messages redriven, at most 1 a second; over" in checked(await browser.get(DEAD))
+        text = checked(await post(browser, "/console/purge", **place))
+        assert "Drop 4 dead letters of g for good?" in text
+        answer = await post(browser, "/console/purge", **place, sure="yes")
+        assert "4 dead letters dropped." in checked(await browser.get(answer.headers["location"]))
+
+    in_cluster(test)
+
+
+def test_one_message_is_shown_found_by_its_id_alone_redriven_and_published_again_edited() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await die(client, 1, ValueError("bad"), key="k")
+        (peek,) = [peek async for peek in client.peek("jobs", "g", "dead")]
+        (name,) = peek.ids((await client.topic("jobs")).id)
+        text = checked(await browser.get(f"/console/message?id={quote(str(name))}"))
+        assert text.count(">dead</span>") == 3, "at each replica"
+        assert "ValueError" in text
+        form = checked(await browser.get(f"/console/publish?topic=jobs&id={quote(str(name))}"))
+        assert 'name="key" value="k"' in form
+        answer = await post(
+            browser,
+            "/console/publish",
+            topic="jobs",
+            key="k2",
+            payload="a\r\nb",
+            headers='{"n": 1}',
+            delay="",
+        )
+        text = checked(await browser.get(answer.headers["location"]))
+        assert "The message is published." in text
+        (message,) = await client.fetch("jobs", "g", max_wait=1)
+        assert (message.payload, message.key, dict(message.headers)) == (b"a\nb", b"k2", {"n": 1})
+        answer = await post(browser, "/console/redrive", topic="jobs", group="g", ids=str(name), count="all")
+        assert answer.status == 303
+        await trio.sleep(1)
+        assert (await client.backlog("jobs", "g")).dead == 0
+
+    in_cluster(test)
+
+
+def test_a_rewind_is_counted_before_it_is_done() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.publish("jobs", b"x")
+        await client.ack(await client.fetch("jobs", "g", max_wait=1))
+        text = checked(await browser.get("/console/rewind?topic=jobs&group=g&to=earliest"))
+        assert "1 message would be delivered: 1 acked." in text
+        assert "quorumq groups rewind jobs --group g --to earliest" in text
+        answer = await post(browser, "/console/rewind", topic="jobs", group="g", to="earliest", sure="yes")
+        assert "The group was rewound." in checked(await browser.get(answer.headers["location"]))
+        assert (await client.backlog("jobs", "g")).ready == 1
+
+    in_cluster(test)
+
+
+def test_the_nodes_are_shown_with_their_links_and_one_that_is_down() -> None:
+    async def main() -> None:
+        async with gateway() as (nodes, _, browser):
+            await nodes.kill("c")
+            text = checked(await browser.get("/console/nodes"))
+            assert text.count('class="bad">down<') >= 2
+            health = checked(await browser.get("/console/"))
+            assert "c is down: the others go on" in health
+
+    run(main)
+
+
+def test_nothing_that_others_wrote_becomes_part_of_a_page() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        group = HOSTILE[:60]
+        await client.create_group("jobs", group)
+        await client.publish("jobs", HOSTILE.encode(), key=HOSTILE, headers={HOSTILE: HOSTILE})
+        async with client.consumer("jobs", group, name=HOSTILE[:90], version=HOSTILE[:50]) as consumer:
+            (message,) = await consumer.take(1)
+            await message.dead_letter(type(HOSTILE[:40], (Exception,), {})(HOSTILE))
+        name = str(message.id)
+        where = urlencode({"topic": "jobs", "group": group})
+        for path in (
+            "/console/", f"/console/group?{where}&which=all", f"/console/group?{where}&which=dead",
+            f"/console/dead?{where}", f"/console/message?topic=jobs&id={quote(name)}", f"/console/rewind?{where}",
+            f"/console/publish?topic=jobs&id={quote(name)}", f"/console/group?{where}&key={quote(HOSTILE)}",
+        ):  # fmt: skip
+            assert HOSTILE[:20] not in checked(await browser.get(path))
+        for path in (f"/console/group?{where}x", f"/console/message?id={quote(HOSTILE)}", f"/console/{quote(HOSTILE)}",
+                     f"/console/rewind?{where}&to={quote(HOSTILE)}", "/console/group", "/console/%0A"):  # fmt: skip
+            answer = await browser.get(path)
+            assert answer.status in (400, 404), path
+            checked(answer, answer.status)
+        wrong = await post(browser, "/console/publish", topic=HOSTILE, payload="", headers=HOSTILE)
+        checked(wrong, 400)
+
+    in_cluster(test)
+
+
+def test_a_console_that_only_looks_has_no_buttons_and_takes_no_action() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await die(client, 1, ValueError("bad"))
+        for path in ("/console/", GROUP, DEAD):
+            text = checked(await browser.get(path))
+            assert "read-only" in text
+            assert 'method="post"' not in text.replace("/console/logout", "")
+        answer = await post(browser, "/console/purge", topic="jobs", group="g", sure="yes")
+        checked(answer, 403)
+        assert (await client.backlog("jobs", "g")).dead == 1
+
+    in_cluster(test, console_write=False)
+
+
+def test_an_action_needs_the_token_of_the_session_and_a_page_of_this_site() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        fields = urlencode({"topic": "jobs", "payload": "x", "token": "0" * 64}).encode()
+        checked(await browser.ask("POST", "/console/publish", fields), 403)
+        for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"host": "evil.example:7480"}):
+            for path in ("/console/publish", "/v1/topics/jobs/messages"):
+                assert (await browser.ask("POST", path, b'{"payload": ""}', **headers)).status == 403
+        assert (await client.backlog("jobs", "g")).ready == 0
+        same = await browser.ask("GET", "/console/", origin="http://127.0.0.1:7480")
+        assert same.status == 200
+
+    in_cluster(test)
+
+
+def test_a_user_signs_in_by_a_token_and_sees_what_its_rights_allow(tmp_path: Path) -> None:
+    token, digest = new_token("alice")
+    write_clients(tmp_path / "clients.toml", {"alice": Entry(digest, publish=("jobs",))})
+    settings = {"clients_file": str(tmp_path / "clients.toml"), "token": "gateway.x"}
+
+    async def test(client: Client, browser: Browser) -> None:
+        answer = await browser.get("/console/")
+        assert (answer.status, answer.headers["location"]) == (303, "/console/login")
+        checked(await browser.get("/console/login"))
+        wrong = await browser.ask("POST", "/console/login", urlencode({"secret": "alice.x"}).encode())
+        assert "No client has this token." in checked(wrong, 401)
+        answer = await browser.ask("POST", "/console/login", urlencode({"secret": token}).encode())
+        assert answer.status == 303
+        assert "HttpOnly" in answer.headers["set-cookie"]
+        assert "samesite=strict" in answer.headers["set-cookie"].lower()
+        text = checked(await browser.get(GROUP))
+        assert "alice" in text
+        assert "Rewind" not in text, "it has no right to that"
+        write_clients(tmp_path / "clients.toml", {"bob": Entry(digest, publish=("jobs",))})
+        await trio.sleep(3)
+        checked(await browser.get(GROUP), 403)
+
+    in_cluster(test, **settings)
+
+
+def test_a_cookie_is_good_at_every_gateway_with_the_keys_and_at_no_other() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    session = Sessions((old,)).begin("al.ice", 1000.0)
+    cookie = Sessions((old,)).cookie_of(session)
+    assert Sessions((new, old)).read(cookie, 1001.0) == session
+    assert Sessions((new,)).read(cookie, 1001.0) is None
+    assert Sessions((old,)).read(cookie, session.ends + 1.0) is None
+    for wrong in ("", ".", "x" * 1000, "é.é", cookie[:-1], "A" + cookie[1:]):
+        assert Sessions((old,)).read(wrong, 1001.0) is None
+
+
+def test_health_is_one_sentence_with_the_worst_first() -> None:
+    up = [("a", True), ("b", True), ("c", True)]
+    assert health_of(up, {})[:2] == ("good", "All 3 nodes are up, there are no groups yet.")
+    assert health_of([*up[:2], ("c", False)], {}).level == "warn"
+    assert health_of([("a", True), ("b", False), ("c", False)], {}).level == "bad"
+    assert health_of(up, {("jobs", "g"): None}).sentence == (
+        "Something is wrong: g of jobs: no replica of a partition answers."
+    )
