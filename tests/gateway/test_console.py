@@ -202,6 +202,22 @@ def test_a_rewind_is_counted_before_it_is_done() -> None:
     in_cluster(test)
 
 
+def test_a_group_is_paused_and_resumed() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.publish("jobs", b"x")
+        assert "quorumq groups pause jobs g" in checked(await browser.get(GROUP))
+        answer = await post(browser, "/console/pause", topic="jobs", group="g")
+        text = checked(await browser.get(answer.headers["location"]))
+        assert "The group is paused." in text
+        assert "quorumq groups resume jobs g" in text
+        assert "Group g of jobs is paused, and 1 message waits." in checked(await browser.get("/console/"))
+        assert await client.fetch("jobs", "g") == []
+        await post(browser, "/console/resume", topic="jobs", group="g")
+        assert len(await client.fetch("jobs", "g", max_wait=1)) == 1
+
+    in_cluster(test)
+
+
 def test_the_nodes_are_shown_with_their_links_and_one_that_is_down() -> None:
     async def main() -> None:
         async with gateway() as (nodes, _, browser):

@@ -51,6 +51,21 @@ def test_a_message_goes_from_a_publish_to_its_ack() -> None:
     in_cluster(test)
 
 
+def test_a_message_of_the_same_name_is_the_same_message() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        one, two = [
+            await browser.call("POST", JOBS + "/messages", {"payload": "x", "dedup": "invoice-4711"})
+            for _ in range(2)
+        ]
+        assert one == two
+        other = await browser.call(
+            "POST", JOBS + "/messages", {"payload": "y", "dedup": "invoice-4711"}, status=409
+        )
+        assert other["code"] == "conflict"
+
+    in_cluster(test)
+
+
 def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> None:
     async def test(client: Client, browser: Browser) -> None:
         raw = base64.b64encode(b"\x00\xff").decode()
@@ -182,6 +197,9 @@ def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None
         assert (dry["messages"], dry["states"]) == (1, {"acked": 1})
         await browser.call("POST", GROUP + "/rewind", {"to": "2020-01-01T00:00:00Z"})
         assert (await browser.call("GET", GROUP + "/backlog"))["ready"] == 1
+        assert (await browser.call("POST", GROUP + "/pause"))["paused"]
+        assert not (await browser.call("POST", GROUP + "/fetch", {}))["messages"]
+        assert not (await browser.call("POST", GROUP + "/resume"))["paused"]
         (topic,) = (await browser.call("GET", "/v1/topics"))["topics"]
         assert (topic["name"], topic["retention"], topic["groups"]) == ("jobs", 3600.0, ["g"])
 
@@ -249,7 +267,7 @@ def test_every_answer_is_as_the_document_says() -> None:
     """The document is made of the classes; so are the answers. What is left to check is that it is complete."""
     paths = document()["paths"]
     names = [entry["operationId"] for methods in paths.values() for entry in methods.values()]
-    assert len(names) == len(set(names)) == 20
+    assert len(names) == len(set(names)) == 22
     text = json.dumps(document())
     schemas = document()["components"]["schemas"]
     for part in text.split('"#/components/schemas/')[1:]:

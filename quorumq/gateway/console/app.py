@@ -349,6 +349,8 @@ async def rewind_form(page: Page) -> Response:
 
 NOTICES: Final = {
     "rewound": "The group was rewound.",
+    "paused": "The group is paused. What was delivered before goes on.",
+    "resumed": "The group goes on.",
     "published": "The message is published.",
     "redrive": "The redrive has begun. It goes on when this page is closed.",
 }
@@ -390,6 +392,18 @@ async def rewind(page: Page) -> Response:
     topic, name = page.place
     await page.client.rewind(topic, name, beginning_of(page.get("to")))
     return RedirectResponse(url("group", topic=topic, group=name, done="rewound"), 303)
+
+
+async def pause(page: Page) -> Response:
+    topic, name = page.place
+    await page.client.pause_group(topic, name)
+    return RedirectResponse(url("group", topic=topic, group=name, done="paused"), 303)
+
+
+async def resume(page: Page) -> Response:
+    topic, name = page.place
+    await page.client.resume_group(topic, name)
+    return RedirectResponse(url("group", topic=topic, group=name, done="resumed"), 303)
 
 
 async def redrive(page: Page) -> Response:
@@ -480,4 +494,6 @@ ACTIONS: Final[dict[str, Handler]] = {
     "rewind": rewind,
     "redrive": redrive,
     "purge": purge,
+    "pause": pause,
+    "resume": resume,
 }

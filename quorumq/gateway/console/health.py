@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from quorumq.client import Backlog
@@ -21,13 +21,16 @@ class Health(NamedTuple):
 
 
 def health_of(
-    nodes: Iterable[tuple[str, bool]], backlogs: Mapping[tuple[str, str], Backlog | None]
+    nodes: Iterable[tuple[str, bool]],
+    backlogs: Mapping[tuple[str, str], Backlog | None],
+    paused: Collection[tuple[str, str]] = (),
 ) -> Health:
     """Judge a cluster.
 
     Args:
         nodes: name of each, and whether it is up.
         backlogs: work by topic and group; None if no replica of a partition answered.
+        paused: topics and groups that get nothing now because somebody said so.
     """
     all_nodes = list(nodes)
     down = [name for name, up in all_nodes if not up]
@@ -43,7 +46,9 @@ def health_of(
             continue
         age = backlog.oldest or 0.0
         waiting = f"{plural(backlog.ready, 'message')} {'waits' if backlog.ready == 1 else 'wait'}"
-        if backlog.ready and not backlog.consumers:
+        if (topic, group) in paused:
+            warn.append(f"Group {name} is paused, and {waiting}")
+        elif backlog.ready and not backlog.consumers:
             warn.append(f"Nobody reads {name}, where {waiting}")
         elif backlog.ready and age > OLD_S:
             warn.append(f"In {name} {waiting}, the oldest for {ago(age)}")

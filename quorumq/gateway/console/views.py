@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from quorumq.client import Client, DeadLetterKind, Match, MessageId, QuorumqError
 from quorumq.client.base.names import source_of
+from quorumq.core import messages as m
 from quorumq.core.values.printable import printable
 from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import health_of
@@ -24,16 +25,28 @@ async def overview(client: Client) -> dict[str, Any]:
     """Return health, and the work of each group."""
     known = await client.metadata()
     backlogs = await client.backlogs()
-    rows = [{"topic": topic, "group": group, "work": work} for (topic, group), work in backlogs.items()]
+    paused = paused_of(known)
+    rows = [
+        {"topic": topic, "group": group, "work": work, "paused": (topic, group) in paused}
+        for (topic, group), work in backlogs.items()
+    ]
     unread = sorted({topic.name for topic in known.topics} - {topic for topic, _ in backlogs})
     nodes = [(info.node, info.up) for info in known.nodes]
     return {
         "rows": rows,
         "unread": unread,
-        "health": health_of(nodes, backlogs),
+        "health": health_of(nodes, backlogs, paused),
         "nodes": nodes,
         "cluster": known.cluster_id,
         "command": command("groups", "backlog"),
+    }
+
+
+def paused_of(known: m.MetadataReply) -> set[tuple[str, str]]:
+    """Return the topics and groups that are paused."""
+    names = {topic.id: topic.name for topic in known.topics}
+    return {
+        (names[group.topic], group.name) for group in known.groups if group.paused and group.topic in names
     }
 
 
@@ -42,6 +55,7 @@ async def group(
 ) -> dict[str, Any]:
     """Return a group's work and consumers, and its messages of one state."""
     work = await client.backlog(topic, name)
+    paused = (topic, name) in paused_of(await client.metadata(topic))
     search = await client.search(
         topic, name, which if which in STATES else "ready", key=key, header=header, text=text, limit=SHOWN,
         look_at=LOOK_AT,
@@ -52,6 +66,8 @@ async def group(
         "search": search,
         "messages": [shown(match) for match in search.matches],
         "states": STATES,
+        "paused": paused,
+        "pause": command("groups", "resume" if paused else "pause", topic, name),
         "command": command("peek", topic, group=name, **options),
         "describe": command("groups", "describe", topic, name),
     }

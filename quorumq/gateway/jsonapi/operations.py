@@ -252,7 +252,19 @@ async def topics(call: Call) -> shapes.Topics:
 async def create_group(call: Call) -> shapes.GroupView:
     topic, group = call.place
     made = await call.client.create_group(topic, group, start=beginning_of(call.body.start))
-    return shapes.GroupView(topic=topic, name=made.name)
+    return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
+
+
+async def pause(call: Call) -> shapes.GroupView:
+    topic, group = call.place
+    made = await call.client.pause_group(topic, group)
+    return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
+
+
+async def resume(call: Call) -> shapes.GroupView:
+    topic, group = call.place
+    made = await call.client.resume_group(topic, group)
+    return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
 
 
 async def rewind(call: Call) -> shapes.Rewound:
@@ -368,6 +380,8 @@ OPERATIONS: Final = (
               query=TopicsQuery),
     Operation("POST", _GROUP + "/rewind", "rewind", "Have a group read again from a time, or count that", rewind,
               shapes.Rewound, shapes.RewindBody),
+    Operation("POST", _GROUP + "/pause", "pause", "Stop deliveries to a group", pause, shapes.GroupView),
+    Operation("POST", _GROUP + "/resume", "resume", "Go on with deliveries to a group", resume, shapes.GroupView),
     Operation("POST", _GROUP + "/purge", "purge", "Settle messages unread", purge, shapes.Purged, shapes.PurgeBody),
     Operation("GET", _GROUP + "/dead-letters", "deadLetterKinds", "Count dead letters by kind of failure", kinds,
               shapes.Kinds, waits=True),

@@ -55,6 +55,7 @@ class NewMessage(Shape, kw_only=True):
     headers: dict[Annotated[str, Meta(max_length=200)], Header] = field(default_factory=dict)
     delay: Delay | None = None
     ttl: Annotated[float, Meta(gt=0, le=TOPIC_TIME_MAX_S)] | None = None
+    dedup: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
     def options(self) -> tuple[bytes | None, dict[str, Any]]:
         """Return the payload and the options of a publish.
@@ -68,10 +69,7 @@ class NewMessage(Shape, kw_only=True):
                 f"a message has {' and '.join(given) or 'no payload'}: give payload, payload_base64 or json"
             )
         options: dict[str, Any] = {
-            "key": self.key,
-            "headers": self.headers,
-            "delay": self.delay,
-            "ttl": self.ttl,
+            name: getattr(self, name) for name in ("key", "headers", "delay", "ttl", "dedup")
         }
         if self.payload is not UNSET:
             return self.payload.encode("utf-8", "surrogatepass"), options
@@ -241,6 +239,7 @@ class Rewound(Answer, kw_only=True):
 class GroupView(Answer, kw_only=True):
     topic: str
     name: str
+    paused: bool
 
 
 class Consumer(Answer, kw_only=True):
