@@ -17,6 +17,7 @@ pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not insta
 
 from quorumq.client import Client
 from quorumq.core.values.printable import printable
+from quorumq.gateway.console import views
 from quorumq.gateway.console.health import health_of
 from quorumq.gateway.console.session import Sessions
 from quorumq.node.clients import Entry, new_token, write_clients
@@ -106,6 +107,32 @@ def test_the_overview_says_how_the_cluster_is_and_what_each_group_has_to_do() ->
         assert "Nobody reads g of jobs, where 1 message waits." in text
         assert 'href="/console/group?topic=jobs&amp;group=g"' in text
         assert "quorumq groups backlog" in text
+
+    in_cluster(test)
+
+
+def test_a_page_of_many_groups_and_kinds_shows_the_first_and_says_how_many_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(views, "GROUPS", 2)
+    monkeypatch.setattr(views, "KINDS", 1)
+
+    async def test(client: Client, browser: Browser) -> None:
+        for topic in ("mails", "notes", "zoo"):
+            await client.create_topic(topic)
+            await client.create_group(topic, "g")
+        text = checked(await browser.get("/console/"))
+        assert "2 more groups are not shown." in text
+        assert text.count('<th scope="row"') == 2
+        text = checked(await browser.get("/console/?topics=z*"))
+        assert "zoo" in text
+        assert text.count('<th scope="row"') == 1
+        await die(client, 2, ValueError("bad"))
+        await die(client, 1, KeyError("k"))
+        text = checked(await browser.get(DEAD))
+        assert text.count('class="kind"') == 1
+        assert "3 dead letters of 2 kinds" in text
+        assert "1 rarer kind is not shown." in text
 
     in_cluster(test)
 

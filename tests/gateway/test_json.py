@@ -51,6 +51,19 @@ def test_a_message_goes_from_a_publish_to_its_ack() -> None:
     in_cluster(test)
 
 
+def test_batches_of_one_user_share_a_session_and_keep_their_order() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        ids = []
+        for _ in range(3):
+            messages = [{"payload": str(number)} for number in range(20)]
+            made = await browser.call("POST", JOBS + "/messages/batch", {"messages": messages})
+            ids += [result["id"] for result in made["results"]]
+        assert len({name.rpartition("/")[0] for name in ids}) == 1
+        assert [int(name.rpartition("/")[2]) for name in ids] == list(range(60))
+
+    in_cluster(test)
+
+
 def test_a_message_of_the_same_name_is_the_same_message() -> None:
     async def test(client: Client, browser: Browser) -> None:
         one, two = [

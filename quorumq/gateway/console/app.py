@@ -285,7 +285,11 @@ class ConsoleApp:
 
 
 async def overview(page: Page) -> Response:
-    return page.render("overview.html", here="overview", **await views.overview(page.client))
+    return page.render(
+        "overview.html",
+        here="overview",
+        **await views.overview(page.client, page.get("topics").strip()[:200]),
+    )
 
 
 async def group(page: Page) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,21 +17,28 @@ from quorumq.gateway.jsonapi.shapes import header_of
 
 STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
 SHOWN: Final = 25
+GROUPS: Final = 300
+"""Groups on one page."""
+UNREAD: Final = 30
+KINDS: Final = 50
 LOOK_AT: Final = 20_000
 PAYLOAD_CHARS: Final = 4_000
 HOURS: Final = 48
+STATUS_S: Final = 3.0
 
 
-async def overview(client: Client) -> dict[str, Any]:
-    """Return health, and the work of each group."""
-    known = await client.metadata()
-    backlogs = await client.backlogs()
+async def overview(client: Client, pattern: str) -> dict[str, Any]:
+    """Return health, and the work of each group of the topics that match; of the first ones if they are many."""
+    known = await client.metadata(*([pattern] if pattern else ()))
+    names, groups = some_topics(known)
+    backlogs = await client.backlogs(*names) if names else {}
     paused = paused_of(known)
     rows = [
         {"topic": topic, "group": group, "work": work, "paused": (topic, group) in paused}
         for (topic, group), work in backlogs.items()
     ]
-    unread = sorted({topic.name for topic in known.topics} - {topic for topic, _ in backlogs})
+    read = {group.topic for group in known.groups}
+    unread = sorted(topic.name for topic in known.topics if topic.id not in read)[:UNREAD]
     nodes = [(info.node, info.up) for info in known.nodes]
     return {
         "rows": rows,
@@ -38,8 +46,24 @@ async def overview(client: Client) -> dict[str, Any]:
         "health": health_of(nodes, backlogs, paused),
         "nodes": nodes,
         "cluster": known.cluster_id,
-        "command": command("groups", "backlog"),
+        "pattern": pattern,
+        "left_out": len(known.groups) - groups,
+        "command": command("groups", "backlog", *([pattern] if pattern else ())),
     }
+
+
+def some_topics(known: m.MetadataReply) -> tuple[list[str], int]:
+    """Return the first topics with groups, up to `GROUPS` groups and one topic at least, and the number of groups."""
+    counts = Counter(group.topic for group in known.groups)
+    names: list[str] = []
+    groups = 0
+    for topic in sorted(known.topics, key=lambda topic: topic.name):
+        if names and groups + counts[topic.id] > GROUPS:
+            break
+        if counts[topic.id]:
+            names.append(topic.name)
+            groups += counts[topic.id]
+    return names, groups
 
 
 def paused_of(known: m.MetadataReply) -> set[tuple[str, str]]:
@@ -88,8 +112,9 @@ async def dead(client: Client, topic: str, name: str) -> dict[str, Any]:
                     error_class=None if kind.fingerprint else kind.error_class or None, all=not kind.fingerprint,
                 ),
             }
-            for kind in counts.kinds
+            for kind in counts.kinds[:KINDS]
         ],
+        "more": max(0, len(counts.kinds) - KINDS),
         "total": sum(kind.messages for kind in counts.kinds),
         "complete": counts.complete,
         "command": command("deadletters", "count", topic, group=name),
@@ -132,7 +157,12 @@ async def nodes(client: Client) -> dict[str, Any]:
         facts: dict[str, Any] = {}
         error = ""
         try:
-            facts = await client.status(info.node, timeout=3.0)
+            only = client.context.nodes.addresses_of((info.node,))
+            request = m.StatusRequest()  # its first page: the others have partitions
+            reply = await client.context.ask(
+                request, f"status of {info.node}", STATUS_S, writes=False, only=only
+            )
+            facts = reply.facts
         except QuorumqError as failure:
             error = str(failure)
         rows.append(

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from quorumq.client import Client, NotAllStored, QuorumqError, receipt_from_text
-from quorumq.client import NewMessage as Outgoing
-from quorumq.core.values.errors import OutcomeUnknown, UsageError
+from quorumq.client import Client, MessageId, Pending, QuorumqError, receipt_from_text
+from quorumq.core.values.errors import UsageError
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.redriving import Selection, redrive_some
@@ -100,32 +99,38 @@ async def publish_many(call: Call) -> shapes.PublishedAll:
     messages = []
     for number, message in enumerate(call.body.messages):
         try:
-            payload, options = message.options()
-            messages.append(Outgoing(payload, **options))
-        except (UsageError, TypeError) as error:
+            messages.append(message.options())
+        except UsageError as error:
             raise UsageError(f"message {number}: {error}") from None
-    async with call.client.producer(call.names["topic"], create=True) as producer:
+    taken: list[Pending | MessageId | Exception] = []
+    for payload, options in messages:
+        taken.append(await take(call, payload, options))
+    results = [await stored(one) for one in taken]
+    return shapes.PublishedAll(results=results, stored=sum(result.id is not None for result in results))
+
+
+async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pending | MessageId | Exception:
+    """Have the client take a message, in the order of the request; return what it said, or will say."""
+    try:
+        # One producer serves all requests of a user to a topic: a session for each batch would use up those of a topic.
+        pending = call.client._publish_now(call.names["topic"], payload, **options)
+        return pending or await call.client.publish(call.names["topic"], payload, **options)
+    except (QuorumqError, TypeError) as error:
+        return error
+
+
+async def stored(result: Pending | MessageId | Exception) -> shapes.Stored:
+    """Return the result of one message, once it is known."""
+    if isinstance(result, Pending):
         try:
-            ids: list[Any] = list(await producer.publish_many(messages))
-            errors: dict[int, Exception] = {}
-            untaken = None
-        except NotAllStored as error:
-            ids, errors, untaken = error.ids, error.errors, error.untaken
-    results = []
-    for number, name in enumerate(ids):
-        failure = errors.get(number)
-        if failure is None and untaken is not None and number >= untaken:
-            failure = errors.get(untaken)
-        problem = None if name is not None else problem_of(as_error(failure))
-        results.append(shapes.Stored(id=None if name is None else str(name), problem=problem))
-    return shapes.PublishedAll(results=results, stored=sum(name is not None for name in ids))
-
-
-def as_error(failure: Exception | None) -> QuorumqError:
-    """Return a failure of one message as an error of quorumq."""
-    if isinstance(failure, QuorumqError):
-        return failure
-    return UsageError(str(failure)) if failure is not None else OutcomeUnknown("it may be stored")
+            result = await result.wait()
+        except QuorumqError as error:
+            result = error
+    if isinstance(result, MessageId):
+        return shapes.Stored(id=str(result))
+    return shapes.Stored(
+        problem=problem_of(result if isinstance(result, QuorumqError) else UsageError(str(result)))
+    )
 
 
 async def fetch(call: Call) -> shapes.Fetched:
