@@ -147,7 +147,7 @@ async def list_letters(
 @click.argument("topic")
 @group_option
 @cluster_options
-async def count_letters(topic: str, group: str, where: Where, as_json: bool) -> None:
+async def count_dead_letters(topic: str, group: str, where: Where, as_json: bool) -> None:
     """Count the dead letters of TOPIC for a group by kind of failure.
 
     As `quorumq deadletters list`, and quick for a million, because the nodes count. It is the view of one replica of

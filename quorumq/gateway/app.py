@@ -26,17 +26,19 @@ def make_app(gateway: Gateway) -> ASGIApp:
         stopping = gateway.stopping.is_set()
         return PlainTextResponse("stopping\n" if stopping else "ready\n", 503 if stopping else 200)
 
-    doors: dict[str, ASGIApp] = {"/v1": JsonApp(gateway), "/console": ConsoleApp(gateway)}
+    applications: dict[str, ASGIApp] = {"/v1": JsonApp(gateway), "/console": ConsoleApp(gateway)}
     others = Starlette(routes=[Route("/ready", ready), Mount("/", SqsApp(gateway))])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        """Give a request to its door. Its path may have any characters, which patterns of routes do not all match."""
+        """Give a request to its application. Patterns of routes do not match all characters that a path may have."""
         prefix = "/" + scope.get("path", "/").split("/", 2)[1] if scope["type"] == "http" else ""
         foreign = why_foreign(scope, gateway.settings) if scope["type"] == "http" else ""
         if foreign:
             await PlainTextResponse(foreign + "\n", 403)(scope, receive, send)
-        elif prefix in doors:
-            await doors[prefix]({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
+        elif prefix in applications:
+            await applications[prefix](
+                {**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send
+            )
         else:
             await others(scope, receive, send)
 

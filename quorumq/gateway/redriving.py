@@ -7,6 +7,8 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from quorumq.client import Client, Peek
+from quorumq.core.values.types import Record
+from quorumq.gateway.jsonapi.shapes import dead_letter_of
 
 
 class Selection(NamedTuple):
@@ -21,17 +23,22 @@ class Selection(NamedTuple):
 
     def matches(self, peek: Peek) -> bool:
         """Return True if a message is a dead letter and chosen."""
-        letter = peek.peeked.record.letter
+        history = dead_letter_of(peek.peeked.record)
         return (
-            letter is not None
-            and self.fingerprint in (None, letter.fingerprint)
-            and self.error_class in (None, letter.error_class)
-            and self.reason in (None, letter.reason)
+            history is not None
+            and self.fingerprint in (None, history.fingerprint)
+            and self.error_class in (None, history.error_class)
+            and self.reason in (None, history.reason)
         )
 
 
+def bare(record: Record) -> Record:
+    """Return a record as a redrive names it: without the history of the dead letter."""
+    return Record(*record[:3])
+
+
 class Done(NamedTuple):
-    """Result: messages redriven, messages that were settled or redriven before, and True if more may be left."""
+    """Result: messages redriven, messages that were settled or redriven before, and True if more may be remaining."""
 
     redriven: int
     already: int
@@ -57,16 +64,16 @@ async def redrive_some(client: Client, selection: Selection, limit: int) -> Done
     size, more = 0, False
     async with aclosing(chosen(client, selection)) as peeks:  # type: ignore[type-var]
         async for peek in peeks:
-            left = limit - size
-            if left <= 0:
+            remaining = limit - size
+            if remaining <= 0:
                 more = True
                 break
             span = peek.peeked.span
-            if span.size > left:
+            if span.size > remaining:
                 more = True
-                span = span._replace(stop=span.start + left)
-            bare = peek.peeked.record._replace(letter=None)
-            items.append(peek._replace(peeked=peek.peeked._replace(span=span, record=bare)))
+                span = span._replace(stop=span.start + remaining)
+            record = bare(peek.peeked.record)
+            items.append(peek._replace(peeked=peek.peeked._replace(span=span, record=record)))
             size += span.size
     if not items:
         return Done(0, 0, False)

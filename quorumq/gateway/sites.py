@@ -1,4 +1,4 @@
-"""Requests that a browser sends for a page of another site, and how to tell."""
+"""Requests that a browser sends for a page of another site, and their signs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from quorumq.wire.address import split_address
 def why_foreign(scope: Scope, settings: Settings) -> str:
     """Return why a request comes from a page of another site, or "".
 
-    A browser names the page's site in Origin. If only its own machine reaches a gateway, a Host of another name is a
-    site whose name was made to lead here. Other programs send no Origin, and the right Host.
+    A browser names the site of the page in a header, which other programs do not send. If only its own machine
+    reaches a gateway, a Host of another name is a site whose name was made to lead here.
     """
     headers = {
         name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"origin", b"host")
     }
     host = headers.get(b"host", "")
     hosts = {host, urlsplit(settings.public_url).netloc} - {""}
-    origin = headers.get(b"origin", "")
-    if origin and urlsplit(origin).netloc not in hosts:
-        return (
-            f"this was sent by a page of another site ({origin[:100]}): a gateway answers its own pages only"
-        )
+    site = headers.get(b"origin", "")
+    if site and urlsplit(site).netloc not in hosts:
+        return f"this was sent by a page of another site ({site[:100]}): a gateway answers its own pages only"
     name = urlsplit(f"//{host}").hostname or ""
     listens, _ = split_address(
         settings.listen.removesuffix(":0") + (":1" if settings.listen.endswith(":0") else "")

@@ -24,7 +24,7 @@ from quorumq.lab.demo_input import pieces_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
-from quorumq.lab.doors import INSTALL
+from quorumq.lab.gateways import INSTALL
 from quorumq.storage.segment import NAME_SUFFIX
 
 

@@ -11,7 +11,7 @@ import click
 from quorumq.cli.common import NODES_DEFAULT, ended_by_sigterm, json_option, print_json
 from quorumq.core.values import limits
 from quorumq.core.values.errors import QuorumqError
-from quorumq.lab import doors
+from quorumq.lab import gateways
 from quorumq.wire.address import NODES_VARIABLE
 
 WAIT_S: Final = 300.0
@@ -101,9 +101,9 @@ def dev(
             if nodes == 2:
                 _tell("two nodes keep one copy of each message: --nodes 3 keeps three")
             _create(cluster.addresses, topics, min(3, nodes if nodes % 2 else nodes - 1))
-            if gateway and doors.is_installed():
-                served.append(doors.start_gateway(cluster.addresses, port, cluster.directory))
-            _announce(cluster, topics, directory, as_json, doors.gateway_url(port) if served else "")
+            if gateway and gateways.is_installed():
+                served.append(gateways.start_gateway(cluster.addresses, port, cluster.directory))
+            _announce(cluster, topics, directory, as_json, gateways.gateway_url(port) if served else "")
             _watch(cluster, died, as_json)
         except KeyboardInterrupt:
             if died:
@@ -155,7 +155,7 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
     if url:
         click.echo(f"\nConsole: {url}/console    JSON: {url}/v1    SQS: {url}")
     else:
-        click.echo(f"\nFor a console, JSON over HTTP and SQS: {doors.INSTALL}")
+        click.echo(f"\nFor a console, JSON over HTTP and SQS: {gateways.INSTALL}")
     click.echo("\nCtrl-C stops the cluster.")
 
 

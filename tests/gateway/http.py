@@ -58,11 +58,11 @@ class Browser:
         url: str,
         body: bytes = b"",
         *,
-        leave: trio.Event | None = None,
-        heard: Callable[[bytes], None] = lambda chunk: None,
+        hang_up: trio.Event | None = None,
+        on_chunk: Callable[[bytes], None] = lambda chunk: None,
         **headers: str,
     ) -> Answer:
-        """Send a request, and return the answer; the client hangs up once ``leave`` is set."""
+        """Send a request, and return the answer; the client hangs up once ``hang_up`` is set."""
         parts = urlsplit(url)
         sent = {
             "host": HOST,
@@ -85,7 +85,7 @@ class Browser:
         async def receive() -> Any:
             if messages:
                 return messages.pop()
-            await (trio.Event() if leave is None else leave).wait()
+            await (trio.Event() if hang_up is None else hang_up).wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -94,7 +94,7 @@ class Browser:
                 start.update(message)
             else:
                 chunks.append(bytes(message.get("body", b"")))
-                heard(chunks[-1])
+                on_chunk(chunks[-1])
 
         await self.app(scope, receive, send)
         pairs = [(name.decode().lower(), value.decode()) for name, value in start.get("headers", ())]

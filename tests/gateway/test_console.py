@@ -163,8 +163,8 @@ def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_c
         assert text.index("bad amount") < text.index("KeyError")
         assert "7 dead letters of 2 kinds" in text
         fingerprint = re.findall(r'name="fingerprint" value="(\w+)"', text)[0]
-        place = {"topic": "jobs", "group": "g"}
-        kind = {**place, "fingerprint": fingerprint, "error_class": "ValueError", "reason": "rejected"}
+        query = {"topic": "jobs", "group": "g"}
+        kind = {**query, "fingerprint": fingerprint, "error_class": "ValueError", "reason": "rejected"}
         text = checked(await post(browser, "/console/redrive", **kind, count="some", limit="3", rate="1"))
         assert "Redrive 3 dead letters of g?" in text
         assert (await client.backlog("jobs", "g")).dead == 7, "it only asks"
@@ -176,9 +176,9 @@ def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_c
         await trio.sleep(10)
         assert (await client.backlog("jobs", "g")).dead == 4
         assert "3 messages redriven, at most 1 a second; over" in checked(await browser.get(DEAD))
-        text = checked(await post(browser, "/console/purge", **place))
+        text = checked(await post(browser, "/console/purge", **query))
         assert "Drop 4 dead letters of g for good?" in text
-        answer = await post(browser, "/console/purge", **place, sure="yes")
+        answer = await post(browser, "/console/purge", **query, sure="yes")
         assert "4 dead letters dropped." in checked(await browser.get(answer.headers["location"]))
 
     in_cluster(test)
@@ -306,7 +306,7 @@ def test_an_action_needs_the_token_of_the_session_and_a_page_of_this_site() -> N
             for path in ("/console/publish", "/v1/topics/jobs/messages"):
                 assert (await browser.ask("POST", path, b'{"payload": ""}', **headers)).status == 403
         assert (await client.backlog("jobs", "g")).ready == 0
-        same = await browser.ask("GET", "/console/", origin="http://127.0.0.1:7480")
+        same = await browser.ask("GET", "/console/", **{"origin": "http://127.0.0.1:7480"})
         assert same.status == 200
 
     in_cluster(test)

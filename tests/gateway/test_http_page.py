@@ -6,16 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("hypercorn")
-
-from quorumq.lab.local import LocalCluster
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "http.md").read_text()
@@ -27,21 +23,6 @@ def examples(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with LocalCluster(hold_time_max=60.0, settings={"auto_create_topics": True}) as cluster:
-        command = [sys.executable, "-m", "quorumq", "gateway", "--listen", "127.0.0.1:0", "--json"]
-        for address in cluster.addresses:
-            command += ["--node", address]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            yield re.search(r'"url": ?"([^"]+)"', process.stdout.readline())[1] + "/v1"  # type: ignore[index]
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
 def run(command: list[str], url: str, where: Path) -> str:
     done = subprocess.run(
         command, env={**os.environ, "Q": url}, cwd=where, capture_output=True, text=True, timeout=120
@@ -51,35 +32,36 @@ def run(command: list[str], url: str, where: Path) -> str:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_examples_in_curl_run(url: str, tmp_path: Path) -> None:
+def test_the_examples_in_curl_run(gateway_url: str, tmp_path: Path) -> None:
     script = tmp_path / "examples.sh"
     script.write_text("set -e\n" + "\n".join(examples("sh")))
-    out = run(["bash", str(script)], url, tmp_path)
+    out = run(["bash", str(script)], gateway_url + "/v1", tmp_path)
     assert '"outcome":"acked"' in out
     assert '"dry_run":true' in out
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_example_in_javascript_runs(url: str, tmp_path: Path) -> None:
+def test_the_example_in_javascript_runs(gateway_url: str, tmp_path: Path) -> None:
     script = tmp_path / "example.mjs"
     script.write_text("".join(examples("js")))
-    assert run(["node", str(script)], url, tmp_path).strip() == "a@example.org"
+    assert run(["node", str(script)], gateway_url + "/v1", tmp_path).strip() == "a@example.org"
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
-def test_the_example_in_go_runs(url: str, tmp_path: Path) -> None:
+def test_the_example_in_go_runs(gateway_url: str, tmp_path: Path) -> None:
     script = tmp_path / "example.go"
     script.write_text("".join(examples("go")))
-    assert run(["go", "run", str(script)], url, tmp_path).strip() == "from Go"
+    assert run(["go", "run", str(script)], gateway_url + "/v1", tmp_path).strip() == "from Go"
 
 
-def test_answers_are_as_the_document_says_for_drawn_requests(url: str) -> None:
+def test_answers_are_as_the_document_says_for_drawn_requests(gateway_url: str) -> None:
     schemathesis = pytest.importorskip("schemathesis")
     from hypothesis import HealthCheck, given, settings
     from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
     # These nodes have no clients file, and a schema does not say which names and receipts there are.
     excluded = [ignored_auth, positive_data_acceptance]
+    url = gateway_url + "/v1"
     schema = schemathesis.openapi.from_url(url + "/openapi.json")
     for operation in schema.get_all_operations():
         call = operation.ok()

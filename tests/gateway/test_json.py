@@ -127,7 +127,7 @@ def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> Non
         ("GET", "/v1/nothing", None, 404, "not-found", "openapi.json"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_name_and_a_remedy(
+def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
     method: str, path: str, body: Any, status: int, code: str, named: str
 ) -> None:
     async def test(client: Client, browser: Browser) -> None:
@@ -223,12 +223,12 @@ def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
     async def test(client: Client, browser: Browser) -> None:
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
-        leave = trio.Event()
+        hang_up = trio.Event()
         async with trio.open_nursery() as nursery:
             body = json.dumps({"max_wait": 20}).encode()
-            nursery.start_soon(lambda: browser.ask("POST", GROUP + "/fetch", body, leave=leave))
+            nursery.start_soon(lambda: browser.ask("POST", GROUP + "/fetch", body, hang_up=hang_up))
             await trio.sleep(2)
-            leave.set()
+            hang_up.set()
         await client.publish("jobs", b"x")
         (message,) = await client.fetch("jobs", "g", max_wait=1)
         assert message.attempt == 1
@@ -240,13 +240,15 @@ def test_a_tail_is_events_and_ends_with_its_client() -> None:
     async def test(client: Client, browser: Browser) -> None:
         await client.create_topic("jobs", retention=3600)
         await client.create_group("jobs", "g")
-        leave, chunks = trio.Event(), []
+        hang_up, chunks = trio.Event(), []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: browser.ask("GET", GROUP + "/tail", leave=leave, heard=chunks.append))
+            nursery.start_soon(
+                lambda: browser.ask("GET", GROUP + "/tail", hang_up=hang_up, on_chunk=chunks.append)
+            )
             await trio.sleep(2)
             name = await client.publish("jobs", b"line\n\ntwo")
             await trio.sleep(20)
-            leave.set()
+            hang_up.set()
         events = [chunk for chunk in chunks if chunk.startswith(b"id:")]
         (event,) = events
         head, _, data = event.decode().strip().partition("\ndata: ")

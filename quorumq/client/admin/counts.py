@@ -113,8 +113,8 @@ class CountCalls(BrowseCalls):
             complete = rows is not None
             for row in rows or ():
                 key = row.reason, row.error_class, row.fingerprint
-                place = PartitionId(register.id, number)
-                kinds[key] = joined(kinds.get(key), row, place)
+                partition = PartitionId(register.id, number)
+                kinds[key] = joined(kinds.get(key), row, partition)
         ordered = sorted(kinds.values(), key=lambda kind: -kind.messages)
         return DeadLetterCounts(tuple(ordered), complete)
 
@@ -243,7 +243,7 @@ class CountCalls(BrowseCalls):
     async def _counts(
         self, topic: str, group: str, which: str, since_ms: int, within: float, timeout: float | None
     ) -> AsyncIterator[tuple[int, tuple[m.StateCount, ...] | None]]:
-        """Yield each partition's number and rows; None in place of rows at the end, if the time is over."""
+        """Yield each partition's number and rows; rows are None at the end if the time is over."""
         end = trio.current_time() + within
         topic, group = source_of(topic, group) if which == "dead" else (topic, group)
         register = await self.context.topic(topic, timeout=timeout)
@@ -317,7 +317,7 @@ async def readable(topic: bytes, peeks: AsyncIterator[Peek]) -> AsyncIterator[tu
                 yield name, peek, peek.bodies[name.seq]
 
 
-def joined(kind: DeadLetterKind | None, row: m.StateCount, place: PartitionId) -> DeadLetterKind:
+def joined(kind: DeadLetterKind | None, row: m.StateCount, partition: PartitionId) -> DeadLetterKind:
     """Return a kind of failure with a row of counts added."""
     if kind is None:
         kind = DeadLetterKind(
@@ -328,7 +328,7 @@ def joined(kind: DeadLetterKind | None, row: m.StateCount, place: PartitionId) -
     versions[row.version] = versions.get(row.version, 0) + row.messages
     hour = row.first_died_ms // HOUR_MS
     hours[hour] = hours.get(hour, 0) + row.messages
-    sample = MessageId(place, row.sample.producer_id, row.sample.start)
+    sample = MessageId(partition, row.sample.producer_id, row.sample.start)
     return kind._replace(
         messages=kind.messages + row.messages,
         first_died_ms=min(kind.first_died_ms, row.first_died_ms),

@@ -42,7 +42,7 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
-FACTS: Final = {
+SHOWN_VALUES: Final = {
     "uptime_s": "runs for",
     "incarnation": "starts",
     "disk_capacity": "disk",
@@ -75,11 +75,11 @@ def url(page: str, **query: Any) -> str:
     return f"{ROOT}/{page}" + (f"?{urlencode(given)}" if given else "")
 
 
-def selected(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def selected(status: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the values of a node that its card shows."""
     rows = []
-    for name, label in FACTS.items():
-        value = facts.get(name)
+    for name, label in SHOWN_VALUES.items():
+        value = status.get(name)
         if name == "fsync_ms" and isinstance(value, dict):
             value = value.get("p99")
         if value is None:
@@ -122,7 +122,7 @@ class Page:
         return self.fields.get(name, other)
 
     @property
-    def place(self) -> tuple[str, str]:
+    def topic_and_group(self) -> tuple[str, str]:
         """The topic and the group that are named."""
         if not self.get("topic") or not self.get("group"):
             raise UsageError("the address names no topic and group: follow a link to them")
@@ -293,7 +293,7 @@ async def overview(page: Page) -> Response:
 
 
 async def group(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     fields = {field: page.get(field)[:200] for field in ("key", "header", "text")}
     which = page.get("which", "ready")
     which = which if which in views.STATES else "ready"
@@ -302,7 +302,7 @@ async def group(page: Page) -> Response:
 
 
 async def dead(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     running = [str(one) for one in page.console.redrives.of(page.user, topic, name)]
     values = await views.dead(page.client, topic, name)
     return page.render("dead.html", running=running, notice=notice_of(page), **values)
@@ -331,7 +331,7 @@ async def publish_form(page: Page) -> Response:
 
 
 async def rewind_form(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     to = page.get("to", "earliest")
     count = await page.client.count_rewind(topic, name, beginning_of(to))
     states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
@@ -341,7 +341,7 @@ async def rewind_form(page: Page) -> Response:
         question=f"Rewind {name} of {topic} to {to}?",
         details=[
             f"{least}{plural(count.messages, 'message')} would be delivered{': ' if states else ''}{states}.",
-            "What is in hand cannot be acked any more, and comes again.",
+            "Messages in hand cannot be acked any more, and come again.",
         ],
         action=f"{ROOT}/rewind",
         fields={"to": to},
@@ -353,7 +353,7 @@ async def rewind_form(page: Page) -> Response:
 
 NOTICES: Final = {
     "rewound": "The group was rewound.",
-    "paused": "The group is paused. What was delivered before goes on.",
+    "paused": "The group is paused. Consumers go on with the messages in hand.",
     "resumed": "The group goes on.",
     "published": "The message is published.",
     "redrive": "The redrive has begun. It goes on when this page is closed.",
@@ -393,25 +393,25 @@ async def publish(page: Page) -> Response:
 
 
 async def rewind(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     await page.client.rewind(topic, name, beginning_of(page.get("to")))
     return RedirectResponse(url("group", topic=topic, group=name, done="rewound"), 303)
 
 
 async def pause(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     await page.client.pause_group(topic, name)
     return RedirectResponse(url("group", topic=topic, group=name, done="paused"), 303)
 
 
 async def resume(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     await page.client.resume_group(topic, name)
     return RedirectResponse(url("group", topic=topic, group=name, done="resumed"), 303)
 
 
 async def redrive(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     fields = {
         field: page.get(field)
         for field in ("fingerprint", "error_class", "reason", "ids", "count", "limit", "rate")
@@ -464,7 +464,7 @@ async def dead_of(client: Client, selection: Selection) -> int:
 
 
 async def purge(page: Page) -> Response:
-    topic, name = page.place
+    topic, name = page.topic_and_group
     if page.get("sure") != "yes":
         backlog = await page.client.backlog(topic, name)
         return page.render(

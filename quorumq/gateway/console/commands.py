@@ -10,7 +10,7 @@ def command(*words: str, **options: str | int | bool | None) -> str:
 
     Args:
         words: command and arguments.
-        options: by name; None and False are left out, True has no value.
+        options: options of the command by name, without those that are None or False; True is one without a value.
     """
     parts = ["quorumq", *words]
     for name, value in options.items():

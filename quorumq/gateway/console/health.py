@@ -1,4 +1,4 @@
-"""One sentence about the health of a cluster, from what its nodes count."""
+"""One sentence about the health of a cluster, from the counts of its nodes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def health_of(
     backlogs: Mapping[tuple[str, str], Backlog | None],
     paused: Collection[tuple[str, str]] = (),
 ) -> Health:
-    """Judge a cluster.
+    """Return the health of a cluster.
 
     Args:
         nodes: name of each, and whether it is up.
         backlogs: work by topic and group; None if no replica of a partition answered.
-        paused: topics and groups that get nothing now because somebody said so.
+        paused: topics and groups that are paused.
     """
     all_nodes = list(nodes)
     down = [name for name, up in all_nodes if not up]
@@ -53,15 +53,15 @@ def health_of(
         elif backlog.ready and age > OLD_S:
             warn.append(f"In {name} {waiting}, the oldest for {ago(age)}")
     dead = sum(backlog.dead for backlog in backlogs.values() if backlog is not None)
-    letters = f" There {'is' if dead == 1 else 'are'} {plural(dead, 'dead letter')}." if dead else ""
+    dead_text = f" There {'is' if dead == 1 else 'are'} {plural(dead, 'dead letter')}." if dead else ""
     if bad:
         return Health("bad", f"Something is wrong: {bad[0]}.", tuple(bad + warn))
     if warn:
         more = f" {plural(len(warn) - 1, 'more warning')}." if len(warn) > 1 else ""
-        return Health("warn", f"The cluster works. {warn[0]}.{letters}{more}", tuple(warn))
+        return Health("warn", f"The cluster works. {warn[0]}.{dead_text}{more}", tuple(warn))
     up = f"All {len(all_nodes)} nodes are up" if len(all_nodes) > 1 else "The node is up"
     waits = f"no group waits for more than {ago(OLD_S)}" if backlogs else "there are no groups yet"
-    return Health("good", f"{up}, {waits}.{letters}", ())
+    return Health("good", f"{up}, {waits}.{dead_text}", ())
 
 
 def ago(seconds: float) -> str:

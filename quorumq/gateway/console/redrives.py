@@ -12,12 +12,12 @@ from typing import Final
 
 import trio
 
-from quorumq.client import Peek, QuorumqError
+from quorumq.client import Client, Peek, QuorumqError
 from quorumq.core.values.errors import Busy
 from quorumq.core.values.printable import plural
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
-from quorumq.gateway.redriving import Selection, chosen
+from quorumq.gateway.redriving import Selection, bare, chosen
 
 RUNNING_MAX: Final = 20
 KEPT: Final = 20
@@ -29,7 +29,7 @@ log = logging.getLogger("quorumq.gateway")
 
 @dataclass(eq=False)
 class Redrive:
-    """One redrive: who began it, of what, at most how many messages, and at how many a second."""
+    """One redrive: its user, choice of dead letters, limit of messages, and messages a second."""
 
     user: User
     selection: Selection
@@ -80,10 +80,10 @@ class Redrives:
                 most = max(1, min(1000, int(redrive.rate)))
                 async with aclosing(chosen(client, redrive.selection)) as peeks:  # type: ignore[type-var]
                     async for peek in peeks:
-                        for piece in pieces_of(peek, most, redrive.limit, taken):
-                            items.append(piece)
-                            size += piece.peeked.span.size
-                            taken += piece.peeked.span.size
+                        for chunk in chunks_of(peek, most, redrive.limit, taken):
+                            items.append(chunk)
+                            size += chunk.peeked.span.size
+                            taken += chunk.peeked.span.size
                             if size >= most:
                                 await trio.sleep_until(began + (taken - size) / redrive.rate)
                                 await self._redrive(client, redrive, items)
@@ -100,17 +100,17 @@ class Redrives:
             log.exception("a redrive of the console failed")
             redrive.end = "ended by an error of the gateway, which its log has"
 
-    async def _redrive(self, client: object, redrive: Redrive, items: list[Peek]) -> None:
-        redriven = await client.redrive(*redrive.selection[:2], items)  # type: ignore[attr-defined]
+    async def _redrive(self, client: Client, redrive: Redrive, items: list[Peek]) -> None:
+        redriven = await client.redrive(*redrive.selection[:2], items)
         redrive.done += redriven.messages
         redrive.already += sum(span.size for span, _ in redriven.refused)
 
 
-def pieces_of(peek: Peek, most: int, limit: int | None, taken: int) -> list[Peek]:
-    """Return the dead letters of an entry in pieces of ``most``, up to the limit, without their letters."""
+def chunks_of(peek: Peek, most: int, limit: int | None, taken: int) -> list[Peek]:
+    """Return the dead letters of an entry in pieces of ``most``, up to the limit, without their histories."""
     span = peek.peeked.span
     stop = span.stop if limit is None else min(span.stop, span.start + limit - taken)
-    record = peek.peeked.record._replace(letter=None)
+    record = bare(peek.peeked.record)
     return [
         peek._replace(
             peeked=peek.peeked._replace(

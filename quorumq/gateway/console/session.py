@@ -19,7 +19,7 @@ COOKIE_CHARS_MAX: Final = 500
 
 
 class Session(NamedTuple):
-    """A session: the client that signed in, the end in seconds since 1970, and a random text that tells it apart."""
+    """A session: the client that signed in, the end in seconds since 1970, and random text that no other one has."""
 
     name: str
     ends: int

@@ -1,4 +1,4 @@
-"""Contents of the console's pages: what the client's calls say, arranged for templates."""
+"""Contents of the console's pages: results of the client's calls, arranged for templates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quorumq.core import messages as m
 from quorumq.core.values.printable import printable
 from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import health_of
-from quorumq.gateway.jsonapi.shapes import header_of
+from quorumq.gateway.jsonapi.shapes import dead_letter_of, header_of
 
 STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
 SHOWN: Final = 25
@@ -154,7 +154,7 @@ async def nodes(client: Client) -> dict[str, Any]:
     known = await client.metadata()
     rows: list[dict[str, Any]] = []
     for info in known.nodes:
-        facts: dict[str, Any] = {}
+        status: dict[str, Any] = {}
         error = ""
         try:
             only = client.context.nodes.addresses_of((info.node,))
@@ -162,11 +162,11 @@ async def nodes(client: Client) -> dict[str, Any]:
             reply = await client.context.ask(
                 request, f"status of {info.node}", STATUS_S, writes=False, only=only
             )
-            facts = reply.facts
+            status, _ = reply
         except QuorumqError as failure:
             error = str(failure)
         rows.append(
-            {"node": info.node, "address": info.address, "up": info.up, "facts": facts, "error": error}
+            {"node": info.node, "address": info.address, "up": info.up, "status": status, "error": error}
         )
     return {"rows": rows, "names": [info.node for info in known.nodes], "command": command("status")}
 
@@ -202,7 +202,7 @@ def shown(match: Match) -> dict[str, Any]:
         "remaining": peeked.remaining,
         "owner": peeked.owner.node if peeked.owner is not None else "",
         "published_ms": match.published_ms,
-        "letter": peeked.record.letter,
+        "letter": dead_letter_of(peeked.record),
         **contents(match.message),
     }
 

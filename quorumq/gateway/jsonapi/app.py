@@ -133,7 +133,7 @@ class JsonApp:
         """Return the body of a request.
 
         Raises:
-            Refused: it is not what the operation takes; names the field.
+            Refused: it is no body of the operation; names the field.
         """
         data = await self.gateway.bodies.read(request.receive)
         if operation.body is None:

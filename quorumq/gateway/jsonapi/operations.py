@@ -52,7 +52,7 @@ class Call:
     body: Any
 
     @property
-    def place(self) -> tuple[str, str]:
+    def topic_and_group(self) -> tuple[str, str]:
         """The topic and the group of the path."""
         return self.names["topic"], self.names["group"]
 
@@ -67,7 +67,7 @@ class Operation:
     Attributes:
         id: name in the OpenAPI document.
         body, query, answer: classes of the request's body, of its parameters, and of the answer; None without one.
-        status: of an answer without error.
+        status: HTTP status of an answer without error.
         waits: whether it may wait for messages, and ends if the client leaves.
         undo: called with the answer if the client left before it was sent.
         streams: whether the answer is a stream of events.
@@ -110,7 +110,7 @@ async def publish_many(call: Call) -> shapes.PublishedAll:
 
 
 async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pending | MessageId | Exception:
-    """Have the client take a message, in the order of the request; return what it said, or will say."""
+    """Have the client take a message, in the order of the request; return the result, or the one to come."""
     try:
         # One producer serves all requests of a user to a topic: a session for each batch would use up those of a topic.
         pending = call.client._publish_now(call.names["topic"], payload, **options)
@@ -136,7 +136,7 @@ async def stored(result: Pending | MessageId | Exception) -> shapes.Stored:
 async def fetch(call: Call) -> shapes.Fetched:
     body: shapes.FetchBody = call.body
     messages = await call.client.fetch(
-        *call.place,
+        *call.topic_and_group,
         max_messages=body.max_messages,
         max_wait=body.max_wait,
         max_bytes=shapes.BYTES_MAX,
@@ -148,7 +148,7 @@ async def fetch(call: Call) -> shapes.Fetched:
 
 
 async def give_back(client: Client, fetched: shapes.Fetched) -> None:
-    """Give back messages that nobody waits for any more."""
+    """Give back messages whose client has left."""
     tickets = [client.ticket(receipt_from_text(message.receipt)) for message in fetched.messages]
     await client.reject(tickets, interrupted=True)
 
@@ -156,7 +156,7 @@ async def give_back(client: Client, fetched: shapes.Fetched) -> None:
 async def peek(call: Call) -> shapes.Peeks:
     query: PeekQuery = call.query
     search = await call.client.search(
-        *call.place,
+        *call.topic_and_group,
         query.which,
         key=query.key,
         header=query.header,
@@ -177,8 +177,8 @@ async def show(call: Call) -> shapes.LifeView:
 
 
 async def tail(call: Call) -> Any:
-    topic, group = call.place
-    await call.client.topic(topic)  # what is not there is said before the stream begins
+    topic, group = call.topic_and_group
+    await call.client.topic(topic)  # an unknown topic is an error before the stream begins
     return (shapes.peeked_of(match) async for match in call.client.tail(topic, group, call.query.which))
 
 
@@ -255,25 +255,25 @@ async def topics(call: Call) -> shapes.Topics:
 
 
 async def create_group(call: Call) -> shapes.GroupView:
-    topic, group = call.place
+    topic, group = call.topic_and_group
     made = await call.client.create_group(topic, group, start=beginning_of(call.body.start))
     return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
 
 
 async def pause(call: Call) -> shapes.GroupView:
-    topic, group = call.place
+    topic, group = call.topic_and_group
     made = await call.client.pause_group(topic, group)
     return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
 
 
 async def resume(call: Call) -> shapes.GroupView:
-    topic, group = call.place
+    topic, group = call.topic_and_group
     made = await call.client.resume_group(topic, group)
     return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
 
 
 async def rewind(call: Call) -> shapes.Rewound:
-    topic, group = call.place
+    topic, group = call.topic_and_group
     to = beginning_of(call.body.to)
     if call.body.dry_run:
         count = await call.client.count_rewind(topic, group, to)
@@ -306,7 +306,7 @@ def beginning_of(text: str) -> Any:
 
 
 async def backlog(call: Call) -> shapes.BacklogView:
-    return shapes.BacklogView.of(*call.place, await call.client.backlog(*call.place))
+    return shapes.BacklogView.of(*call.topic_and_group, await call.client.backlog(*call.topic_and_group))
 
 
 async def backlogs(call: Call) -> shapes.Backlogs:
@@ -317,7 +317,7 @@ async def backlogs(call: Call) -> shapes.Backlogs:
 
 
 async def purge(call: Call) -> shapes.Purged:
-    topic, group = call.place
+    topic, group = call.topic_and_group
     return await purged(call, topic, group)
 
 
@@ -332,7 +332,7 @@ async def purged(call: Call, topic: str, group: str) -> shapes.Purged:
 
 
 async def kinds(call: Call) -> shapes.Kinds:
-    counts = await call.client.count_dead_letters(*call.place)
+    counts = await call.client.count_dead_letters(*call.topic_and_group)
     return shapes.Kinds(
         kinds=[
             shapes.Kind(
@@ -350,14 +350,17 @@ async def redrive(call: Call) -> shapes.Redriven:
     if not (body.all or body.ids is not None or body.fingerprint is not None or body.error_class is not None):
         raise UsageError("choose dead letters by ids, fingerprint or error_class, or say all")
     selection = Selection(
-        *call.place, body.fingerprint, body.error_class, tuple(body.ids) if body.ids is not None else None
+        *call.topic_and_group,
+        body.fingerprint,
+        body.error_class,
+        tuple(body.ids) if body.ids is not None else None,
     )
     done = await redrive_some(call.client, selection, body.limit)
     return shapes.Redriven(redriven=done.redriven, already=done.already, more=done.more)
 
 
 async def purge_dead(call: Call) -> shapes.Purged:
-    topic, group = call.place
+    topic, group = call.topic_and_group
     return await purged(call, topic, group.removesuffix("!dead") + "!dead")
 
 

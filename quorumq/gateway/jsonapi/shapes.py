@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Union
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from quorumq.client import Backlog, Letter, Life, Match, Message, Peek, receipt_to_text
+from quorumq.client import Backlog, Life, Match, Message, Peek, receipt_to_text
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import DELAY_MAX_S, LONG_POLL_MAX_S, TOPIC_TIME_MAX_S
 from quorumq.wire.batch import HeaderValue
@@ -88,7 +89,7 @@ class NewMessages(Shape, kw_only=True):
 
 
 class Problem(Answer, kw_only=True):
-    """An error (RFC 9457): ``code`` is for programs, ``value`` was refused, ``remedy`` says what to do."""
+    """An error (RFC 9457): ``code`` is for programs, ``value`` was refused, ``remedy`` is the next step."""
 
     type: str
     title: str
@@ -142,8 +143,8 @@ class DeadLetter(Answer, kw_only=True):
     redrives: int
 
     @classmethod
-    def of(cls, letter: Letter) -> DeadLetter:
-        return cls(**{name: getattr(letter, name) for name in cls.__struct_fields__})
+    def of(cls, history: Any) -> DeadLetter:
+        return cls(**{name: getattr(history, name) for name in cls.__struct_fields__})
 
 
 class Content(Answer, kw_only=True):
@@ -222,7 +223,7 @@ class GroupBody(Shape, kw_only=True):
 
 
 class RewindBody(Shape, kw_only=True):
-    """Beginning of a group from now on; dry_run counts what would be delivered, and changes nothing."""
+    """Beginning of a group from now on; dry_run counts the messages, and changes nothing."""
 
     to: Beginning
     dry_run: bool = False
@@ -395,7 +396,7 @@ class LifeView(Answer, kw_only=True):
                 groups=[
                     SeenView(
                         group=seen.group, state=seen.state, remaining=seen.remaining, ended=seen.ended,
-                        redrives=seen.redrives, holder=seen.holder, dead_letter=letter_of(seen.letter),
+                        redrives=seen.redrives, holder=seen.holder, dead_letter=history_of(seen),
                     )
                     for seen in replica.groups
                 ],
@@ -408,9 +409,14 @@ class LifeView(Answer, kw_only=True):
         )  # fmt: skip
 
 
-def letter_of(letter: Letter | None) -> DeadLetter | None:
-    """Return a dead letter's history, if there is one."""
-    return DeadLetter.of(letter) if letter is not None else None
+dead_letter_of: Final = attrgetter("letter")
+"""Return the history of a dead letter that a record, a message, or a state of it has; None without one."""
+
+
+def history_of(owner: Any) -> DeadLetter | None:
+    """Return a dead letter's history for JSON, if there is one."""
+    history = dead_letter_of(owner)
+    return DeadLetter.of(history) if history is not None else None
 
 
 def header_of(value: HeaderValue | memoryview) -> Header:
@@ -442,7 +448,7 @@ def delivered_of(message: Message, now: float) -> Delivered:
         interruptions=message.interruptions,
         expires_in=round(max(0.0, message.deadline - now), 3),
         published_ms=message.published_ms,
-        dead_letter=letter_of(message.letter),
+        dead_letter=history_of(message),
         **parts_of(message),
     )
 
@@ -458,7 +464,7 @@ def peeked_of(match: Match) -> Peeked:
         redrives=peek.peeked.record.n,
         remaining=round(peek.peeked.remaining, 3),
         published_ms=match.published_ms,
-        dead_letter=letter_of(peek.peeked.record.letter),
+        dead_letter=history_of(peek.peeked.record),
         **parts_of(match.message),
     )
 
