@@ -294,7 +294,7 @@ async def overview(page: Page) -> Response:
 
 async def group(page: Page) -> Response:
     topic, name = page.topic_and_group
-    fields = {field: page.get(field)[:200] for field in ("key", "header", "text")}
+    fields: dict[str, Any] = {field: page.get(field)[:200] for field in ("key", "header", "text")}
     which = page.get("which", "ready")
     which = which if which in views.STATES else "ready"
     values = await views.group(page.client, topic, name, which, **fields)

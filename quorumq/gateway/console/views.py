@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from quorumq.client import Client, DeadLetterKind, Match, MessageId, QuorumqError
+from quorumq.client.admin.browse import Which
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.printable import printable
@@ -81,9 +82,8 @@ async def group(
     work = await client.backlog(topic, name)
     paused = (topic, name) in paused_of(await client.metadata(topic))
     search = await client.search(
-        topic, name, which if which in STATES else "ready", key=key, header=header, text=text, limit=SHOWN,
-        look_at=LOOK_AT,
-    )  # type: ignore[call-overload, unused-ignore]  # fmt: skip
+        topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT
+    )
     options = {"which": which, "key": key or None, "header": header or None, "text": text or None}
     return {
         "work": work,

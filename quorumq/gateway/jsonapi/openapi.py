@@ -37,7 +37,9 @@ def document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
         path = _NAMES.sub(r"{\1}", one.path)
-        paths.setdefault(path, {})[one.method.lower()] = entry(one, parameters.get(one.query, []))
+        paths.setdefault(path, {})[one.method.lower()] = entry(
+            one, parameters[one.query] if one.query is not None else []
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": "quorumq", "version": "1", "description": "JSON over HTTP of a gateway (docs/http.md)."},
