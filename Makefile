@@ -44,7 +44,7 @@ types: $(VENV)/.dev-stamp
 	$(BIN)/mypy
 
 soak: $(VENV)/.dev-stamp
-	$(LOCKED) -r .ci/java.txt -r .ci/dramatiq.txt -r .ci/taskiq.txt -r .ci/gateway.txt -r .ci/kombu.txt -r .ci/celery.txt
+	$(LOCKED) -r .ci/java.txt -r .ci/dramatiq.txt -r .ci/taskiq.txt -r .ci/kombu.txt -r .ci/celery.txt
 	$(BIN)/python -m pytest -m soak --fuzz-seconds $(FUZZ_SECONDS)
 
 $(VENV)/bin/python:
