@@ -178,6 +178,13 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
         await it.sdk.ok("DeleteMessage", QueueUrl=JOBS, ReceiptHandle=message["ReceiptHandle"])
 
 
+async def test_a_long_poll_may_be_parked_for_all_of_its_wait() -> None:
+    async with world(hold_time_max=600.0) as it:
+        await it.sdk.ok("CreateQueue", QueueName="jobs")
+        assert not await receive(it.sdk, VisibilityTimeout=600, WaitTimeSeconds=20)
+        assert trio.current_time() >= 20
+
+
 async def test_a_delayed_message_comes_when_its_delay_is_over() -> None:
     async with world() as it:
         await it.sdk.ok("CreateQueue", QueueName="jobs")

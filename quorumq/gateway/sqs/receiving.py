@@ -169,7 +169,8 @@ async def fetch(
         wait: seconds to wait for one.
         hold: seconds for which they are the client's.
     """
-    options: dict[str, Any] = {"max_messages": most, "max_wait": wait, "hold_time": hold}
+    timeout = wait + call.client.timeout  # nodes may park a request for as long as it waits
+    options: dict[str, Any] = {"max_messages": most, "max_wait": wait, "hold_time": hold, "timeout": timeout}
     try:
         if len(sources) == 1:
             return await first_alone(call, await call.client.fetch(*sources[0], **options))
