@@ -28,7 +28,7 @@ DEPLOY = ROOT / "docs" / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
 CLIENT: Final = {NODES_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE}
 GATEWAY_GRACE_S: Final = 10.0
-"""As quorumq.gateway.serve.GRACE_S, whose module needs an extra."""
+"""Equal to quorumq.gateway.serve.GRACE_S, whose module needs an extra."""
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
 
 

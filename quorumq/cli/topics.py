@@ -192,7 +192,7 @@ def settings_of(topic: Topic) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a time as options take it: in the largest unit of which it is a whole number."""
+    """Return a time as options take it: in the largest unit that divides it."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds and seconds % size == 0:
             return f"{seconds / size:g}{unit}"

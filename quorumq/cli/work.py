@@ -120,8 +120,8 @@ def work(
 
     A topic that is not there yet is waited for. The work goes on until SIGTERM or Ctrl-C. Then what is not begun is
     given back at once, and what is begun has --grace to end; the same signal again does not wait for that, and a third
-    one ends the process, whatever the function does. At the end
-    it says how many messages ended how, as one JSON object with --json, and exits with 0.
+    one ends the process in any case. At the end it says how many messages ended how, as one JSON object with --json,
+    and exits with 0.
     """
     if len(topics) < 2 or ":" not in topics[-1]:
         raise click.UsageError(

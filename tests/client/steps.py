@@ -41,7 +41,7 @@ async def jobs(count: int = 0, *, nodes: int = 3, **topic: Any) -> AsyncIterator
 async def with_suspects(
     count: int, good: int, **settings: object
 ) -> AsyncIterator[tuple[FakeCluster, Client]]:
-    """A client of a cluster where so many messages are held for `RUNS_OUT_S`, and others wait that are younger."""
+    """A client of a cluster whose messages are held for `RUNS_OUT_S`, and others wait that are younger."""
     async with fake_cluster(**settings) as cluster, connected(cluster) as client:
         await client.create_topic("jobs", max_deliveries=2)
         if count:

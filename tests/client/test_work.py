@@ -183,7 +183,7 @@ async def test_a_handler_beyond_its_time_is_cancelled_and_its_message_comes_agai
 async def test_a_handler_that_ignores_its_cancellation_loses_its_hold(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As one that blocks its event loop, which is another one than the client's."""
+    """A handler that blocks an event loop of its own does the same."""
     async with jobs(1) as (_, client):
         began: list[float] = []
 

@@ -52,9 +52,9 @@ def attempts(cluster: Cluster) -> list[int]:
     """Return the attempt of what each node delivers now: of one of them, as the others then find it held."""
     for node in "abc":
         reply = cluster.ask(node, fetch(hold_time=HOLD_S))
-        found = [delivery.attempt for part in reply.slices for delivery in part.deliveries]  # type: ignore[union-attr]
-        if found:
-            return found
+        numbers = [delivery.attempt for part in reply.slices for delivery in part.deliveries]  # type: ignore[union-attr]
+        if numbers:
+            return numbers
     return []
 
 

@@ -351,7 +351,7 @@ def test_a_letter_in_a_deleted_segment_is_read_from_the_file_that_the_driver_hol
     cluster.close()
 
 
-def test_what_was_settled_in_the_batch_is_said(tmp_path: Path) -> None:
+def test_a_batch_says_the_settled_messages(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     stream = stream_of(cluster)
     for seq in range(3):

@@ -47,11 +47,11 @@ class Upkeep:
     # ---------------------------------------------------------------- anti-entropy
 
     def greet(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Offer our digests: a link is up."""
+        """Send our digests: a link is up."""
         return self._offer_registers(peer) + self.offer(peer, now)
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
-        """Offer our digests, and ask for messages that have been missing here for long."""
+        """Send our digests, and ask for messages that have been missing here for long."""
         return self._offer_registers(peer) + self.offer(peer, now, absent=True)
 
     def _offer_registers(self, peer: NodeId) -> list[Effect]:

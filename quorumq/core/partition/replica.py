@@ -173,8 +173,8 @@ class Replica:
         view = self.group(message.group)
         if view.paused:
             register = self.node.catalogue.groups[(self.partition.topic, view.name)]
-            told: list[Effect] = [Send(sender, m.PutGroup(0, register))] if sender != self.node.me else []
-            return m.refusal(message, "", self.vector()), told
+            news: list[Effect] = [Send(sender, m.PutGroup(0, register))] if sender != self.node.me else []
+            return m.refusal(message, "", self.vector()), news
         if message.generation != view.home.generation:
             wanted = [(want.span, want.n) for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):

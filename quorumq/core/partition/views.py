@@ -292,7 +292,7 @@ class Views:
     def is_over(self, view: GroupView, section: Span) -> bool:
         """Return True if one record settles the whole section, and the group has no other state of its producer id.
 
-        It is a shortcut: a full pass would find nothing to offer or to keep.
+        It is a shortcut: a full pass would find nothing available and nothing to keep.
         """
         producer_id, start, stop = section
         runs = view.home.records.runs.get(producer_id, ())

@@ -66,7 +66,7 @@ class FetchCoordinator(GroupReader):
         self.lot: list[Won] = []  # suspects, until all rounds are over
         self.conflict = False
         self.abstained = 0  # rounds in a row that members abstained from
-        self.blocked = False  # so many abstained from the last of them that nothing could be won
+        self.blocked = False  # no majority was left to vote in the last of them
         self.parked = False
         self.parked_since = float("inf")
         self.unanswered = False  # a round ran out of time without a majority's answers
