@@ -62,6 +62,7 @@ class Consumer(Deriving):
             and not self.of_dead
         )
         self.names: tuple[str, ...] = (topic,)  # topics that it asks for: patterns, too
+        self.apart = False  # True if a FETCH asks for one of them at a time
         self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
         self.first_node = ""  # that it asks first
         self.sees = False  # True once it has got a message of its group, which then is there
@@ -91,7 +92,7 @@ class Consumer(Deriving):
         asked = self.world.time
         sent_at = self.clock.mono(asked)
         request = Fetch(
-            self.names,
+            (rng.choice((TOPIC, OUTPUTS)),) if self.apart else self.names,
             self.group,
             most,
             1 << 20 if self.world.healed else self.options.fetch_bytes,
@@ -130,7 +131,7 @@ class Consumer(Deriving):
                     self.world.saw("a FETCH was refused: nobody created its group")
                 gone = isinstance(answer, Failed) and answer.code == Code.NOT_FOUND
                 if gone and self.world.healed and OUTPUTS in self.names:  # the other topic may still be read
-                    self.names = (OUTPUTS,)
+                    self.apart = True
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
         self.fetching = True

@@ -395,6 +395,7 @@ class FetchCoordinator(GroupReader):
             effects += dead_lettering.start(context, now)
         if not this.pending.runs:
             self.close_round(context, this.number)
+            self.blocked = False
             if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
                 self.unanswered = True
                 self.park_until = now.mono
@@ -402,7 +403,8 @@ class FetchCoordinator(GroupReader):
                 self.conflict = False
                 self.abstained = self.abstained + 1 if this.abstained else 0
                 paused = replica.group(self.request.group).paused  # as those that abstained say
-                self.blocked = not paused and this.is_refused(this.abstained)
+                # One that abstained once may have raised its reserve.
+                self.blocked = not paused and self.abstained > 1 and this.is_refused(this.abstained)
                 self.look_at = now.mono + this.pause(self.abstained, context.rng)
                 if self.park_until > now.mono:
                     self.look_at = min(self.look_at, self.park_until)
