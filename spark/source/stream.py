@@ -135,7 +135,7 @@ class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 number = segments_in(path)[-1]
                 self.targets[path] = (number, os.path.getsize(os.path.join(path, segment_name(number))))
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
         most = 1 << 62 if isinstance(limit, ReadAllAvailable) else BATCH_BYTES
         if isinstance(limit, ReadMaxBytes):
             most = limit.max_bytes
