@@ -21,12 +21,14 @@ If the two may differ, nothing is promised:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 from quorumq.core.messages.records import BatchStored, GroupPut, JournalRecord, Started, TopicPut
 from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.partition.delays import Delay
 from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.recall import PartitionRecord
@@ -74,12 +76,13 @@ def compare(
     batches = [record for record in records if isinstance(record, BatchStored)]
     ignored = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.context.peers.positions.fresh
-    here = known_of(core, unwritten)
+    over = now.mono if times else math.inf  # claims end with their time, which a set clock moves
+    here = known_of(core, unwritten, over)
     if not durable and not core.state.trusted:
         del here["trusted"]
     name, source = ("a snapshot", [*core.snapshot(now), *batches]) if snapshot else ("its journal", records)
     other = rebuilt(core, source, now)
-    there = known_of(other, unwritten)
+    there = known_of(other, unwritten, over)
     if "trusted" not in here:
         del there["trusted"]
     for subject in dict.fromkeys([*here, *there]):
@@ -124,8 +127,11 @@ def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeC
     )
 
 
-def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
-    """Return a node's knowledge by subject; without times, and positions of the nodes ``unwritten``."""
+def known_of(core: NodeCore, unwritten: Iterable[NodeId], over: float = -math.inf) -> Known:
+    """Return a node's knowledge by subject.
+
+    It is without times, positions of the nodes ``unwritten``, and claims that end by ``over`` (monotonic seconds).
+    """
     known: Known = {
         "directory": core.state.directory,
         "starts": core.trust.begun,
@@ -147,12 +153,19 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId]) -> Known:
         if node not in unwritten:
             known[f"position of {node}"] = position
     for partition, replica in core.replicas.items():
-        known.update(replica_known(replica, str(partition)))
+        known.update(replica_known(replica, str(partition), over))
     return known
 
 
-def replica_known(replica: Replica, where: str) -> Known:
+def replica_known(replica: Replica, where: str, over: float) -> Known:
     """Return a replica's knowledge; empty tables say nothing."""
+
+    def timeless(lease: Lease) -> Delay | None:
+        delay = lease.delay
+        if delay is None or (delay.claim is not None and delay.due <= over):
+            return None
+        return delay._replace(due=0.0)
+
     here = SpanSet.from_spans([*replica.batches.present.items(), *replica.batches.reclaimed.items()])
     known: Known = {
         f"{where}, present or reclaimed": here.items(),
@@ -163,8 +176,7 @@ def replica_known(replica: Replica, where: str) -> Known:
         view, at = replica.views.look(name), f"{where}, group {name}"
         known[f"{at}, records"] = view.records.items()
         known[f"{at}, attempts"] = part_of(view, lambda lease: lease.attempts).items()
-        delays = part_of(view, lambda lease: lease.delay and lease.delay._replace(due=0.0))
-        known[f"{at}, delays"] = delays.items()  # when they end is compared elsewhere
+        known[f"{at}, delays"] = part_of(view, timeless).items()  # when they end is compared elsewhere
         known[f"{at}, generation"] = (view.generation, view.from_ms) if view.generation else None
     return {subject: value for subject, value in known.items() if value}
 
