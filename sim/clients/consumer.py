@@ -130,7 +130,7 @@ class Consumer(Deriving):
                 elif isinstance(answer, Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
                 gone = isinstance(answer, Failed) and answer.code == Code.NOT_FOUND
-                if gone and self.world.healed and OUTPUTS in self.names:  # the other topic may still be read
+                if gone and self.world.healed and self.names == (TOPIC, OUTPUTS):  # one may still be read
                     self.apart = True
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
