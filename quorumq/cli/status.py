@@ -273,7 +273,7 @@ def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, A
                 f"no group reads {topic['topic']!r}: its {plural(topic['messages'], 'message')} stay until one is made "
                 "and has acked or purged them, or the topic is deleted"
             )
-        for name in topic["paused"]:
+        for name in topic.get("paused", ()):
             yield f"group {name!r} of {topic['topic']!r} is paused: `quorumq groups resume {topic['topic']} {name}`"
         if topic["lost"]:
             yield (

@@ -38,6 +38,11 @@ COMMANDS = {
     "groups delete": ("jobs", "g", "--yes"),
     "groups describe": ("jobs", "g"),
     "groups list": (),
+    "groups backlog": (),
+    "groups pause": ("jobs", "g"),
+    "groups resume": ("jobs", "g"),
+    "deadletters count": ("jobs", "--group", "g"),
+    "topics label": ("jobs",),
     "status": (),
     "topics create": ("jobs",),
     "topics set": ("jobs", "--ttl", "1"),
@@ -47,7 +52,7 @@ COMMANDS = {
 }
 """Every command with a --timeout for nodes, and what else it needs."""
 
-OTHERWISE = {"work", *(f"bench {workload.name}" for workload in WORKLOADS)}
+OTHERWISE = {"work", "gateway", *(f"bench {workload.name}" for workload in WORKLOADS)}
 """Those that go on until they are stopped, or have measured: `work` has its --timeout for a handler."""
 
 

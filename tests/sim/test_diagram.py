@@ -220,7 +220,7 @@ def browsed(page: str, focus: str, folder: Path) -> dict[str, Any]:
 
 @needs_browser
 def test_a_person_works_with_the_page(story: Story, tmp_path: Path) -> None:
-    seen = browsed(page_of(story), "b.1.1[2]", tmp_path)
+    seen = browsed(page_of(story), "b.1.1" + story.focus[story.focus.index("[") :], tmp_path)
     assert seen["errors"] == []
     first, home, right, end, left_key, escaped, quiet, nothing, again, slid, true_axis, clicked = seen[
         "found"

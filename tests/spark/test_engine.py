@@ -45,7 +45,7 @@ def test_help_lists_the_jobs_without_spark() -> None:
 def test_a_job_without_spark_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK, "job"], capture_output=True, text=True)
     assert done.returncode == 64
-    assert done.stderr == "quorumq: pyspark is not installed: pip install 'quorumq[spark]'\n"
+    assert done.stderr == "quorumq: pyarrow is not installed: pip install 'quorumq[spark]'\n"
 
 
 def test_an_error_of_a_job_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

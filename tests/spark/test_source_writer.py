@@ -236,9 +236,9 @@ def test_rows_that_cannot_be_written_are_refused(
             "the row with id 7 .*header 'a' is inf",
         ),
         (
-            {"payload": b"x" * (1 << 20), "id": "big"},
+            {"payload": b"x" * (1 + (1 << 20)), "id": "big"},
             TooLarge,
-            "the row with id 'big': a message of 1048584 bytes",
+            "the row with id 'big': a payload of 1048577 bytes",
         ),
         ({"payload": b"", "id": -1}, UsageError, "a row's id is -1: a number must be from 0 to"),
         ({"payload": b"", "id": SEQ_MAX + 1}, UsageError, f"to {SEQ_MAX}"),

@@ -243,13 +243,14 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     kept = held if may_extend(held, ask.owner) else claim
     if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
         return record, lease, ballots, False
-    if (
-        ask.claims and kept.generation < facts.since
-    ):  # the group was deleted: that ends claims, though no hold
-        return record, lease, ballots, False
+    if ask.claims and kept.generation < facts.since:
+        return record, lease, ballots, False  # a deletion of the group ends claims, though no hold
     if ask.claims or kept is claim:
         if claim is None and held is not None:
-            before = held.before._replace(generation=held.generation, n=held.n)
+            # The journal and peers get no more of the attempts than this.
+            before = held.before._replace(
+                generation=held.generation, n=held.n, last_expired=False, interruptions=0
+            )
             claim = Delay(held.n, ask.owner.ballot, facts.now, held.generation, before)
         if claim is not None and claim.due < ask.until:
             lease = lease._replace(delay=claim._replace(due=ask.until))
