@@ -36,7 +36,7 @@ def counted(cluster: Cluster, node: str, which: str, since_ms: int = 0) -> tuple
 
 
 def test_dead_letters_are_counted_by_kind_version_and_hour_of_death() -> None:
-    cluster = Cluster()
+    cluster = Cluster(heartbeat=600.0, sync_interval=600.0)
     topic, producer_id = published(cluster, 6)
     del topic, producer_id
     first = cluster.now.wall_ms
@@ -50,7 +50,9 @@ def test_dead_letters_are_counted_by_kind_version_and_hour_of_death() -> None:
             "a",
             RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, letter(text, fingerprint, version)),
         )
+    cluster.checks = False  # an hour of heartbeats
     cluster.advance(HOUR_MS / 1000)
+    cluster.checks = True
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, letter("e", "f1", "1")))
     rows, _ = counted(cluster, "b", "dead")
     assert [(row.fingerprint, row.version, row.messages) for row in rows] == [

@@ -60,6 +60,7 @@ def test_a_node_that_stands_still_for_10_seconds_stops_nobody_else(
     stand_still(shared, tmp_path, 10.0)
 
 
+@pytest.mark.soak
 @through_any_node
 def test_all_nodes_killed_at_once_come_back_with_everything(own: LocalCluster, tmp_path: Path) -> None:
     load = Load(own, tmp_path, "together", hold_time=HOLD_S, outside=len(own.nodes) > 3)
@@ -124,6 +125,7 @@ def test_delays_survive_kill_9_of_all_nodes(own: LocalCluster) -> None:
     assert trio.run(deliver) - began >= delay
 
 
+@pytest.mark.soak
 @through_any_node
 def test_a_clean_restart_of_every_node_in_turn_costs_no_quarantine_and_no_pause(
     own: LocalCluster, tmp_path: Path

@@ -120,6 +120,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 0x55]))
 
 
+@pytest.mark.soak
 def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
     with LocalCluster(3, hold_time_max=3.0) as cluster:
         with Raw(cluster.address("n1")) as client:
@@ -157,6 +158,7 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
         assert cluster.log_tail("n2", 400).count("directory_damaged") == 1, "its directory is trusted again"
 
 
+@pytest.mark.soak
 def test_messages_without_a_disk_are_lost_until_a_disk_returns() -> None:
     with LocalCluster(3, hold_time_max=3.0) as cluster:
         with Raw(cluster.address("n1")) as client:

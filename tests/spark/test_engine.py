@@ -159,9 +159,8 @@ def children(pid: int) -> list[str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    "moment", [pytest.param("while Java starts", marks=pytest.mark.soak), "while it writes"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", ["while Java starts", "while it writes"])
 def test_a_job_that_is_interrupted_says_nothing_and_leaves_nothing(
     spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:
