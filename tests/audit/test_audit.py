@@ -48,14 +48,14 @@ ON_MACHINES = 2
 MUTANTS = 12
 """One rule in this number is left out in a run; the soak leaves out every one."""
 SOAK_GOOD = 1500
-SEEDS = 200
-"""Good runs among which one is found that can take each planted fault."""
+SEEDS = (*range(1, 13), 70, *range(13, 70), *range(71, 200))
+"""Good runs among which one is found that can take each planted fault; an early one can take the rarest."""
 
 
 def simulated(seeds: int, mutants: int, mutant_seeds: int) -> Iterator[tuple[str, list[Row]]]:
     """Runs by name."""
     faults = dict(FAULTS)
-    for seed in range(1, SEEDS):
+    for seed in SEEDS:
         if seed > seeds and not faults:
             break
         rows = good(seed)
@@ -81,7 +81,7 @@ def of_machines(seeds: int) -> Iterator[tuple[str, list[Row]]]:
     readings: dict[str, Callable[[int], Reading]] = {
         "constant": constant, "drifting": drifting, "jumping": jumping
     }  # fmt: skip
-    for seed in range(1, SEEDS):
+    for seed in SEEDS:
         if seed > seeds and not faults:
             break
         rows = good(seed, full=True)
