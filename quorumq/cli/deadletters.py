@@ -206,8 +206,8 @@ async def redrive(
     Redriving twice is redriving once, whoever does it, also at the same time. After Ctrl-C, or exit code 75 (too few
     replicas answered), run it again: it goes on with what is left.
 
-    With --plan FILE, the plan of `python -m quorumq.spark deadletters`, TOPIC and --group are left out. What was redriven,
-    acked or purged since the plan was made is left alone and counted, so it can be run again.
+    With --plan FILE, the plan of `python -m quorumq.spark deadletters`, TOPIC and --group are left out. What was
+    redriven, acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
     chosen_by = [value for value in (*filters.values(), limit) if value not in (None, ())]
     if plan is not None:

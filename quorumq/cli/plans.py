@@ -1,7 +1,7 @@
 """A redrive plan, read and carried out.
 
-A plan is a file of JSON Lines that `python -m quorumq.spark deadletters` writes and a person can read, cut or write by hand
-(docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
+A plan is a file of JSON Lines that `python -m quorumq.spark deadletters` writes and a person can read, cut or write by
+hand (docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
 behind it. It is read line by line, twice: once to find everything that is wrong with it, before anything is done.
 
 Before a message is redriven the cluster is asked for its state since the plan was made. A message is named with its
