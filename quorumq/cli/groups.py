@@ -140,10 +140,7 @@ async def pause(topic: str, names: tuple[str, ...], where: Where, as_json: bool)
 
     After exit code 75 (too few replicas answered) run it again.
     """
-    async with cluster(where) as client:
-        for name in names:
-            group = await client.pause_group(topic, name)
-            tell(f"{name} of {topic}: paused", facts_of(topic, group), as_json)
+    await _set_paused(topic, names, where, as_json, paused=True)
 
 
 @groups.command()
@@ -156,10 +153,16 @@ async def resume(topic: str, names: tuple[str, ...], where: Where, as_json: bool
 
     After exit code 75 (too few replicas answered) run it again.
     """
+    await _set_paused(topic, names, where, as_json, paused=False)
+
+
+async def _set_paused(
+    topic: str, names: tuple[str, ...], where: Where, as_json: bool, *, paused: bool
+) -> None:
     async with cluster(where) as client:
         for name in names:
-            group = await client.resume_group(topic, name)
-            tell(f"{name} of {topic}: resumed", facts_of(topic, group), as_json)
+            group = await (client.pause_group if paused else client.resume_group)(topic, name)
+            tell(f"{name} of {topic}: {'paused' if paused else 'resumed'}", facts_of(topic, group), as_json)
 
 
 @groups.command()

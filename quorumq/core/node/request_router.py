@@ -414,13 +414,8 @@ class RequestRouter:
     # ---------------------------------------------------------------------- deliveries
 
     def _extend(self, key: int, request: m.ExtendRequest) -> Admitted:
-        if not limits.HOLD_TIME_MIN_S <= request.hold_time <= limits.CLAIM_MAX_S:
-            problem = (
-                f"hold_time is {request.hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to "
-                f"{limits.CLAIM_MAX_S:.0f} s"
-            )
-            return m.Failed(Code.USAGE, problem)
-        return ExtendCoordinator(key, request)
+        problem = check_hold_time(request.hold_time, limits.CLAIM_MAX_S)
+        return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
 
     def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
         letter = request.letter
@@ -548,19 +543,16 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
 """Functions that return a request's coordinator or the answer, by kind, if all of its names are known here."""
 
 
-def check_hold_time(hold_time: float, most: float) -> str:
-    """Return why a hold time cannot be granted, or ""."""
-    if not limits.HOLD_TIME_MIN_S <= hold_time <= most:
-        return (
-            f"hold_time is {hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to this cluster's "
-            f"hold_time_max, {most} s"
-        )
-    return ""
+def check_hold_time(hold_time: float, most: float, of: str = "") -> str:
+    """Return why a hold time cannot be granted, or "". ``of``: text in front of the limit."""
+    if limits.HOLD_TIME_MIN_S <= hold_time <= most:
+        return ""
+    return f"hold_time is {hold_time} s: it must be from {limits.HOLD_TIME_MIN_S} s to {of}{most} s"
 
 
 def check_fetch(request: m.Fetch, hold_time_max: float) -> str:
     """Return the error of a FETCH, or ""."""
-    problem = check_hold_time(request.hold_time, hold_time_max)
+    problem = check_hold_time(request.hold_time, hold_time_max, "this cluster's hold_time_max, ")
     if problem:
         return problem
     if not request.topics:
