@@ -29,8 +29,8 @@ from typing import Any, get_args
 from quorumq.core.messages.records import BatchStored, GroupPut, JournalRecord, Started, TopicPut
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.delays import Delay
-from quorumq.core.partition.fate import Lease
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.lease import Lease
 from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.spans import SpanMap, SpanSet, across

@@ -33,7 +33,7 @@ from quorumq.wire.rights import Client, check_rights, check_seen, covers
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
-NOBODY: Final = "sha256:" + 64 * "0"
+NO_TOKEN: Final = "sha256:" + 64 * "0"
 """Hash to compare with a token that names no client: it takes as long, and so reveals no names."""
 FILE_BYTES_MAX: Final = 4 * MIB
 SECRET_BYTES: Final = 32
@@ -278,7 +278,7 @@ class Clients:
         """Return the client that has this token; None if no client has it."""
         name, _, secret = token.partition(".")
         entry = self._entries.get(name)
-        expected = entry.token if entry is not None else NOBODY
+        expected = entry.token if entry is not None else NO_TOKEN
         if not hmac.compare_digest(hashed(secret), expected) or entry is None:
             return None
         return Client(name, entry.publish, entry.consume, entry.admin)

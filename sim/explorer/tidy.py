@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.partition.fate import NOBODY
 from quorumq.core.partition.hold_recovery import HoldRecovery
+from quorumq.core.partition.lease import NO_OWNER
 from quorumq.core.values.types import Now
 
 
@@ -61,7 +61,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
             ends[tuple(granted)] = max(time, ends.get(tuple(granted), 0.0))
         for view in replica.views.with_holds():
             # There is one message. No node asks for holds that their owner gave up, unless the owner was a rival.
-            blocked = any(held.owner == NOBODY for _, held in view.all_held())
+            blocked = any(held.owner == NO_OWNER for _, held in view.all_held())
             gone = [] if blocked else list(view.given_up)
             for owner in gone:
                 del view.given_up[owner]

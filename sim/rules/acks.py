@@ -11,9 +11,10 @@ from quorumq.core.messages.effects import Effect, Event, Gone, Persist, Send
 from quorumq.core.messages.records import BallotAtStop
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Ballots, Facts
+from quorumq.core.partition.fate import Facts
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.learning import Learning
+from quorumq.core.partition.lease import Ballots
 from quorumq.core.partition.recall import Recall
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.views import Views

@@ -7,8 +7,9 @@ from typing import Any
 
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import fate, replica
-from quorumq.core.partition.fate import Ballots, Facts, Fate, Lease, RejectAsk
+from quorumq.core.partition.fate import Facts, Fate, RejectAsk
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.lease import Ballots, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.settle import Ask, RedriveCoordinator, SettleCoordinator

@@ -8,8 +8,9 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
-from quorumq.core.partition.fate import Facts, Held, Lease
+from quorumq.core.partition.fate import Facts
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.lease import Held, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.registration import Registration

@@ -9,17 +9,9 @@ from quorumq.core.messages import ExtendReply, Granted, HoldReply, Refused, Rele
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import (
-    NO_BALLOTS,
-    Ballots,
-    ExtendAsk,
-    Facts,
-    Fate,
-    Held,
-    HoldAsk,
-    Lease,
-)
+from quorumq.core.partition.fate import ExtendAsk, Facts, Fate, HoldAsk
 from quorumq.core.partition.group import Changes
+from quorumq.core.partition.lease import NO_BALLOTS, Ballots, Held, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator

@@ -9,7 +9,8 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition import batches, fate
-from quorumq.core.partition.fate import Facts, Lease
+from quorumq.core.partition.fate import Facts
+from quorumq.core.partition.lease import Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
 from quorumq.core.requests.context import Context

@@ -12,9 +12,10 @@ from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import Reclaimed, TrustLost
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.fate import Ballots, Facts, Fate, Held, Lease
+from quorumq.core.partition.fate import Facts, Fate
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hold_recovery import HoldRecovery
+from quorumq.core.partition.lease import Ballots, Held, Lease
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing

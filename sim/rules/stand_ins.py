@@ -7,7 +7,8 @@ from typing import Any
 
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Facts, Lease
+from quorumq.core.partition.fate import Facts
+from quorumq.core.partition.lease import Lease
 from quorumq.core.values.types import Kind, Record
 
 

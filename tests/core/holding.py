@@ -7,8 +7,9 @@ from typing import Any
 from quorumq.core.messages import Granted, Refused
 from quorumq.core.partition import fate
 from quorumq.core.partition.closed import ClosedSessions
-from quorumq.core.partition.fate import AckAsk, ExtendAsk, Held, HoldAsk, ReleaseAsk
+from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.partition.lease import NO_BALLOTS, Held
 from quorumq.core.values.types import OPEN_ZERO, Kind, Owner, Record, Span
 
 
@@ -52,7 +53,7 @@ class Holding:
     def exclusive(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
         """Return the spans for which an ACK would learn that no higher ballot was granted, and those with one."""
         answers = [
-            (part, fate.exclusive(ballots or fate.NO_BALLOTS, self.view.facts(0.0), owner))
+            (part, fate.exclusive(ballots or NO_BALLOTS, self.view.facts(0.0), owner))
             for part, ballots in self.view.ballots.split(span)
         ]
         return [part for part, proof in answers if proof], [part for part, proof in answers if proof is False]

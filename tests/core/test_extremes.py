@@ -11,7 +11,8 @@ from quorumq.core import messages as m
 from quorumq.core.messages import Envelope
 from quorumq.core.messages.effects import Received
 from quorumq.core.partition.attempts import Attempts
-from quorumq.core.partition.fate import NOBODY, Held, Lease, count_attempt
+from quorumq.core.partition.fate import count_attempt
+from quorumq.core.partition.lease import NO_OWNER, Held, Lease
 from quorumq.core.values.limits import (
     AGES_ASKED_END,
     DELAY_MAX_S,
@@ -179,7 +180,7 @@ def test_counts_that_a_node_made_up_grow_no_further() -> None:
     refused = cluster.ask("a", m.CreateTopic("far"))
     assert isinstance(refused, m.Failed)
     assert str(NUMBERS_END) in refused.detail
-    held = Held(NOBODY, 1.0, 0, 0, Attempts(0, 0, NUMBERS_END - 1))
+    held = Held(NO_OWNER, 1.0, 0, 0, Attempts(0, 0, NUMBERS_END - 1))
     counted = count_attempt(Lease(), held)
     assert counted.attempts is not None
     assert counted.attempts.ended == NUMBERS_END - 1

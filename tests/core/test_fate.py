@@ -16,8 +16,9 @@ from quorumq.core.messages import Counted
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closed import ClosedSessions
-from quorumq.core.partition.fate import Delay, Held
+from quorumq.core.partition.fate import Delay
 from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.partition.lease import FREE, NO_BALLOTS, Ballots, Held, Lease
 from quorumq.core.values.types import (
     OPEN_ZERO,
     Incarnation,
@@ -66,14 +67,14 @@ class Twin:
 
     def __init__(self, records: dict[int, Record]) -> None:
         self.records = records
-        self.leases: dict[int, fate.Lease] = {}
-        self.ballots: dict[int, fate.Ballots] = {}
+        self.leases: dict[int, Lease] = {}
+        self.ballots: dict[int, Ballots] = {}
 
-    def of(self, seq: int) -> tuple[Record, fate.Lease, fate.Ballots]:
+    def of(self, seq: int) -> tuple[Record, Lease, Ballots]:
         return (
             self.records.get(seq, OPEN_ZERO),
-            self.leases.get(seq, fate.FREE),
-            self.ballots.get(seq, fate.NO_BALLOTS),
+            self.leases.get(seq, FREE),
+            self.ballots.get(seq, NO_BALLOTS),
         )
 
 
@@ -228,8 +229,8 @@ class FateMachine(RuleBasedStateMachine):
             for seq in range(MESSAGES):
                 record, lease, ballots = twin.of(seq)
                 assert (view.home.records.get(PRODUCER_ID, seq) or OPEN_ZERO) == record
-                assert (view.leases.get(PRODUCER_ID, seq) or fate.FREE) == lease
-                assert (view.ballots.get(PRODUCER_ID, seq) or fate.NO_BALLOTS) == ballots
+                assert (view.leases.get(PRODUCER_ID, seq) or FREE) == lease
+                assert (view.ballots.get(PRODUCER_ID, seq) or NO_BALLOTS) == ballots
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
                 facts = self.facts(which, number)
                 free = fate.standing(record, lease, facts) == fate.READY
@@ -262,5 +263,5 @@ def test_the_death_of_the_lower_ballot_is_kept() -> None:
     facts = GroupView("g", MIN_BALLOT, ClosedSessions()).facts(0.0)
     first, second = (Record(0, 0, Kind.DEAD, letter(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):
-        kept, _, _, _ = fate.on_merge(ours, fate.FREE, fate.NO_BALLOTS, facts, theirs)
+        kept, _, _, _ = fate.on_merge(ours, FREE, NO_BALLOTS, facts, theirs)
         assert kept.letter == letter(1)

@@ -27,7 +27,7 @@ from quorumq.core.messages import (
     SyncPull,
     SyncState,
 )
-from quorumq.core.partition.fate import NOBODY
+from quorumq.core.partition.lease import NO_OWNER
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, PartitionId, Span
 from tests.core.cluster import Cluster
@@ -43,11 +43,11 @@ def replica(cluster: Cluster, node: str) -> Replica:
 
 
 def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
-    """Return the holds that the node would report: group, messages, and True if they are blocked, held by NOBODY."""
+    """Return the holds that the node would report: group, messages, and True if they are blocked, held by NO_OWNER."""
     copy = replica(cluster, node)
     granted = copy.node.grants(cluster.now).get(copy.partition, [])
     holds = copy.recall.holds_to_tell(cluster.now, granted)
-    return [(hold.group, hold.span, hold.owner == NOBODY) for hold in holds]
+    return [(hold.group, hold.span, hold.owner == NO_OWNER) for hold in holds]
 
 
 def restart(cluster: Cluster, node: str) -> None:
@@ -275,11 +275,11 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     copy, view = replica(cluster, "b"), replica(cluster, "b").group("g")
     ((_, lease),) = view.leases.items()
     assert lease.held is not None
-    assert lease.held.owner == NOBODY
+    assert lease.held.owner == NO_OWNER
     mine = got[0].receipt.owner
     (theirs,) = [rival for rival in lease.rivals if rival != mine]
     view.give_up(whole, theirs, cluster.now.mono, rivals=False)
-    assert not view.given_up, "a REJECT of what NOBODY holds is refused"
+    assert not view.given_up, "a REJECT of what NO_OWNER holds is refused"
     cluster.drop = lambda sender, to, message: isinstance(message, Ack | Release | SyncState | SyncOffer)
     if acks:
         cluster.submit("b", AckRequest(got))

@@ -22,8 +22,8 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.records import CleanStopped, Reserved
 from quorumq.core.partition import hold_recovery
-from quorumq.core.partition.fate import FREE, NOBODY, Held
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
@@ -141,7 +141,7 @@ def test_a_message_acked_at_one_replica_is_not_delivered_inside_its_hold(stopped
     cluster = Cluster()
     half_acked(cluster, stopped)
     (held,) = view_of(cluster, "a").all_held()
-    assert held[1].owner == NOBODY
+    assert held[1].owner == NO_OWNER
     assert [item.receipt.span.start for item in receipts(cluster.ask("a", fetch()))] == [1]
     cluster.advance(5.1)
     assert receipts(cluster.ask("a", fetch())), (
@@ -481,7 +481,7 @@ def test_the_union_is_kept_in_whatever_order_it_comes(holds: list[tuple[int, int
             assert held is not None
             owners = sorted({b for b, _ in theirs})
             assert held.deadline == max(until for _, until in theirs)
-            assert held.owner == (owner(owners[0]) if len(owners) == 1 else NOBODY)
+            assert held.owner == (owner(owners[0]) if len(owners) == 1 else NO_OWNER)
             assert sorted(rival.ballot.time for rival in lease.rivals) == (owners if len(owners) > 1 else [])
 
 

@@ -23,6 +23,7 @@ from quorumq.core.messages import (
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.partition.offer import Offer
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import ProducerId, Span, Topic
@@ -112,10 +113,10 @@ ENDINGS = {
 
 @pytest.mark.parametrize(("most", "endings"), ENDINGS)
 def test_the_more_often_a_message_expired_the_less_company_it_has(most: int, endings: str) -> None:
-    lease = fate.FREE
+    lease = FREE
     for end in endings:
         known = lease.attempts or NO_ATTEMPTS
-        held = fate.Held(fate.NOBODY, 0.0, 0, 0, known)
+        held = Held(NO_OWNER, 0.0, 0, 0, known)
         lease = fate.count_attempt(lease, held, expired=end == "e")
     attempts = lease.attempts or NO_ATTEMPTS
     is_left = not is_exhausted(attempts, most)

@@ -26,7 +26,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.attempts import Attempts
-from quorumq.core.partition.fate import Lease
+from quorumq.core.partition.lease import Lease
 from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import Incarnation
 from sim.__main__ import main

@@ -41,7 +41,7 @@ class HoldsRequest(NamedTuple):
 
 
 class HeldThere(NamedTuple):
-    """One hold in the answer, with ``remaining`` seconds. The owner `fate.NOBODY`: two, or one that acked."""
+    """One hold in the answer, with ``remaining`` seconds. The owner `NO_OWNER`: two, or one that acked."""
 
     group: str
     span: Span

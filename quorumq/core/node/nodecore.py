@@ -73,7 +73,7 @@ from quorumq.core.requests.waking import wake, wake_newly_ready
 from quorumq.core.values import limits
 from quorumq.core.values.clock import HALF_STEP
 from quorumq.core.values.errors import Code
-from quorumq.core.values.fairqueue import NOBODY
+from quorumq.core.values.fairqueue import NO_CALLER
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 
 _REPLIES = frozenset(m.QUORUM_REPLIES)
@@ -232,7 +232,7 @@ class NodeCore:
         elif state.newly_ready:
             self._absorb(wake_newly_ready(self.context, now), effects, now)
         if self.context.costly.lines:
-            few = 0 < self.context.costly.waiting(NOBODY) <= limits.BEHIND_MAX
+            few = 0 < self.context.costly.waiting(NO_CALLER) <= limits.BEHIND_MAX
             self._serve_costly(effects, now, waited or few, bool(events))
         clock, reserve = state.clock, None
         if max(clock.value, clock.wanted, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
@@ -581,7 +581,7 @@ class NodeCore:
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""
         due = self.state.timers and self.state.timers[0][0] <= now.mono
-        if due or NOBODY in self.context.costly.lines:
+        if due or NO_CALLER in self.context.costly.lines:
             self.context.check_requests()  # costly work that is due, and left to a later step, may be offered or not
         else:
             self.context.check(now)

@@ -9,7 +9,7 @@ from quorumq.core.cluster.state import Timer
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.upkeep import Upkeep
-from quorumq.core.partition import fate
+from quorumq.core.partition.lease import NO_OWNER
 from quorumq.core.recovery import resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import costs
@@ -18,7 +18,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.remote import SplitCoordinator
 from quorumq.core.values import limits
-from quorumq.core.values.fairqueue import NOBODY
+from quorumq.core.values.fairqueue import NO_CALLER
 from quorumq.core.values.types import Now, PartitionId
 
 TIMERS_PER_STEP = 128
@@ -86,7 +86,7 @@ class Timers:
             case ("refresh", partition, name, span):
                 replica = context.replicas[partition]
                 view = replica.group(name)
-                ended = replica.on_expire(name, span, fate.NOBODY, now) if view.claims else []
+                ended = replica.on_expire(name, span, NO_OWNER, now) if view.claims else []
                 replica.views.refresh(view, span, now)
                 return ended
             case ("due", partition, number):
@@ -108,7 +108,7 @@ class Timers:
             case ("close", caller, producer_id, partitions):
                 return self.router.close_session(caller, producer_id, partitions, now)
             case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
-                context.costly.put(NOBODY, limits.COSTLY_PER_STEP, timer, timer)
+                context.costly.put(NO_CALLER, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
                 context.replicas[partition].storing.on_offered(number, first, now)
             case ("look",):

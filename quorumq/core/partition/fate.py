@@ -38,11 +38,11 @@ from quorumq.core.messages import Granted, NotDue, Refused, SpanRecord
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
 from quorumq.core.partition.delays import Delay, claim_of, keeping, latest, told
+from quorumq.core.partition.lease import NO_BALLOTS, NO_OWNER, Ballots, Held, Lease
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.types import (
     OPEN_ZERO,
     STAMP_ZERO,
-    Incarnation,
     Kind,
     Owner,
     Record,
@@ -52,35 +52,6 @@ from quorumq.core.values.types import (
 
 _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""
-NOBODY = Owner("", Incarnation(0, 0), STAMP_ZERO)
-"""Owner of a message for which two owners were reported: it matches none, so nothing can be done in its name."""
-
-
-class Held(NamedTuple):
-    """A hold, until ``deadline`` by the replica's monotonic clock (seconds)."""
-
-    owner: Owner
-    deadline: float
-    n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
-    generation: int = 0  # the generation it was granted under
-    before: Attempts = NO_ATTEMPTS  # attempts that had ended when it was granted here: its end adds one
-
-
-class Lease(NamedTuple):
-    """All that an ACK ends."""
-
-    held: Held | None = None
-    rivals: tuple[Owner, ...] = ()  # the owners that were reported, if the message is blocked
-    attempts: Attempts | None = None
-    delay: Delay | None = None
-    hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
-
-
-class Ballots(NamedTuple):
-    """Ballots granted: the highest one, None if none is known; then a minimum ballot, if above the group's."""
-
-    highest: Stamp | None = None
-    min_ballot: int = 0
 
 
 class Facts(NamedTuple):
@@ -101,9 +72,6 @@ class Facts(NamedTuple):
     since: int = 0  # records of generations below it are void: the group was deleted then
     max_deliveries: int = NUMBERS_END  # the topic's; those of a dead letter are not limited
 
-
-FREE = Lease()
-NO_BALLOTS = Ballots()
 
 Fate = tuple[Record, Lease, Ballots, Any]
 """State of a message after a rule, and the rule's answer."""
@@ -422,7 +390,7 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
     if theirs.owner not in rivals:
         rivals = (*rivals, theirs.owner)
     n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
-    nobody = Held(NOBODY, until, n, generation, greater(ours.before, theirs.before))
+    nobody = Held(NO_OWNER, until, n, generation, greater(ours.before, theirs.before))
     return record, lease._replace(held=nobody, rivals=rivals), ballots, None
 
 

@@ -20,15 +20,8 @@ from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.delays import told
 from quorumq.core.partition.digests import Digests
-from quorumq.core.partition.fate import (
-    FREE,
-    NO_BALLOTS,
-    Ballots,
-    Facts,
-    Held,
-    Lease,
-    Rule,
-)
+from quorumq.core.partition.fate import Facts, Rule
+from quorumq.core.partition.lease import FREE, NO_BALLOTS, NO_OWNER, Ballots, Held, Lease
 from quorumq.core.partition.offer import Kept, Offer
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
@@ -521,7 +514,7 @@ class GroupView:
             assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
             assert record.generation >= self.since, f"{span}: {record} is of before the group was deleted"
         for span, lease in self.leases.items():
-            blocked = lease.held is not None and lease.held.owner == fate.NOBODY
+            blocked = lease.held is not None and lease.held.owner == NO_OWNER
             assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
             for counted in (lease.attempts, lease.delay):
                 late = counted is not None and counted.generation < self.home.since

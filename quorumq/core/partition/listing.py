@@ -12,8 +12,8 @@ from sortedcontainers import SortedList
 from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.fate import FREE, NO_BALLOTS
 from quorumq.core.partition.group import GroupView, join
+from quorumq.core.partition.lease import FREE, NO_BALLOTS
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX

@@ -28,8 +28,8 @@ from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.comparing import group_states
 from quorumq.core.partition.delays import delay_from
-from quorumq.core.partition.fate import Ballots, Held
 from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.partition.lease import NO_OWNER, Ballots, Held
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.spans import across, merge_spans, subtract
@@ -160,9 +160,9 @@ class Recall(ClosingComponent):
                     if lease is not None and lease.held is not None:
                         continue
                     if record is not None and record.kind == done:
-                        yield view, span, Held(fate.NOBODY, until, record.n, record.generation)
+                        yield view, span, Held(NO_OWNER, until, record.n, record.generation)
                     else:  # no generation that is read counts its end as an attempt
-                        yield view, span, Held(fate.NOBODY, until, 0, 0)
+                        yield view, span, Held(NO_OWNER, until, 0, 0)
 
     def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
         """Return the ballots that CLEAN_STOP keeps: of each group all of them, or none if they are too many.

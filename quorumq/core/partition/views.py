@@ -20,8 +20,9 @@ from quorumq.core.messages.records import AttemptsCounted, DelaysSet, JournalRec
 from quorumq.core.partition import fate
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.fate import FREE, Facts, Rule
+from quorumq.core.partition.fate import Facts, Rule
 from quorumq.core.partition.group import Changes, GroupView, join
+from quorumq.core.partition.lease import FREE
 from quorumq.core.partition.offer import Kept
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of

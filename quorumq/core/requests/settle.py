@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, Votes
 from quorumq.core.messages.effects import Effect
-from quorumq.core.partition.fate import NOBODY
+from quorumq.core.partition.lease import NO_OWNER
 from quorumq.core.requests import costs
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -380,7 +380,7 @@ class RedriveCoordinator(SettleCoordinator):
                 text = "the group was deleted since, with its dead letters"
                 self.verdicts.append(m.Verdict(index, span, Code.NOT_FOUND, text))
             else:
-                items.setdefault(record.generation, []).append((index, m.Owned(span, NOBODY, record.n + 1)))
+                items.setdefault(record.generation, []).append((index, m.Owned(span, NO_OWNER, record.n + 1)))
         for generation in items:
             self.will_ask(generation, items[generation], again=False)
         return self.go_on(context, now)
@@ -399,8 +399,8 @@ class RedriveCoordinator(SettleCoordinator):
         return m.Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
 
     def count(self, ballot: Ballot, reply: m.MergeReply, bit: int) -> None:
-        ballot.yes[NOBODY].add(reply.exact, bit)
-        ballot.no[NOBODY].add([item.span for item in reply.higher], bit)
+        ballot.yes[NO_OWNER].add(reply.exact, bit)
+        ballot.no[NO_OWNER].add([item.span for item in reply.higher], bit)
         ballot.stood.add(reply.not_dead, bit)
         ballot.settled += reply.higher
 
@@ -412,7 +412,7 @@ class RedriveCoordinator(SettleCoordinator):
         found: list[m.Verdict] = []
         waiting: list[tuple[int, m.Owned]] = []
         for item, entry in ballot.ask.items:
-            for part, yes, no, not_dead in ballot.chunks(entry.span, NOBODY):
+            for part, yes, no, not_dead in ballot.chunks(entry.span, NO_OWNER):
                 outcome = self.outcome(ballot, yes, no, not_dead, valid, last=last)
                 if outcome is None:
                     return []

@@ -19,7 +19,7 @@ Caller = int | str | tuple[str, int]
 Whose = int | str | tuple[str]
 """Owner of a turn: all connections of one name or address together."""
 
-NOBODY: Final = ""
+NO_CALLER: Final = ""
 """Caller of work that earlier steps had no time for, done for any future request: it has a pause each time."""
 
 Work = TypeVar("Work")

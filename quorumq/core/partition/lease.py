@@ -1,0 +1,43 @@
+"""State of one message besides its record: hold, attempts and delay, and the ballots that were granted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
+from quorumq.core.partition.delays import Delay
+from quorumq.core.values.types import STAMP_ZERO, Incarnation, Owner, Stamp
+
+NO_OWNER = Owner("", Incarnation(0, 0), STAMP_ZERO)
+"""Owner of a message for which two owners were reported: it matches none, so nothing can be done in its name."""
+
+
+class Held(NamedTuple):
+    """A hold, until ``deadline`` by the replica's monotonic clock (seconds)."""
+
+    owner: Owner
+    deadline: float
+    n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
+    generation: int = 0  # the generation it was granted under
+    before: Attempts = NO_ATTEMPTS  # attempts that had ended when it was granted here: its end adds one
+
+
+class Lease(NamedTuple):
+    """All that an ACK ends."""
+
+    held: Held | None = None
+    rivals: tuple[Owner, ...] = ()  # the owners that were reported, if the message is blocked
+    attempts: Attempts | None = None
+    delay: Delay | None = None
+    hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
+
+
+class Ballots(NamedTuple):
+    """Ballots granted: the highest one, None if none is known; then a minimum ballot, if above the group's."""
+
+    highest: Stamp | None = None
+    min_ballot: int = 0
+
+
+FREE = Lease()
+NO_BALLOTS = Ballots()
