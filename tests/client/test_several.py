@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from quorumq.client import UsageError
+from quorumq.client import NotFound, UsageError
 from quorumq.core.messages import Fetch
 from tests.client.fake import connected, fake_cluster
 from tests.client.steps import RUNS_OUT_S, in_a_loop, in_a_thread, jobs, publish, with_suspects
@@ -57,6 +57,28 @@ async def test_messages_of_a_cancelled_wait_are_given_back() -> None:
         await publish(client, 1)
         (message,) = await client.fetch("jobs", "g", max_wait=1.0)
         assert message.attempt == 1
+
+
+async def test_messages_of_one_source_are_given_back_if_another_one_fails() -> None:
+    async with jobs(1) as (_, client):
+        with pytest.raises(NotFound):
+            await client.fetch_any([("jobs", "g"), ("nowhere", "g")])
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0)
+        assert message.attempt == 1, "given back, it costs no attempt"
+
+
+async def test_an_error_while_it_waits_is_raised_as_it_is() -> None:
+    async with jobs() as (_, client):
+        await client.create_topic("others")
+        async with trio.open_nursery() as nursery:
+
+            async def delete() -> None:
+                await trio.sleep(1.0)
+                await client.delete_topic("others")
+
+            nursery.start_soon(delete)
+            with pytest.raises(NotFound):
+                await client.fetch_any(SOURCES[:2], max_wait=10.0)
 
 
 @pytest.mark.parametrize("sources", [[], [("jobs",)], ["jobs"], [("jobs", "g")] * 65])

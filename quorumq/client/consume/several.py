@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from quorumq.client.base.message import Message
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import QuorumqError, UsageError
 
 SOURCES_MAX = 64
 """Sources of one fetch: each waits in a request of its own."""
@@ -46,32 +46,52 @@ async def fetch_several(
     """Take what is there, source by source in the given order; else wait at all of them for the first that has some.
 
     Suspects come from one source, with nothing beside them. What comes from another one all the same, or beyond
-    ``max_messages``, is given back.
+    ``max_messages``, is given back; so is everything if one source fails, or if this is cancelled.
+
+    Raises:
+        QuorumqError: of a source that failed before another one had messages.
     """
     messages: list[Message] = []
-    for topic, group in sources:
-        more = await fetch(
-            topic, group, max_messages=max_messages - len(messages), max_wait=0.0, idle=idle and not messages
-        )
-        messages += more
-        if len(messages) >= max_messages or any(message.suspect for message in more):
-            break
-    if messages or max_wait <= 0:
-        return messages
-    came: list[list[Message]] = []
-    async with trio.open_nursery() as nursery:
-
-        async def wait(topic: str, group: str) -> None:
-            batch = await fetch(topic, group, max_messages=max_messages, max_wait=max_wait, idle=idle)
-            if batch:
-                came.append(batch)
-                nursery.cancel_scope.cancel()
-
+    try:
         for topic, group in sources:
-            nursery.start_soon(wait, topic, group)
-    lots = [batch for batch in came if any(message.suspect for message in batch)]
-    kept = lots[0] if lots else [message for batch in came for message in batch][:max_messages]
-    rest = [message for batch in came for message in batch if message not in kept]
-    if rest:
-        await give_back(rest)
+            most = max_messages - len(messages)
+            more = await fetch(topic, group, max_messages=most, max_wait=0.0, idle=idle and not messages)
+            messages += more
+            if len(messages) >= max_messages or any(message.suspect for message in more):
+                break
+        if messages or max_wait <= 0:
+            return messages
+        errors: list[QuorumqError] = []
+        batches: list[list[Message]] = []
+        async with trio.open_nursery() as nursery:
+
+            async def wait(topic: str, group: str) -> None:
+                try:
+                    batch = await fetch(topic, group, max_messages=max_messages, max_wait=max_wait, idle=idle)
+                except QuorumqError as error:
+                    errors.append(error)
+                    nursery.cancel_scope.cancel()
+                    return
+                if batch:
+                    batches.append(batch)
+                    messages.extend(batch)
+                    nursery.cancel_scope.cancel()
+
+            for topic, group in sources:
+                nursery.start_soon(wait, topic, group)
+        if errors and not messages:
+            raise errors[0]
+        lots = [batch for batch in batches if any(message.suspect for message in batch)]
+        kept = lots[0] if lots else messages[:max_messages]
+        rest = [message for message in messages if message not in kept]
+    except BaseException:
+        await _shielded(give_back, messages)
+        raise
+    await _shielded(give_back, rest)
     return kept
+
+
+async def _shielded(give_back: Callable[[list[Message]], Awaitable[None]], messages: list[Message]) -> None:
+    if messages:
+        with trio.CancelScope(shield=True):
+            await give_back(messages)
