@@ -62,7 +62,6 @@ _SENTENCES: Final = frozenset({("TrustLost", "reason")})
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Store", "more"): STORE_BATCHES_MAX,
     ("LabelsRequest", "changes"): LABEL_NAMES_MAX,
-    ("Labels", "labels"): 4 * LABEL_NAMES_MAX,
     ("Topic", "replicas"): PARTITIONS_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,

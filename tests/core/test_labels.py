@@ -17,11 +17,14 @@ from quorumq.core.messages import (
     LabelsReply,
     LabelsRequest,
     PutLabels,
+    PutLabelsReply,
     SyncLabels,
 )
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Label, Labels, Stamp
+from quorumq.wire import cbor
+from quorumq.wire.values import decode_value, encode_value
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
 
@@ -93,6 +96,48 @@ def test_a_read_writes_what_only_some_have_before_it_answers() -> None:
     assert read(cluster, "b") == {"owner": "half"}
     cluster.drop = only_between("b", "c")
     assert read(cluster, "c") == {"owner": "half"}, "a later read finds no older labels"
+
+
+def test_a_change_answers_with_labels_that_a_majority_has() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    cluster.nodes["a"].catalogue.labels.take(
+        Labels(next(iter(cluster.nodes["a"].topics)), (Label("owner", "half", Stamp(1, "a")),))
+    )
+    cluster.drop = only_between("a", "b")
+    assert put(cluster, "b", team="x") == {"owner": "half", "team": "x"}
+    cluster.drop = only_between("b", "c")
+    assert read(cluster, "c") == {"owner": "half", "team": "x"}
+
+
+def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_written() -> None:
+    """Only the read decides: a text that comes with an answer to the write may stand at that node alone."""
+    cluster = Cluster()
+    cluster.topic()
+    cluster.nodes["a"].catalogue.labels.take(
+        Labels(next(iter(cluster.nodes["a"].topics)), (Label("team", "theirs", Stamp(1 << 60, "a")),))
+    )
+    answers: list[str] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if sender == to or not isinstance(message, PutLabelsReply):
+            return isinstance(message, SYNC)
+        answers.append(sender)
+        return sender == ("a" if len(answers) <= 2 else "c")  # the read hears c, and the write a
+
+    cluster.drop = drop
+    assert put(cluster, "b", team="x") == {"team": "x"}
+    cluster.drop = only_between("b", "c")
+    assert read(cluster, "c") == {"team": "x"}
+
+
+def test_more_names_than_one_change_allows_still_travel() -> None:
+    """Several clients at once may name more labels than each of them is allowed alone."""
+    stamp = Stamp(1, "a")
+    labels = Labels(
+        bytes(16), tuple(Label(f"{i:05}", None, stamp) for i in range(8 * limits.LABEL_NAMES_MAX))
+    )
+    assert decode_value(Labels, cbor.load(encode_value(labels))) == labels
 
 
 def test_nodes_compare_digests_and_send_nothing_alike() -> None:

@@ -101,19 +101,24 @@ class LabelsCoordinator(Coordinator):
         if message.error:
             return []  # the topic was deleted: its register came before, and ended this request
         self.stored |= asked.hear(sender, incarnation)
-        self.merged = merge_labels(self.merged, message.labels)
-        self.answers[sender] = message.labels
+        if self.written is None:  # later answers may name labels that no majority has
+            self.merged = merge_labels(self.merged, message.labels)
+            self.answers[sender] = message.labels
         if not asked.is_majority(self.stored & asked.valid(context.state)):
             return []
         if self.written is not None:
             return self._answer(context)
         return self._change(context, now) if self.request.changes else self._repair(context, now)
 
-    def _repair(self, context: Context, now: Now) -> list[Effect]:
-        """Answer a read, once a majority has what it found."""
-        self.written = tuple(
+    def _differing(self) -> tuple[Label, ...]:
+        """Return the newest labels that some of the answers to the read lack."""
+        return tuple(
             label for label in self.merged if any(label not in labels for labels in self.answers.values())
         )
+
+    def _repair(self, context: Context, now: Now) -> list[Effect]:
+        """Answer a read, once a majority has what it found."""
+        self.written = self._differing()
         return self._ask_all(context, self.written, now) if self.written else self._answer(context)
 
     def _change(self, context: Context, now: Now) -> list[Effect]:
@@ -124,12 +129,13 @@ class LabelsCoordinator(Coordinator):
         stamp = clock.fresh(now)
         if stamp is None:
             return self.refuse_unstamped(context)
-        self.written = tuple(Label(change.name, change.text, stamp) for change in self.request.changes)
-        changed = merge_labels(self.merged, self.written)
+        changes = tuple(Label(change.name, change.text, stamp) for change in self.request.changes)
+        changed = merge_labels(self.merged, changes)
         ours = size_of(table.of(self.topic.id))
         problem = why_no_capacity(changed, ours, table.size)
         if problem:
             return self.fail(context, Code.TOO_LARGE, f"topic {self.topic.name!r}: {problem}")
+        self.written = merge_labels(self._differing(), changes)  # the answer names them all
         self.merged = changed
         return self._ask_all(context, self.written, now)
 
