@@ -137,7 +137,7 @@ def test_sums_that_are_kept_are_those_computed_anew(registers: list[Topic | Grou
     for group in reversed(catalogue.all_groups()):
         twin.take_group(group)
     assert twin.sums.root() == catalogue.sums.root(), "whatever the order"
-    assert twin.differing(catalogue.sums.all()) == ([], [])
+    assert twin.sums.differing(catalogue.sums.all()) == ([], [])
 
 
 def test_a_number_of_another_type_is_the_same_content() -> None:

@@ -352,14 +352,6 @@ class Catalogue:
         for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
             del self.decisions[instance]
 
-    def differing(self, theirs: bytes) -> tuple[list[Topic], list[Group]]:
-        """Return the registers of all buckets that have other sums in ``theirs``."""
-        buckets = self.sums.differing(theirs)
-        if not buckets:
-            return [], []
-        topics = [topic for topic in self.registers() if self.sums.bucket_of(topic) in buckets]
-        return topics, [group for group in self.all_groups() if self.sums.bucket_of(group) in buckets]
-
     def check(self) -> None:
         """Assert the invariants between any two steps."""
         assert len(self.topics) == len(self.names) + len(self.replaced), (

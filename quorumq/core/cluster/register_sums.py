@@ -22,22 +22,22 @@ _SUMS_END: Final = 1 << 8 * DIGEST_BYTES
 
 
 class RegisterSums:
-    """The sum of each bucket.
+    """The sum of each bucket, and the registers in it.
 
     Args:
         key: secret that all nodes share, and no client knows.
     """
 
-    __slots__ = ("_key", "_sums")
+    __slots__ = ("_key", "_registers", "_sums")
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._sums = [0] * BUCKETS
+        self._registers: list[dict[object, Topic | Group]] = [{} for _ in range(BUCKETS)]
 
     def bucket_of(self, register: Topic | Group) -> int:
         """Return the number of the bucket that a register belongs to. It depends on the name alone."""
-        name = (register.topic, register.name) if isinstance(register, Group) else register.name
-        return self._hash(repr(name), 1)
+        return self._hash(repr(_name_of(register)), 1)
 
     def replace(self, before: Topic | Group | None, after: Topic | Group | None) -> None:
         """Count ``after`` in the place of ``before``, a register of the same name; None stands for no register."""
@@ -47,6 +47,10 @@ class RegisterSums:
         at = self.bucket_of(register)
         change = (self._digest(after) if after else 0) - (self._digest(before) if before else 0)
         self._sums[at] = (self._sums[at] + change) % _SUMS_END
+        if after is None:
+            del self._registers[at][_name_of(register)]
+        else:
+            self._registers[at][_name_of(after)] = after
 
     def root(self) -> bytes:
         """Return the sum of all registers."""
@@ -56,11 +60,21 @@ class RegisterSums:
         """Return the sums of all buckets."""
         return b"".join(each.to_bytes(DIGEST_BYTES, "big") for each in self._sums)
 
-    def differing(self, theirs: bytes) -> frozenset[int]:
-        """Return the numbers of the buckets that have other sums in ``theirs``, which is as `all` returns it."""
-        ours = self.all()
-        parts = [slice(at, at + DIGEST_BYTES) for at in range(0, len(ours), DIGEST_BYTES)]
-        return frozenset(number for number, part in enumerate(parts) if ours[part] != theirs[part])
+    def differing(self, theirs: bytes) -> tuple[list[Topic], list[Group]]:
+        """Return the registers in buckets that have other sums in ``theirs``, which is as `all` returns it."""
+        topics: list[Topic] = []
+        groups: list[Group] = []
+        for number, total in enumerate(self._sums):
+            if (
+                total.to_bytes(DIGEST_BYTES, "big")
+                != theirs[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
+            ):
+                for register in self._registers[number].values():
+                    if isinstance(register, Topic):
+                        topics.append(register)
+                    else:
+                        groups.append(register)
+        return topics, groups
 
     def check(self, registers: Iterable[Topic | Group]) -> None:
         """Assert that the sums equal those computed anew from all registers."""
@@ -68,6 +82,7 @@ class RegisterSums:
         for register in registers:
             anew.replace(None, register)
         assert self._sums == anew._sums, "sums of registers: kept are others than those computed anew"
+        assert self._registers == anew._registers, "a register is in a bucket, and not there"
 
     def _digest(self, register: Topic | Group) -> int:
         # Numbers may be of another type on the node that a request came to first.
@@ -79,3 +94,7 @@ class RegisterSums:
 
     def _hash(self, text: str, size: int) -> int:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size, key=self._key).digest(), "big")
+
+
+def _name_of(register: Topic | Group) -> object:
+    return (register.topic, register.name) if isinstance(register, Group) else register.name

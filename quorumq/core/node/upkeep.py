@@ -68,7 +68,7 @@ class Upkeep:
         catalogue = self.context.catalogue
         ours = catalogue.sums.all()
         if len(message.sums) == len(ours):
-            return [Send(sender, chunk) for chunk in in_chunks(*catalogue.differing(message.sums))]
+            return [Send(sender, chunk) for chunk in in_chunks(*catalogue.sums.differing(message.sums))]
         return [Send(sender, SyncRegisters(ours))] if message.sums != catalogue.sums.root() else []
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
