@@ -16,10 +16,11 @@ from quorumq.core.messages import (
     SetGroup,
     SyncTopics,
 )
+from quorumq.core.requests.waking import has_offer
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import NOT_PAUSED, Group, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
-from tests.core.network import wipe
+from tests.core.network import deaf_to_registers, hears_all, wipe
 from tests.core.steps import LETTER, fetch, more, outcomes, published, receipts, rewind, spans
 
 
@@ -162,3 +163,27 @@ def test_a_fetch_of_a_paused_group_costs_no_frames() -> None:
     cluster.drop = lambda sender, to, message: bool(sender != to and sent.append(type(message).__name__))
     assert isinstance(cluster.ask("a", fetch()), FetchReply)
     assert "Hold" not in sent
+
+
+def test_news_of_messages_wakes_nobody_while_the_group_is_paused() -> None:
+    cluster = Cluster()
+    published(cluster, 1)
+    cluster.ask("a", SetGroup("jobs", "g"))
+    pause(cluster)
+    cluster.submit("b", fetch(wait=0.9))
+    core = cluster.nodes["b"]
+    (replica,) = core.replicas.values()
+    assert replica.group("g").available.ready.size
+    assert not has_offer(core.context, (replica.partition, "g"))
+
+
+def test_a_coordinator_that_missed_a_rewind_hears_of_it_from_those_that_refuse() -> None:
+    cluster = made()
+    assert len(spans(cluster.ask("c", fetch(most=1)))) == 1
+    deaf_to_registers(cluster, "c")
+    generation = rewind(cluster, "a")
+    hears_all(cluster)
+    key = cluster.submit("c", fetch(wait=0.5))
+    cluster.advance(0.5)
+    assert [group.generation for group in cluster.nodes["c"].catalogue.groups.values()] == [generation]
+    assert sum(stop - start for start, stop in spans(cluster.replies[key])) == 9

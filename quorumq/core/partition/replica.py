@@ -172,13 +172,11 @@ class Replica:
             return m.refusal(message, error, self.vector()), []
         view = self.group(message.group)
         if view.paused:
-            register = self.node.catalogue.groups[(self.partition.topic, view.name)]
-            news: list[Effect] = [Send(sender, m.PutGroup(0, register))] if sender != self.node.me else []
-            return m.refusal(message, "", self.vector()), news
+            return m.refusal(message, "", self.vector()), self._news(sender, view)
         if message.generation != view.home.generation:
             wanted = [(want.span, want.n) for want in message.wants]
             if self.is_stale(view, message.generation, wanted, unseen=True):
-                return m.refusal(message, Code.STALE_GENERATION, self.vector()), []
+                return m.refusal(message, Code.STALE_GENERATION, self.vector()), self._news(sender, view)
         votes: dict[type, list[Any]] = {m.Granted: [], m.SpanRecord: [], m.NotDue: [], m.Refused: []}
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
@@ -213,6 +211,12 @@ class Replica:
         )
         records = self.views.finish(view, changes, now)  # redrives that we had not heard of
         return reply, [Persist(records)] if records else []
+
+    def _news(self, sender: NodeId, view: GroupView) -> list[Effect]:
+        """Send a coordinator the register that it has not heard of: of a pause, or of a rewind."""
+        register = self.node.catalogue.groups.get((self.partition.topic, view.home.name))
+        known = register is None or sender == self.node.me
+        return [] if known else [Send(sender, m.PutGroup(0, register))]  # type: ignore[arg-type]
 
     def delayed_parts(self, span: Span) -> list[Span]:
         """Return the parts of ``span`` that were published with a delay, whether it is over or not."""

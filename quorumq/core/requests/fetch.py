@@ -219,6 +219,7 @@ class FetchCoordinator(GroupReader):
 
     def _park(self, context: Context, now: Now) -> list[Effect]:
         """Wait here, because nothing is available, and tell the peers if they do not know."""
+        self.blocked = False
         if self.parked:
             return []
         self.parked = True

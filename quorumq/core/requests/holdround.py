@@ -120,7 +120,7 @@ class HoldRound(Round):
                 for part, old in self.not_due.split(span):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))
         if reply.abstained:
-            self.abstained |= bit
+            self.abstained |= 0 if reply.error else bit  # a rewound group is no quarantine
             self.votes.add(self.pending.items(), bit << NO)
         for items in (reply.settled, reply.not_due, reply.refused):
             if items:

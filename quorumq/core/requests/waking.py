@@ -61,4 +61,6 @@ def has_offer(context: Context, place: tuple[PartitionId, str]) -> bool:
     partition, name = place
     replica = context.replicas.get(partition)
     view = replica.views.groups.get(name) if replica is not None else None
-    return view is not None and bool(view.available.ready.size or view.suspects.ready.size)
+    return (
+        view is not None and not view.paused and bool(view.available.ready.size or view.suspects.ready.size)
+    )
