@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core.messages import (
+    Ack,
     AckRequest,
     Extend,
     ExtendReply,
     ExtendRequest,
     Failed,
+    Hold,
+    PauseGroup,
+    PauseGroupReply,
     ReceiptPart,
     RedriveRequest,
     RejectRequest,
@@ -24,6 +28,7 @@ from tests.core.steps import (
     dead_entries,
     deleted,
     fetch,
+    more,
     outcomes,
     peek,
     published,
@@ -203,3 +208,109 @@ def test_a_claim_is_refused_where_it_cannot_be_written_and_beyond_a_week(
         core.state.capacity = Capacity.FIRST
     assert extend(cluster, "a", got, CLAIM_S) == [Code.STORAGE_FULL]
     assert extend(cluster, "a", got, HOLD_S) == ["ok"]
+
+
+def half_claimed(*nodes: str) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+    """Return a cluster in which only `a` and ``nodes`` know the claim of the one message, whose hold is over."""
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    cluster.drop = lambda sender, to, message: isinstance(message, Extend) and to not in nodes
+    key = cluster.submit("a", ExtendRequest(got, CLAIM_S, 0.0))
+    cluster.advance(6)
+    assert outcomes(cluster.replies[key]) == ["ok" if nodes else Code.OUTCOME_UNKNOWN]
+    cluster.drop = lambda sender, to, message: False
+    return cluster, got
+
+
+def another(cluster: Cluster) -> None:
+    """Publish one more message of the same producer."""
+    core = cluster.nodes["a"]
+    (topic,), (replica,) = core.topics.values(), core.replicas.values()
+    more(cluster, topic, next(iter(replica.batches.present.runs)), 1)
+
+
+def test_a_node_that_missed_a_claim_asks_seldom_and_delivers_younger_messages() -> None:
+    cluster, _ = half_claimed("b")
+    asked: list[Hold] = []
+    cluster.drop = lambda sender, to, message: bool(
+        sender == "c" and isinstance(message, Hold) and asked.append(message)
+    )
+    key = cluster.submit("c", fetch(wait=10.0, hold_time=HOLD_S))
+    cluster.advance(10.5)
+    assert receipts(cluster.replies[key]) == ()
+    assert len(asked) <= 2 * 4, "every few seconds, and not every round trip"
+    another(cluster)
+    key = cluster.submit("c", fetch(most=1, wait=1.0, hold_time=HOLD_S))
+    cluster.advance(1.0)
+    assert len(receipts(cluster.replies[key])) == 1
+
+
+def test_a_claim_that_failed_does_not_spread_when_replicas_compare() -> None:
+    """A producer id whose records differ is sent with all that replicas compare of it."""
+    cluster, _ = half_claimed()
+    cluster.advance(CLAIM_S / 10)
+    another(cluster)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack)
+    cluster.submit("a", AckRequest(got))  # which reaches this node alone
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(5)
+    for node in "bc":
+        (replica,) = cluster.nodes[node].replicas.values()
+        assert replica.group("g").records, "they have compared"
+        assert not replica.group("g").claims, node
+
+
+def test_a_wiped_replica_learns_claims_of_producers_that_have_no_other_state() -> None:
+    cluster, _ = claimed()
+    for core in cluster.nodes.values():
+        (replica,) = core.replicas.values()
+        assert replica.group("g").digests.root is None, "replicas compare no claims"
+    wipe(cluster, "c")
+    cluster.advance(10)
+    (replica,) = cluster.nodes["c"].replicas.values()
+    assert replica.group("g").claims
+
+
+@pytest.mark.parametrize("settle", [AckRequest, RejectRequest])
+def test_a_delivery_of_before_a_rewind_can_end_its_claim(settle: type) -> None:
+    cluster, got = claimed()
+    cluster.advance(10)
+    rewind(cluster)
+    assert attempts(cluster) == []
+    assert outcomes(cluster.ask("c", settle(got))) == [Code.STALE_GENERATION]
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(5)
+    assert attempts(cluster) == [1]
+
+
+def test_nothing_that_keeps_messages_is_written_on_a_full_disk_and_a_resumption_is() -> None:
+    cluster, got = claimed()
+    cluster.advance(5)
+    for core in cluster.nodes.values():
+        core.state.capacity = Capacity.SECOND
+    assert extend(cluster, "a", got, HOLD_S) == [Code.STORAGE_FULL], "the claim would be prolonged"
+    paused = cluster.ask("a", PauseGroup("jobs", "g", True))
+    assert isinstance(paused, Failed)
+    assert paused.code == Code.STORAGE_FULL
+    for core in cluster.nodes.values():
+        core.state.capacity = Capacity.PLENTY
+    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", True)), PauseGroupReply)
+    for core in cluster.nodes.values():
+        core.state.capacity = Capacity.SECOND
+    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", False)), PauseGroupReply), "acks make room"
+
+
+def test_an_extension_of_a_hold_waits_for_no_disk_though_another_message_was_claimed() -> None:
+    cluster, _ = claimed()
+    another(cluster)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    sent: list[Extend] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, Extend) and bool(sent.append(message))
+    assert extend(cluster, "b", got, HOLD_S) == ["ok"]
+    (replica,) = cluster.nodes["b"].replicas.values()
+    assert replica.on_extend(sent[0], cluster.clocks("b"))[1] == []

@@ -311,6 +311,10 @@ class RequestRouter:
             return self.context.catalogue.not_found(request.topic)
         if not self.context.catalogue.reads(topic.id, request.group):
             return self.context.catalogue.no_group(request.topic, request.group)
+        paused = self.context.catalogue.groups[(topic.id, request.group)].pause.on
+        full = "" if paused and not request.paused else self.context.state.no_capacity(Kind.OPEN)
+        if full:  # what resumes makes room
+            return m.Failed(Code.STORAGE_FULL, full)
         return PauseCoordinator(key, request, topic.id)
 
     def _no_capacity_for_group(self, topic: Topic, group: str) -> str:

@@ -24,7 +24,7 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.types import Now, ProducerId, Span
+from quorumq.core.values.types import Now, PartitionId, ProducerId, Span
 
 DIGESTS_MAX: Final = limits.DIGESTS_MAX
 """Digests, or sums, in one message, about."""
@@ -201,8 +201,17 @@ class Answer:
         ]
 
 
+def claim_states(partition: PartitionId, view: GroupView, epoch: int, now: Now) -> list[m.SyncState]:
+    """Return all claims of a group, which replicas do not compare, in chunks that fit a frame."""
+    if not view.claims:
+        return []
+    empty = m.SyncState(partition, epoch, (), ())
+    chunks = chunks_of(view.claims_left(now.mono), 2048)
+    return [empty._replace(groups=(m.GroupState(view.name, (), (), chunk),)) for chunk in chunks]
+
+
 def group_states(view: GroupView, producer_ids: list[ProducerId], now: Now) -> list[m.GroupState]:
-    """Return all that ``view`` has of ``producer_ids``, in chunks that fit a frame."""
+    """Return what replicas compare of ``producer_ids``, in chunks that fit a frame."""
     records = [
         m.SpanRecord(*item) for producer_id in producer_ids for item in view.records.spans_of(producer_id)
     ]

@@ -197,6 +197,10 @@ def on_release(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask
     return record, unhinted(lease) if ask.theirs else lease, ballots, None
 
 
+LOST, HOLD, CLAIM = range(3)
+"""Answers to an EXTEND: it prolongs nothing, a hold or a claim."""
+
+
 class ExtendAsk(NamedTuple):
     owner: Owner
     until: float
@@ -204,15 +208,17 @@ class ExtendAsk(NamedTuple):
 
 
 def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
-    """EXTEND: prolong the hold to ``ask.until`` at least, or the claim, if exactly this owner has it. Answers whether
-    it does."""
+    """EXTEND: prolong the hold to ``ask.until`` at least, or the claim, if exactly this owner has it.
+
+    Answers which of the two is prolonged, or LOST.
+    """
     lease = in_time(record, lease, facts)
     held, claim = lease.held, claim_of(lease.delay, ask.owner.ballot)
     kept = held if may_extend(held, ask.owner) else claim
     if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
-        return record, lease, ballots, False
+        return record, lease, ballots, LOST
     if ask.claims and kept.generation < facts.since:
-        return record, lease, ballots, False  # a deletion of the group ends claims, though no hold
+        return record, lease, ballots, LOST  # a deletion of the group ends claims, though no hold
     if ask.claims or kept is claim:
         if claim is None and held is not None:
             # The journal and peers get no more of the attempts than this.
@@ -222,9 +228,10 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
             claim = Delay(held.n, ask.owner.ballot, facts.now, held.generation, before)
         if claim is not None and claim.due < ask.until:
             lease = lease._replace(delay=claim._replace(due=ask.until))
-    elif held is not None:
+        return record, lease, ballots, CLAIM
+    if held is not None:
         lease = with_hold(lease, held._replace(deadline=max(held.deadline, ask.until)))
-    return record, lease, ballots, True
+    return record, lease, ballots, HOLD
 
 
 def may_extend(held: Held | None, owner: Owner) -> bool:
@@ -318,6 +325,18 @@ def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool
         return delay is not None and delay.claim is None and delay.ballot == ballot
     stands = as_read(record, facts, facts.generation)
     return stands.n == ask.record.n and stands.letter is not None and stands.letter.ballot == ballot
+
+
+def on_stale(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Owner) -> Fate:
+    """ACK or REJECT of a delivery before a rewind: it settles nothing, but ends this owner's claim.
+
+    Why: nothing else ends it for up to a week. A REJECT's delay without time ends it in the journal, too, and at
+    replicas that missed the request.
+    """
+    claim = claim_of(lease.delay, ask.ballot)
+    if claim is not None:
+        lease = lease._replace(delay=Delay(claim.n, claim.ballot, facts.now, claim.generation))
+    return record, lease, ballots, None
 
 
 # ------------------------------------------------------------------------------- learning

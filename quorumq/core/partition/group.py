@@ -384,12 +384,20 @@ class GroupView:
         return found
 
     def delays_of(self, producer_id: ProducerId, now: float) -> list[NotDue]:
-        """Return the delays of a producer id's messages as a peer hears them: durations, never times."""
-        found: list[NotDue] = []
+        """Return a REJECT's delays of a producer id's messages as a peer hears them: durations, never times."""
+        delays: list[NotDue] = []
         for part, lease in self.leases.spans_of(producer_id):
-            if lease.delay is not None:
-                join(found, NotDue(part, *told(lease.delay, now)))
-        return found
+            if lease.delay is not None and lease.delay.claim is None:
+                join(delays, NotDue(part, *told(lease.delay, now)))
+        return delays
+
+    def claims_left(self, now: float) -> list[NotDue]:
+        """Return all claims as a peer hears them: durations, never times."""
+        claims: list[NotDue] = []
+        for part, lease in self.leases.items():
+            if lease.delay is not None and lease.delay.claim is not None:
+                join(claims, NotDue(part, *told(lease.delay, now)))
+        return claims
 
     def lasting_producer_ids(self) -> list[ProducerId]:
         """Return the producer ids with group state that outlives a restart, sorted."""
@@ -557,7 +565,7 @@ def join(items: list[Any], item: Any) -> None:
 def encode_lease(lease: Lease) -> bytes | None:
     """Return the part of a lease that replicas compare, as bytes: its attempts, and a REJECT's delay but for the time.
 
-    Why: a claim that failed at most replicas is not to spread, and hide the message from the next delivery.
+    Why no claim: one that failed at most replicas is not to spread, and hide the message from the next delivery.
     """
     attempts, delay = lease.attempts, lease.delay
     if delay is not None and delay.claim is not None:

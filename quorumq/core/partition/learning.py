@@ -27,7 +27,7 @@ class Learning(PartitionComponent):
         return self._learn(self.views.named(name).home, fate.on_merge, kept, now)
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
-        """Adopt the delays of a NOT_DUE: the higher (generation, n, ballot) wins, at equality ours stays."""
+        """Adopt delays that a peer has sent: the higher (generation, n, ballot) wins, at equality ours stays."""
         told = [
             (item.span, delay_from(item, now.mono))
             for item in delays

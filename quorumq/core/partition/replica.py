@@ -27,6 +27,7 @@ from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.counting import count_of
+from quorumq.core.partition.delays import claim_of
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.learning import Learning
@@ -274,22 +275,42 @@ class Replica:
         if view is None:
             return m.ExtendReply(message.round, (), message.entries, "", self.vector()), []
         claims = message.hold_time > self.node.config.hold_time_max
-        if claims and self.node.no_capacity("delay"):
+        if self.node.no_capacity("delay") and (claims or self._has_claimed(view, message.entries, now)):
             return m.refusal(message, Code.STORAGE_FULL, self.vector()), []
-        votes: dict[bool, list[m.Owned]] = {True: [], False: []}
+        votes: dict[int, list[m.Owned]] = {fate.LOST: [], fate.HOLD: [], fate.CLAIM: []}
         changes = Changes()
         until = now.mono + message.hold_time
         for span, owner, n in message.entries:
-            before = len(votes[True])
+            before = len(votes[fate.HOLD])
             ask = ExtendAsk(owner, until, claims)
             for part, answer in self.views.apply(view, span, fate.on_extend, ask, now, changes):
                 votes[answer].append(m.Owned(part, owner, n))
-            for extended in votes[True][before:] if not claims else ():
+            for extended in votes[fate.HOLD][before:]:
                 self.node.at(until, ("expire", self.partition, view.name, extended.span, owner))
         # Attempts of holds that ran out before their timers had a turn.
         records = self.views.finish(view, changes, now)
-        reply = m.ExtendReply(message.round, tuple(votes[True]), tuple(votes[False]), "", self.vector())
-        return reply, [Persist(records)] if records or view.claims else []
+        lost, held, claimed = (tuple(votes[answer]) for answer in (fate.LOST, fate.HOLD, fate.CLAIM))
+        reply = m.ExtendReply(message.round, (*held, *claimed), lost, "", self.vector())
+        return reply, [Persist(records)] if records or claimed else []
+
+    def _has_claimed(self, view: GroupView, entries: Iterable[m.Owned], now: Now) -> bool:
+        """Return True if an entry's owner has a claim there whose hold has run out: prolonged, it is written."""
+        return view.claims and any(
+            claim_of(lease.delay, owner.ballot) is not None
+            and (lease.held is None or lease.held.owner != owner or lease.held.deadline <= now.mono)
+            for span, owner, _ in entries
+            for _, lease in view.leases.within(span)
+        )
+
+    def _end_stale(
+        self, sender: NodeId, view: GroupView, message: m.Ack | m.Reject, now: Now
+    ) -> list[Effect]:
+        """Refuse to settle deliveries of before a rewind, and end their claims, durably."""
+        changes = Changes()
+        for span, owner, _ in message.entries:
+            self.views.apply(view, span, fate.on_stale, owner, now, changes)
+        refusal = Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))
+        return [Persist(self.views.finish(view, changes, now), (refusal,))]
 
     # ---------------------------------------------------------------------- ACK
 
@@ -302,7 +323,7 @@ class Replica:
         if message.generation != view.home.generation and self.is_stale(
             view, message.generation, [(span, n) for span, _, n in message.entries]
         ):
-            return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+            return self._end_stale(sender, view, message, now)
         if self.node.capacity and self.node.no_capacity(Kind.ACKED):
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         exclusive: list[m.Owned] = []
@@ -341,7 +362,7 @@ class Replica:
         """
         view = self.group(message.group)
         if self.is_stale(view, message.generation, [(span, n) for span, _, n in message.entries]):
-            return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
+            return self._end_stale(sender, view, message, now)
         if self.no_capacity_for(message):
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         applied: list[m.Owned] = []

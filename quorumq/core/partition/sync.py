@@ -13,7 +13,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect, Send, SendStored
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.closed import ClosedSessions
-from quorumq.core.partition.comparing import BATCHES, CLOSED, Answer, Listed, Trees, label_of
+from quorumq.core.partition.comparing import BATCHES, CLOSED, Answer, Listed, Trees, claim_states, label_of
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.digests import (
     BRANCHES,
@@ -201,7 +201,8 @@ class Sync(PartitionComponent):
         """Return this replica's state from place ``start`` on, of some ``most`` producer ids, and the place to go on
         from.
 
-        It is what anti-entropy sends to a replica that has nothing. 0 stands for the end. Nothing may be stale.
+        It is what anti-entropy sends to a replica that has nothing, and before it all claims. 0 stands for the end.
+        Nothing may be stale.
         """
         answer = Answer(self.trees(), epoch)
         places, following = [ROOT], 0
@@ -215,7 +216,10 @@ class Sync(PartitionComponent):
                 answer.tell(place, NOTHING)
             elif last > start:
                 places += reversed(parts_of(place))
-        return answer.states(self.batches, self.views, now), following
+        states = answer.states(self.batches, self.views, now)
+        for view in self.views.sorted() if not start else ():
+            states += claim_states(self.batches.partition, view, epoch, now)
+        return states, following
 
     def check(self) -> None:
         """Assert that the digests equal those computed anew."""

@@ -340,8 +340,9 @@ class FetchCoordinator(GroupReader):
         if sender != context.state.me:
             if reply.settled:
                 effects += replica.learning.repair(group, reply.settled, now)
-            if reply.not_due:
-                effects += replica.learning.adopt_delays(group, reply.not_due, now)
+            delays = tuple(item for item in reply.not_due if not item.claimed)
+            if delays:
+                effects += replica.learning.adopt_delays(group, delays, now)
         for item in reply.settled:
             stale = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
             if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it

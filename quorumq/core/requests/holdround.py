@@ -78,7 +78,7 @@ class HoldRound(Round):
             self.pending.put(span, True)
             self.redrives.put(span, n)
         self.votes = Votes()  # bits of the members, in a lane for each possible vote
-        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay, the least of the replies
+        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay or a claim, the least told
         self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
 
     def pause(self, abstained: int, rng: random.Random) -> float:
@@ -115,8 +115,8 @@ class HoldRound(Round):
             said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
             if said:
                 self.votes.add((span,), said)
-        for span, _, ballot, remaining, *_ in reply.not_due:
-            if ballot == STAMP_ZERO:
+        for span, _, ballot, remaining, _, claimed, *_ in reply.not_due:
+            if ballot == STAMP_ZERO or claimed:  # else it is adopted
                 for part, old in self.not_due.split(span):
                     self.not_due.set(part, remaining if old is None else min(old, remaining))
         if reply.abstained:
