@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +17,7 @@ from quorumq.gateway.sqs import protocol
 from quorumq.gateway.sqs.call import Params, queue_of_arn, queue_of_url
 from quorumq.gateway.sqs.errors import SqsError
 from quorumq.gateway.sqs.messages import (
+    NUMBER,
     Handle,
     Selection,
     Typed,
@@ -88,6 +90,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "an unknown type": {"MessageBody": "x", "MessageAttributes": {"a": text("b", "Text")}},
     "an empty value": {"MessageBody": "x", "MessageAttributes": {"a": text("")}},
     "no number": {"MessageBody": "x", "MessageAttributes": {"a": text("b", "Number")}},
+    "a number that is too long": {"MessageBody": "x", "MessageAttributes": {"a": text(257 * "1", "Number")}},
     "no base64": {"MessageBody": "x", "MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": "*"}}},
     "no mapping": {"MessageBody": "x", "MessageAttributes": ["a"]},
     "an attribute of another type": {"MessageBody": "x", "MessageAttributes": {"a": "b"}},
@@ -100,6 +103,16 @@ def test_a_message_that_cannot_be_is_refused(name: str) -> None:
     with pytest.raises(SqsError) as caught:
         outgoing(Params(WRONG[name]), MIB)
     assert caught.value.status == 400
+
+
+def test_digits_cost_time_in_proportion_to_their_number() -> None:
+    began = time.process_time()
+    assert NUMBER.fullmatch(50_000 * "1" + "x") is None
+    assert time.process_time() - began < 0.5
+    for good in ("1", "-1.", "+.5", "1.5e-3", "007"):
+        assert NUMBER.fullmatch(good), good
+    for bad in ("", ".", "e1", "1e", "1.5.2", "\u0661"):
+        assert NUMBER.fullmatch(bad) is None, bad
 
 
 def test_selections_match_names_and_beginnings() -> None:

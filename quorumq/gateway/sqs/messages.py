@@ -28,7 +28,8 @@ ENCODING: Final = "quorumq-encoding"
 ATTRIBUTES_MAX: Final = 10
 _NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?")
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER_CHARS_MAX: Final = 256
 _GROUP: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
 Headers = dict[str, Any]
@@ -126,7 +127,7 @@ def typed_value(name: str, value: Any) -> Typed:
     text = value.get("StringValue")
     if not isinstance(text, str) or not text or not is_xml(text):
         raise invalid(f"The message attribute {name!r} must have a StringValue, which is not empty.")
-    if kind.startswith("Number") and not _NUMBER.fullmatch(text):
+    if kind.startswith("Number") and not (len(text) <= NUMBER_CHARS_MAX and NUMBER.fullmatch(text)):
         raise invalid(f"Can't cast the value of message attribute {name!r} to a number.")
     return Typed(kind, text)
 
