@@ -163,7 +163,7 @@ BAD_FORMS = [
     b"", b"Action=", b"Action.1=x", b"Action=X&a=1&a.b=2", b"Action=X&a.b=2&a=1", b"Action=X&AttributeName.x=1",
     b"Action=X&AttributeName.1.2.3.4.5.6.7.8=1", b"Action=X&Attribute.1.Nam=1", b"Action=X&Attribute.1=1", b"\xff\xfe",
     b"Action=X&" + b"&".join(b"a%d=1" % n for n in range(2_001)), b"Action=%ff",
-    b"Action=X&AttributeName." + 9 * b"9" + b"=1",
+    b"Action=X&AttributeName." + 9 * b"9" + b"=1", b"Action=X&a" + 100_000 * b".a" + b"=1",
 ]  # fmt: skip
 
 
@@ -175,8 +175,13 @@ def test_malformed_forms_are_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[]", b"7", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 20_000, b"1" * 5_000, b"NaN"]
-)
+    "body",
+    [
+        b"[]", b"7", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 20_000, b"1" * 5_000, b"NaN",
+        b'{"a":' * 8 + b"1" + b"}" * 8, b'{"a":' + b"[" * 300 + b"]" * 300 + b"}",
+        b'{"a":{"k":["\\ud800"]}}', b'{"a\\udfff":1}', b'{"a":"\xed\xa0\x80"}',
+    ],
+)  # fmt: skip
 def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(SqsError) as caught:
         protocol.parse(HttpRequest("POST", "/", "", {"x-amz-target": "AmazonSQS.X"}, body))

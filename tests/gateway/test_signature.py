@@ -107,6 +107,12 @@ def test_a_wrong_secret_and_an_unknown_client_get_the_same_answer_after_the_same
     assert digests == [5] * 3
 
 
+def test_a_query_of_too_many_fields_is_refused() -> None:
+    with pytest.raises(SqsError) as caught:
+        check(signed()._replace(query="&".join(f"a{n}=1" for n in range(1001))))
+    assert caught.value.code == "MalformedQueryString"
+
+
 @pytest.mark.parametrize("minutes", [-16, 16, 60 * 24 * 365])
 def test_a_request_of_another_time_is_refused_as_expired(minutes: int) -> None:
     with pytest.raises(SqsError, match=r"Signature expired: 20150830T123600Z"):

@@ -22,8 +22,10 @@ NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 FIELDS_MAX: Final = 2_000
 """Fields of a form: a batch of 10 with 10 attributes each has some 450."""
 DEPTH_MAX: Final = 7
+"""Mappings and lists within each other: attributes in the entries of a batch need 5."""
 
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LISTS: Final = {
     "AttributeName": "AttributeNames",
     "MessageAttributeName": "MessageAttributeNames",
@@ -55,7 +57,6 @@ class SqsRequest(NamedTuple):
 
     action: str
     params: dict[str, Any]
-    is_query: bool
 
 
 def is_query(request: HttpRequest) -> bool:
@@ -78,7 +79,30 @@ def parse(request: HttpRequest) -> SqsRequest:
         raise SqsError("SerializationException", "The body is not JSON.") from None
     if not isinstance(params, dict):
         raise SqsError("SerializationException", "The body is not a JSON object.")
-    return SqsRequest(action, params, False)
+    _check_tree(params)
+    return SqsRequest(action, params)
+
+
+def _check_tree(params: dict[str, Any]) -> None:
+    """Refuse parameters that are nested too deeply, or whose texts no queue can keep, before they are looked at.
+
+    Raises:
+        SqsError: names what it is.
+    """
+    level: list[Any] = [params]
+    for _ in range(DEPTH_MAX):
+        inner: list[Any] = []
+        for node in level:
+            inner += [*node, *node.values()] if isinstance(node, dict) else node
+        for text in (value for value in inner if isinstance(value, str)):
+            if not text.isascii() and _SURROGATE.search(text):
+                raise SqsError(
+                    "SerializationException", f"The text {text[:100]!a} has half a character in it."
+                )
+        level = [value for value in inner if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise SqsError("SerializationException", f"The body has more than {DEPTH_MAX} levels.")
 
 
 def _parse_query(request: HttpRequest) -> SqsRequest:
@@ -91,11 +115,15 @@ def _parse_query(request: HttpRequest) -> SqsRequest:
         ) from None
     tree: dict[str, Any] = {}
     for key, value in pairs:
-        parts = key.split(".")
+        parts = key.split(".", DEPTH_MAX)
+        if len(parts) > DEPTH_MAX:
+            raise SqsError(
+                "MalformedQueryString", f"The field {key[:100]!r} has more than {DEPTH_MAX} parts."
+            )
         node: Any = tree
         for part in parts[:-1]:
             node = node.setdefault(part, {}) if isinstance(node, dict) else None
-        if not isinstance(node, dict) or isinstance(node.get(parts[-1]), dict) or len(parts) > DEPTH_MAX:
+        if not isinstance(node, dict) or isinstance(node.get(parts[-1]), dict):
             raise SqsError("MalformedQueryString", f"The field {key[:100]!r} contradicts another one.")
         node[parts[-1]] = value
     action = tree.pop("Action", "")
@@ -104,7 +132,7 @@ def _parse_query(request: HttpRequest) -> SqsRequest:
     params = _shaped(tree)
     if "QueueUrl" not in params and request.path.strip("/"):
         params["QueueUrl"] = request.path
-    return SqsRequest(action, params, True)
+    return SqsRequest(action, params)
 
 
 def _shaped(tree: Mapping[str, Any]) -> dict[str, Any]:

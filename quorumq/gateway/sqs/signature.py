@@ -17,6 +17,7 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SKEW_S: Final = 15 * 60
 """Seconds by which a client's clock may differ from the gateway's, as with AWS."""
 
+QUERY_FIELDS_MAX: Final = 1000
 NO_SECRET: Final = "-"
 """Secret to compare with if there is no such client: it takes as long, and so reveals no names."""
 
@@ -127,8 +128,16 @@ def _mismatch(reason: str) -> SqsError:
 
 
 def canonical_request(request: HttpRequest, signed: Iterable[str], digest: str) -> str:
-    """Return the text of a request that is signed."""
-    pairs = parse_qsl(request.query, keep_blank_values=True, max_num_fields=1000)
+    """Return the text of a request that is signed.
+
+    Raises:
+        SqsError: its query has too many fields.
+    """
+    try:
+        pairs = parse_qsl(request.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:
+        text = f"The query has more than {QUERY_FIELDS_MAX} fields: send a form as the body of a POST."
+        raise SqsError("MalformedQueryString", text) from None
     query = "&".join(
         f"{key}={value}" for key, value in sorted((quote(k, "-_.~"), quote(v, "-_.~")) for k, v in pairs)
     )
