@@ -26,10 +26,18 @@ class Kept:
 
 
 class PublishCalls(Calls):
-    """The part of a client that publishes."""
+    """The part of a client that publishes.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: the client's.
+        create: create topics that are not there, if the cluster has ``auto_create_topics``.
+        kept_max: topics to keep producers to, if nothing is under way to more.
+    """
+
+    def __init__(self, context: Context, *, create: bool = True, kept_max: int = PRODUCERS_MAX) -> None:
         super().__init__(context)
+        self._create = create
+        self._kept_max = kept_max
         self._kept: dict[str, Kept] = {}  # the one used last is last
 
     async def publish(
@@ -57,7 +65,7 @@ class PublishCalls(Calls):
             UsageError, TooLarge, TypeError, Conflict: as `Producer.send` does.
         """
         self.context.nodes.check_open()
-        kept = self._kept.pop(topic, None) or Kept(Producer(self, topic))
+        kept = self._kept.pop(topic, None) or Kept(Producer(self, topic, create=self._create))
         self._kept[topic] = kept
         kept.calls += 1
         error: NotFound | None = None
@@ -90,7 +98,7 @@ class PublishCalls(Calls):
             del self._kept[topic]  # a topic that is made again under this name is another one
         if kept.calls == 0 and self._kept.get(topic) is not kept:
             self.context.tasks.spawn(_close, kept.producer)
-        if len(self._kept) > PRODUCERS_MAX:
+        if len(self._kept) > self._kept_max:
             idle = next((name for name, one in self._kept.items() if one.calls == 0), None)
             if idle is not None:
                 self.context.tasks.spawn(_close, self._kept.pop(idle).producer)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import trio
 
 from quorumq.client import Client
-from quorumq.client.produce.producer import Producer
+from quorumq.client.produce.publishing import PublishCalls
 from quorumq.core.values.errors import NotFound, QuorumqError
 from quorumq.gateway.sqs.attributes import AttributeCache, Attributes
 from quorumq.gateway.sqs.call import Call, Params
@@ -24,7 +25,7 @@ class Producers:
     """Producers by client and topic. Unlike `Client.publish` they never create a topic."""
 
     def __init__(self) -> None:
-        self._by_client: WeakKeyDictionary[Client, dict[str, Producer]] = WeakKeyDictionary()
+        self._by_client: WeakKeyDictionary[Client, PublishCalls] = WeakKeyDictionary()
 
     async def publish(self, client: Client, topic: str, message: Outgoing, delay: int) -> str:
         """Publish one message, and return its SQS id once it is durable.
@@ -33,36 +34,18 @@ class Producers:
             NotFound: no such topic.
             QuorumqError: as `Producer.publish` does.
         """
-        for last in (False, True):
-            producer = self._producer(client, topic)
-            try:
-                name = await producer.publish(
-                    message.payload, headers=message.headers, key=message.key, delay=delay or None
-                )
-            except NotFound:  # it was deleted; one that was made since is another topic
-                if self._by_client[client].get(topic) is producer:
-                    del self._by_client[client][topic]
-                if last:
-                    raise
-            else:
-                return message_id(name)
-        raise AssertionError
-
-    def _producer(self, client: Client, topic: str) -> Producer:
-        mine = self._by_client.setdefault(client, {})
-        producer = mine.pop(topic, None) or client.producer(topic, create=False)
-        mine[topic] = producer  # the one used last is last
-        if len(mine) > PRODUCERS_MAX:
-            oldest = mine.pop(next(iter(mine)))
-            client.context.tasks.spawn(_close, oldest)
-        return producer
-
-
-async def _close(producer: Producer) -> None:
-    try:
-        await producer.aclose()
-    except QuorumqError:
-        return  # each caller has heard of its own
+        calls = self._by_client.get(client)
+        if calls is None:
+            calls = PublishCalls(client.context, create=False, kept_max=PRODUCERS_MAX)
+            self._by_client[client] = calls
+        publish = partial(
+            calls.publish, topic, message.payload,
+            headers=message.headers, key=message.key, delay=delay or None,
+        )  # fmt: skip
+        try:
+            return message_id(await publish())
+        except NotFound:  # the topic was deleted; one that was made since is another one
+            return message_id(await publish())
 
 
 class SendActions:
