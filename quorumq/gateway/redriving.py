@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Done(NamedTuple):
     more: bool
 
 
-async def chosen(client: Client, selection: Selection) -> AsyncIterator[Peek]:
+async def chosen(client: Client, selection: Selection) -> AsyncGenerator[Peek, None]:
     """Yield the chosen dead letters, in the order of partitions and ids."""
     if selection.ids is not None:
         for peek in (await client.lookup(selection.topic, selection.group, selection.ids)).values():
@@ -62,7 +62,7 @@ async def redrive_some(client: Client, selection: Selection, limit: int) -> Done
     """Redrive up to ``limit`` of the chosen dead letters."""
     items: list[Peek] = []
     size, more = 0, False
-    async with aclosing(chosen(client, selection)) as peeks:  # type: ignore[type-var]
+    async with aclosing(chosen(client, selection)) as peeks:
         async for peek in peeks:
             remaining = limit - size
             if remaining <= 0:

@@ -78,7 +78,7 @@ class Redrives:
                 items: list[Peek] = []
                 size = taken = 0
                 most = max(1, min(1000, int(redrive.rate)))
-                async with aclosing(chosen(client, redrive.selection)) as peeks:  # type: ignore[type-var]
+                async with aclosing(chosen(client, redrive.selection)) as peeks:
                     async for peek in peeks:
                         for chunk in chunks_of(peek, most, redrive.limit, taken):
                             items.append(chunk)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -150,6 +151,22 @@ class AttributeCache:
         self._known[(call.user, queue)] = (now, attributes)
         return attributes
 
+    async def sources(self, call: Call, queue: str) -> list[str]:
+        """Return the queues whose dead letters a queue shows, and whose redrive policies still name it.
+
+        Raises:
+            NotFound: there is no such queue that the user may see.
+
+        Why: the labels of a queue outlive its sources, which native clients delete and make anew without them.
+        """
+        sources: list[str] = []
+        for source in (await self.of(call, queue)).sources:
+            with suppress(NotFound):
+                policy = RedrivePolicy.parse((await self.of(call, source)).redrive_policy)
+                if policy is not None and policy.target == queue:
+                    sources.append(source)
+        return sources
+
     def drop(self, queue: str) -> None:
         """Drop what is known of a queue: it was changed here."""
         for key in [key for key in self._known if key[1] == queue]:
@@ -224,10 +241,8 @@ async def link_dead_letters(client: Client, queue: str, before: str, after: str)
             text = f"Value {after[:200]} for parameter RedrivePolicy is invalid. Reason: Dead letter target does not"
             raise SqsError("InvalidParameterValue", f"{text} exist.") from None
     if old is not None and (new is None or new.target != old.target):
-        try:
+        with suppress(NotFound):
             await client.set_labels(old.target, {SOURCE + queue: None})
-        except NotFound:
-            return
 
 
 def check_tags(queue: str, tags: Mapping[str, str], there: Iterable[str]) -> None:

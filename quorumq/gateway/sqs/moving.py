@@ -7,12 +7,15 @@ it got, and is repeated by SDKs: a dead letter is redriven once, however often t
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 import trio
 
 from quorumq.client import Peek
 from quorumq.core.values.printable import plural
+from quorumq.gateway.redriving import Selection, chosen
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import Call, queue_of_arn
 from quorumq.gateway.sqs.errors import SqsError, unsupported
@@ -32,7 +35,7 @@ class MoveActions:
         """Redrive the dead letters that a queue shows, each to its own queue, and none twice."""
         queue = queue_of_arn(call.params.text("SourceArn"))
         self._cache.drop(queue)
-        sources = (await self._cache.of(call, queue)).sources
+        sources = await self._cache.sources(call, queue)
         if not sources:
             raise SqsError("InvalidParameterValue", f"{queue!r} is the dead-letter queue of no other queue.")
         if call.params.has("DestinationArn"):
@@ -46,11 +49,12 @@ class MoveActions:
         moved = 0
         until = trio.current_time() + TASK_S
         for source in sources:
-            async for items in dead_letters(call, source):
-                moved += (await call.client.redrive(source, call.group, items)).messages
-                if trio.current_time() >= until:
-                    text = f"{plural(moved, 'message')} moved so far: repeat the request for the others."
-                    raise SqsError("ServiceUnavailable", text, 503)
+            async with aclosing(dead_letters(call, source)) as lists:
+                async for items in lists:
+                    moved += (await call.client.redrive(source, call.group, items)).messages
+                    if trio.current_time() >= until:
+                        text = f"{plural(moved, 'message')} moved so far: repeat the request for the others."
+                        raise SqsError("ServiceUnavailable", text, 503)
         return {"TaskHandle": f"{queue}.{moved}.{secrets.token_hex(8)}"}
 
     async def list_message_move_tasks(self, call: Call) -> dict[str, Any]:
@@ -67,15 +71,16 @@ class MoveActions:
         )
 
 
-async def dead_letters(call: Call, source: str) -> Any:
+async def dead_letters(call: Call, source: str) -> AsyncGenerator[list[Peek], None]:
     """Yield lists of the dead letters of a queue, all that there are now."""
     items: list[Peek] = []
     count = 0
-    async for item in call.client.peek(source, call.group, "dead", complete=True):
-        items.append(item)
-        count += item.peeked.span.size
-        if count >= REDRIVEN_AT_ONCE:
-            yield items
-            items, count = [], 0
+    async with aclosing(chosen(call.client, Selection(source, call.group))) as peeks:
+        async for item in peeks:
+            items.append(item)
+            count += item.peeked.span.size
+            if count >= REDRIVEN_AT_ONCE:
+                yield items
+                items, count = [], 0
     if items:
         yield items

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from typing import Any, Final
 
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.errors import NotFound
+from quorumq.core.values.errors import NotFound, QuorumqError
 from quorumq.gateway.sqs.attributes import (
     FIFO_ATTRIBUTES,
     LABEL,
@@ -93,8 +94,12 @@ class QueueActions:
     async def delete_queue(self, call: Call) -> dict[str, Any]:
         """Delete a queue with its messages."""
         name = call.queue()
+        self._cache.drop(name)
+        policy = (await self._cache.of(call, name)).redrive_policy
         await call.client.delete_topic(name)
         self._cache.drop(name)
+        with suppress(QuorumqError):  # readers pass over a label whose queue is gone
+            await link_dead_letters(call.client, name, policy, "")
         return {}
 
     async def get_queue_url(self, call: Call) -> dict[str, Any]:
@@ -134,18 +139,18 @@ class QueueActions:
             if one not in known:
                 raise SqsError("InvalidAttributeName", f"Unknown Attribute {one[:100]}.")
         if {"All", *_COUNTS} & set(names):
-            values |= await self._counts(call, name, attributes)
+            values |= await self._counts(call, name)
         picked = {one: text for one, text in values.items() if "All" in names or one in names}
         return {"Attributes": picked} if picked else {}
 
-    async def _counts(self, call: Call, name: str, attributes: Attributes) -> dict[str, str]:
+    async def _counts(self, call: Call, name: str) -> dict[str, str]:
         """Return the counts of messages; dead letters that the queue shows are visible ones."""
         sums = dict.fromkeys(_COUNTS, 0)
-        for topic, group in [(name, call.group), *((one, call.group) for one in attributes.sources)]:
+        for topic in (name, *await self._cache.sources(call, name)):
             try:
-                backlog = await call.client.backlog(topic, group)
+                backlog = await call.client.backlog(topic, call.group)
             except NotFound:
-                continue  # the group was never created, or the source was deleted
+                continue  # the group was never created, or the source was deleted meanwhile
             if topic == name:
                 for attribute, field in _COUNTS.items():
                     sums[attribute] += getattr(backlog, field)
@@ -172,11 +177,13 @@ class QueueActions:
     async def purge_queue(self, call: Call) -> dict[str, Any]:
         """Settle all messages of a queue unread, and the dead letters that it shows."""
         name = call.queue()
-        attributes = await self._cache.of(call, name)
+        self._cache.drop(name)
+        sources = await self._cache.sources(call, name)
         await call.client.create_group(name, call.group)
         await call.client.purge(name, call.group)
-        for source in attributes.sources:
-            await call.client.purge(source, call.group + DEAD_SUFFIX)
+        for source in sources:
+            with suppress(NotFound):  # it was deleted meanwhile, or never had the group
+                await call.client.purge(source, call.group + DEAD_SUFFIX)
         return {}
 
     async def tag_queue(self, call: Call) -> dict[str, Any]:
@@ -217,7 +224,7 @@ class QueueActions:
         """List the queues whose dead letters a queue shows."""
         name = call.queue()
         self._cache.drop(name)
-        page, token = paged(call, (await self._cache.of(call, name)).sources)
+        page, token = paged(call, await self._cache.sources(call, name))
         answer: dict[str, Any] = {"queueUrls": [call.url(source) for source in page]}
         return {**answer, "NextToken": token} if token else answer
 

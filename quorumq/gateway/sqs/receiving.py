@@ -50,7 +50,7 @@ class ReceiveActions:
             "VisibilityTimeout", 0, VISIBILITY_MAX_S, attributes.number("VisibilityTimeout")
         )
         sources: list[Readable] = [(queue, call.group)]
-        sources += [(source, call.group + DEAD_SUFFIX) for source in attributes.sources]
+        sources += [(source, call.group + DEAD_SUFFIX) for source in await self._cache.sources(call, queue)]
         hold = max(float(visibility), SHORTEST_HOLD_S)
 
         async def give_back(messages: list[Message]) -> None:
