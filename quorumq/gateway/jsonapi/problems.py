@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
+from quorumq.client import Closed
 from quorumq.core.values.errors import Busy, Code, QuorumqError, Transient, UsageError
 from quorumq.gateway.jsonapi.shapes import Problem
 
@@ -31,6 +32,7 @@ REMEDIES: Final[dict[str, str]] = {
     Code.STALE_GENERATION: "nothing: the group was rewound, and the message comes again if that covers it",
     Code.BUSY: "repeat the request after the seconds of Retry-After",
     Code.STORAGE_FULL: "repeat the request once the nodes have space",
+    "stopping": "ask another gateway: repeat receipts as they are; a repeated publish may make two messages",
     Code.OUTCOME_UNKNOWN: "it may have happened: repeat receipts as they are; a repeated publish may make two messages",
 }
 REPEAT: Final = "repeat the request: nothing was done"
@@ -55,17 +57,28 @@ class Refused(UsageError):
         self.status = status
 
 
+class Stops(Transient):
+    """The gateway stops, or has closed the connections of the user before the request was done."""
+
+    code = "stopping"
+
+    def __init__(self) -> None:
+        super().__init__("the gateway stops, or has closed its connections to the nodes: ask again")
+
+
 def status_of(error: QuorumqError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, Refused):
         return error.status
     if error.code in STATUSES:
         return STATUSES[Code(error.code)]
-    return 503 if isinstance(error, Transient) else 400 if isinstance(error, UsageError) else 500
+    return 503 if isinstance(error, Transient | Closed) else 400 if isinstance(error, UsageError) else 500
 
 
 def problem_of(error: QuorumqError) -> Problem:
     """Return an error for the body of an answer."""
+    if isinstance(error, Closed):
+        error = Stops()
     status = status_of(error)
     code = str(error.code)
     if isinstance(error, Refused):

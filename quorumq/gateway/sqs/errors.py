@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from quorumq.client import Closed
 from quorumq.core.values.errors import (
     BadReceipt,
     Busy,
@@ -86,7 +87,7 @@ def sqs_error(error: QuorumqError) -> SqsError:
             return SqsError("MessageNotInflight", text)
         case Busy():
             return SqsError("RequestThrottled", text, 503, error.delay)
-        case Transient():
+        case Transient() | Closed():
             return SqsError("ServiceUnavailable", text, 503)
         case Unauthorized():
             return SqsError("AccessDenied", text, 403)
