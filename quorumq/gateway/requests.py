@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from quorumq.core.values.errors import Busy, QuorumqError, TooLarge, Transient, Unauthorized, UsageError
+from quorumq.core.values.errors import Busy, TooLarge
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Scope, Send
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a body: a batch of 1 MiB, escaped three times its size."""
@@ -15,8 +20,14 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of all bodies of a gateway under way together."""
 
+OWNER_SHARE: Final = 8
+"""Part of `BODIES_BYTES_MAX` that one owner may have: one in so many."""
+
 BODY_S: Final = 30.0
 """Seconds within which a body has to come."""
+
+DRAIN_S: Final = 2.0
+"""Seconds for which the end of an answer waits for the rest of a body that its request did not read."""
 
 Receive = Callable[[], Awaitable[Any]]
 T = TypeVar("T")
@@ -30,43 +41,110 @@ class Stopping(Exception):
     """The gateway stops: a request that waits for messages is to be answered without."""
 
 
+Owner = tuple[str, str]
+"""Address of a client, and the name of the user that it asks for."""
+
+
+def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
+    """Return the owner of a request's body."""
+    address, _ = scope.get("client") or ("", 0)
+    return address, name
+
+
 class Bodies:
-    """Reads bodies, within a bound for all of them together."""
+    """Bodies of the requests under way, within a bound for all of them and one for each owner.
+
+    Attributes:
+        bytes: bytes of all bodies.
+        by_owner: bytes by owner; one without any is not there.
+    """
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.by_owner: dict[Owner, int] = {}
 
-    async def read(self, receive: Receive, most: int = BODY_BYTES_MAX) -> bytes:
-        """Read the body of a request.
+    @asynccontextmanager
+    async def read(
+        self, receive: Receive, owner: Owner, most: int = BODY_BYTES_MAX
+    ) -> AsyncIterator[bytearray]:
+        """Give the body of a request. It counts until the ``async with`` ends.
 
         Raises:
             TooLarge: it has more than ``most`` bytes.
             Busy: there is no room for it now, or it came too slowly.
             Left: the client hung up.
         """
-        chunks: list[bytes] = []
-        size = 0
+        body = bytearray()
         try:
             with trio.move_on_after(BODY_S) as scope:
-                while True:
+                more = True
+                while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Left
                     chunk = message.get("body", b"")
-                    size += len(chunk)
-                    self.bytes += len(chunk)
-                    if size > most:
+                    if len(body) + len(chunk) > most:
                         raise TooLarge(f"a body of more than {most} bytes: send less at once")
-                    if self.bytes > BODIES_BYTES_MAX:
-                        raise Busy("the gateway has no room for more bodies now: try again", delay=1.0)
-                    chunks.append(chunk)
-                    if not message.get("more_body", False):
-                        break
+                    self._check_room(owner, len(chunk))
+                    self._count(owner, len(chunk))
+                    body += chunk
+                    more = message.get("more_body", False)
             if scope.cancelled_caught:
                 raise Busy(f"the body did not come within {BODY_S:g} s: send it again")
+            yield body
         finally:
-            self.bytes -= size
-        return b"".join(chunks)
+            self._count(owner, -len(body))
+
+    def _check_room(self, owner: Owner, size: int) -> None:
+        if self.bytes + size > BODIES_BYTES_MAX:
+            raise Busy("the gateway has no room for more bodies now: try again", delay=1.0)
+        if self.by_owner.get(owner, 0) + size > BODIES_BYTES_MAX // OWNER_SHARE:
+            text = "the gateway has no room for more bodies of this client now: wait for some of its requests"
+            raise Busy(text, delay=1.0)
+
+    def _count(self, owner: Owner, size: int) -> None:
+        self.bytes += size
+        remaining = self.by_owner.pop(owner, 0) + size
+        if remaining:
+            self.by_owner[owner] = remaining
+
+
+def draining(app: ASGIApp) -> ASGIApp:
+    """Return an application that reads what it left of a request's body before its answer is complete.
+
+    Why: the server queues a few parts of a body. If they are never read, the part behind them waits for room in the
+    queue, and the end of the answer waits behind that part: the connection is never closed. And a client that sends
+    a body can read the refusal of it only if the connection is not reset meanwhile.
+    """
+
+    async def drained(scope: Scope, receive: Receive, send: Send) -> None:
+        ended = scope["type"] != "http"
+
+        async def next_message() -> Any:
+            nonlocal ended
+            message = await receive()
+            ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
+            return message
+
+        async def drain(most: float) -> None:
+            size = 0
+            while not ended and size <= most:
+                size += len((await next_message()).get("body", b""))
+
+        async def put(message: Any) -> None:
+            if ended or message["type"] != "http.response.body" or message.get("more_body", False):
+                await send(message)
+                return
+            with trio.move_on_after(DRAIN_S):
+                await drain(BODY_BYTES_MAX)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drain, math.inf)  # until the server closes the connection
+                await send(message)
+                nursery.cancel_scope.cancel()
+
+        await app(scope, next_message, put)
+
+    return drained
 
 
 async def while_there(
@@ -129,10 +207,3 @@ def is_from_page(headers: Mapping[str, str]) -> bool:
         headers: headers of the request, with names in lower case.
     """
     return "origin" in headers or "sec-fetch-site" in headers
-
-
-def status_of(error: QuorumqError) -> int:
-    """Return the HTTP status of an error: 503 if repeating the request can help, 403 for a right, else 400."""
-    if isinstance(error, Transient):
-        return 503
-    return 403 if isinstance(error, Unauthorized) else 400 if isinstance(error, UsageError) else 500

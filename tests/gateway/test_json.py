@@ -13,10 +13,15 @@ import trio
 pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not installed")
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
-from quorumq.client import Client
+from quorumq.client import Client, Closed
+from quorumq.gateway.app import make_app
+from quorumq.gateway.gateway import running
 from quorumq.gateway.jsonapi.openapi import document
+from quorumq.gateway.jsonapi.problems import problem_of
+from quorumq.gateway.settings import Settings
+from quorumq.gateway.sqs.errors import sqs_error
 from quorumq.node.clients import Entry, new_token, write_clients
-from quorumq.testing import run
+from quorumq.testing import cluster, run
 from tests.gateway.http import Browser, gateway
 
 JOBS = "/v1/topics/jobs"
@@ -293,3 +298,24 @@ def test_every_answer_is_as_the_document_says() -> None:
     }
     assert schemas["FetchBody"]["properties"]["max_wait"]["maximum"] == 20
     assert schemas["FetchBody"]["additionalProperties"] is False
+
+
+def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> None:
+    async def main() -> None:
+        nodes = cluster(1)
+        async with nodes as client, running(Settings(nodes=("a:1",)), lambda user: nodes.connect()) as made:
+            await client.create_topic("jobs")
+            browser = Browser(make_app(made))
+            answers = []
+
+            async def wait() -> None:
+                answers.append(await browser.call("POST", GROUP + "/fetch", {"max_wait": 20}, status=503))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.sleep(1)
+                made.stopping.set()
+            assert (answers[0]["code"], "another gateway" in answers[0]["remedy"]) == ("stopping", True)
+        assert problem_of(Closed("x")).status == sqs_error(Closed("x")).status == 503
+
+    run(main)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -293,29 +292,44 @@ def part(data: bytes, more: bool = True) -> dict[str, Any]:
 GONE = {"type": "http.disconnect"}
 
 
-async def test_bodies_are_bounded_in_size_time_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def body_of(bodies: Bodies, receive: Any, most: int = 100, owner: str = "a") -> bytes:
+    async with bodies.read(receive, ("127.0.0.1", owner), most) as body:
+        return bytes(body)
+
+
+async def test_bodies_are_bounded_in_size_and_time() -> None:
     bodies = Bodies()
-    assert await bodies.read(received(part(b"a"), part(b"b", more=False)), 2) == b"ab"
+    assert await body_of(bodies, received(part(b"a"), part(b"b", more=False)), 2) == b"ab"
     with pytest.raises(TooLarge, match="more than 2 bytes"):
-        await bodies.read(received(part(b"a"), part(b"bc"), part(b"d", more=False)), 2)
+        await body_of(bodies, received(part(b"a"), part(b"bc"), part(b"d", more=False)), 2)
     with pytest.raises(Left):
-        await bodies.read(received(part(b"a"), GONE))
+        await body_of(bodies, received(part(b"a"), GONE))
     began = trio.current_time()
     with pytest.raises(Busy, match="did not come within 30 s"):
-        await bodies.read(received(part(b"a")))
+        await body_of(bodies, received(part(b"a")))
     assert trio.current_time() - began == requests.BODY_S
-    monkeypatch.setattr(requests, "BODIES_BYTES_MAX", 10)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(functools.partial(_busy, bodies))
-        await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(Busy, match="no room"):
-            await bodies.read(received(part(b"abc", more=False)))
-        nursery.cancel_scope.cancel()
-    assert bodies.bytes == 0
+    assert (bodies.bytes, bodies.by_owner) == (0, {})
 
 
-async def _busy(bodies: Bodies) -> None:
-    await bodies.read(received(part(8 * b"x")))
+async def test_bodies_count_together_and_by_owner_until_their_requests_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "BODIES_BYTES_MAX", 80)
+    bodies = Bodies()
+
+    def body(size: int) -> Any:
+        return received(part(size * b"x", more=False))
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(bodies.read(body(8), ("h", "a")))
+        with pytest.raises(Busy, match="no room for more bodies of this client"):
+            await stack.enter_async_context(bodies.read(body(3), ("h", "a")))
+        for number in range(7):
+            await stack.enter_async_context(bodies.read(body(10), ("h", str(number))))
+        with pytest.raises(Busy, match="no room for more bodies now"):
+            await body_of(bodies, body(3), owner="b")
+        assert bodies.bytes == 78
+    assert (bodies.bytes, bodies.by_owner) == (0, {})
 
 
 async def test_work_is_cancelled_when_its_client_hangs_up_and_undone_if_it_had_ended() -> None:

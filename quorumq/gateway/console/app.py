@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from quorumq.client import Client, Closed, QuorumqError
+from quorumq.client import Client, QuorumqError
 from quorumq.core.values.errors import NotFound, Unauthorized, UsageError
 from quorumq.core.values.printable import plural, printable
 from quorumq.gateway.console import views
@@ -29,7 +29,7 @@ from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.operations import beginning_of
 from quorumq.gateway.jsonapi.problems import problem_of
 from quorumq.gateway.redriving import Selection
-from quorumq.gateway.requests import Left
+from quorumq.gateway.requests import Left, owner_of
 
 ROOT: Final = "/console"
 FORM_BYTES_MAX: Final = 3 * 1024 * 1024
@@ -196,12 +196,14 @@ class ConsoleApp:
             session = self.sessions.begin("", time.time())
         page = Page(self, session, User(session.name), {})
         try:
-            page.fields = await self.fields_of(request)
-            response = await self.find(page, request.method, path, signed_in=is_open or bool(session.name))
+            owner = owner_of(request.scope, session.name)
+            async with self.gateway.bodies.read(request.receive, owner, FORM_BYTES_MAX) as body:
+                page.fields = self.fields_of(request, body)
+                response = await self.find(
+                    page, request.method, path, signed_in=is_open or bool(session.name)
+                )
         except QuorumqError as error:
             response = self.refused(page, error)
-        except Closed:
-            response = self.refused(page, QuorumqError("the gateway stops: load the page again"))
         except Left:
             raise
         except Exception:
@@ -211,9 +213,8 @@ class ConsoleApp:
             self.set_cookie(response, session, request)
         return response
 
-    async def fields_of(self, request: Request) -> dict[str, str]:
+    def fields_of(self, request: Request, body: bytearray) -> dict[str, str]:
         """Return the fields of the query, or those of a form that was posted."""
-        body = await self.gateway.bodies.read(request.receive, FORM_BYTES_MAX)
         text = request.url.query if request.method in ("GET", "HEAD") else body.decode("latin-1")
         try:
             given = parse_qs(text, keep_blank_values=True, max_num_fields=50, errors="replace")

@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quorumq.client import Closed, QuorumqError
+from quorumq.client import QuorumqError
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.openapi import document
 from quorumq.gateway.jsonapi.operations import OPERATIONS, Call, Operation
-from quorumq.gateway.jsonapi.problems import TYPE, Refused, headers_of, problem_of, status_of
+from quorumq.gateway.jsonapi.problems import TYPE, Refused, Stops, headers_of, problem_of, status_of
 from quorumq.gateway.jsonapi.shapes import encoded
-from quorumq.gateway.requests import Left, Stopping, while_there
+from quorumq.gateway.requests import Left, Stopping, owner_of, while_there
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -52,8 +52,8 @@ class JsonApp:
             response = await self.answer(Request(scope, receive))
         except Left:
             return
-        except (Closed, Stopping):
-            response = refusal(Refused("the gateway stops: ask again", status=503))
+        except Stopping:
+            response = refusal(Stops())
         except QuorumqError as error:
             response = refusal(error)
         except Exception:
@@ -75,10 +75,17 @@ class JsonApp:
             return Response(self.document, media_type=JSON)
         operation, names = self.find(request.scope)
         user = self.user_of(request)
-        body = await self.read(request, operation)
+        async with self.gateway.bodies.read(request.receive, owner_of(request.scope, user.name)) as data:
+            return await self.carry_out(request, operation, names, user, data)
+
+    async def carry_out(
+        self, request: Request, operation: Operation, names: dict[str, str], user: User, data: bytearray
+    ) -> Response:
+        """Return the answer to a request whose body is ``data``."""
+        body = self.decoded(request, operation, data)
         query = self.query_of(request, operation)
 
-        async def carry_out() -> Any:
+        async def work() -> Any:
             async with self.gateway.client(user) as client:
                 return await operation.handler(Call(client, names, query, body))
 
@@ -91,9 +98,9 @@ class JsonApp:
             return await self.stream(user, operation, Call(None, names, query, body))  # type: ignore[arg-type]
         if operation.waits:
             stopping = self.gateway.stopping
-            value = await while_there(request.receive, carry_out, stopping=stopping, undo=undo)
+            value = await while_there(request.receive, work, stopping=stopping, undo=undo)
         else:
-            value = await carry_out()
+            value = await work()
         return Response(encoded(value), operation.status, media_type=JSON)
 
     def find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
@@ -129,13 +136,12 @@ class JsonApp:
         except QuorumqError as error:
             raise Refused(str(error), status=401) from None
 
-    async def read(self, request: Request, operation: Operation) -> Any:
-        """Return the body of a request.
+    def decoded(self, request: Request, operation: Operation, data: bytearray) -> Any:
+        """Return the contents of a request's body.
 
         Raises:
             Refused: it is no body of the operation; names the field.
         """
-        data = await self.gateway.bodies.read(request.receive)
         if operation.body is None:
             return None
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
@@ -236,7 +242,7 @@ def refusal(error: QuorumqError) -> Response:
     return Response(encoded(problem_of(error)), status_of(error), headers=headers_of(error), media_type=TYPE)
 
 
-def shown(data: bytes) -> str:
+def shown(data: bytearray) -> str:
     """Return the beginning of a body for an error."""
     return data[:200].decode(errors="backslashreplace")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from quorumq.core.values.errors import QuorumqError
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import ANYBODY, User
-from quorumq.gateway.requests import Left, Receive, is_from_page
+from quorumq.gateway.requests import Left, Receive, is_from_page, owner_of
 from quorumq.gateway.sqs import protocol
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import REGION, Call, Params
@@ -84,7 +84,7 @@ class SqsApp:
         )
         query, action = protocol.is_query(request), ""
         try:
-            request, action, result = await self._answer(scope, request, receive)
+            action, result = await self._answer(scope, request, receive)
             error = None
         except Left:
             return
@@ -125,8 +125,8 @@ class SqsApp:
 
     async def _answer(
         self, scope: Mapping[str, Any], request: HttpRequest, receive: Receive
-    ) -> tuple[HttpRequest, str, dict[str, Any]]:
-        """Return the request with its body, the action, and its result."""
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the action of a request, and its result."""
         if request.method not in ("POST", "GET"):
             raise SqsError("InvalidAction", f"{request.method} is no method of SQS: send a POST.", 405)
         if self._gateway.identities.is_open and (request.method == "GET" or is_from_page(request.headers)):
@@ -140,25 +140,29 @@ class SqsApp:
                 "The request is not signed: `quorumq clients key` has keys.",
                 403,
             )
-        request = request._replace(body=await self._gateway.bodies.read(receive))
-        user = self._user(request, claim)
-        asked = protocol.parse(request)
-        action = self.actions.get(asked.action)
-        if action is None:
-            raise SqsError(
-                "InvalidAction", f"The action {asked.action[:100]} is not valid for this endpoint."
-            )
-        async with self._gateway.client(user) as client:
-            call = Call(
-                self._gateway,
-                client,
-                user.name,
-                Params(asked.params),
-                self._base_url(scope, request.headers),
-                claim.region if claim is not None else REGION,
-                receive,
-            )
-            return request, asked.action, await action(call)
+        # Nobody has verified the claim yet: names that are none share one part of the room.
+        is_known = claim is not None and self._gateway.identities.secrets_of(claim.name)
+        owner = owner_of(scope, claim.name if claim is not None and is_known else "")
+        async with self._gateway.bodies.read(receive, owner) as body:
+            request = request._replace(body=body)
+            user = self._user(request, claim)
+            asked = protocol.parse(request)
+            action = self.actions.get(asked.action)
+            if action is None:
+                raise SqsError(
+                    "InvalidAction", f"The action {asked.action[:100]} is not valid for this endpoint."
+                )
+            async with self._gateway.client(user) as client:
+                call = Call(
+                    self._gateway,
+                    client,
+                    user.name,
+                    Params(asked.params),
+                    self._base_url(scope, request.headers),
+                    claim.region if claim is not None else REGION,
+                    receive,
+                )
+                return asked.action, await action(call)
 
     def _user(self, request: HttpRequest, claim: Claim | None) -> User:
         if claim is None or self._gateway.identities.is_open:

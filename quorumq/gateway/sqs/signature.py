@@ -40,7 +40,7 @@ class HttpRequest(NamedTuple):
     path: str
     query: str
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | bytearray
 
 
 class Claim(NamedTuple):
