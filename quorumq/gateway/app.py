@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quorumq.gateway.console.app import ConsoleApp
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.jsonapi.app import JsonApp
-from quorumq.gateway.sites import why_foreign
+from quorumq.gateway.requests import draining
+from quorumq.gateway.sites import why_refused
 from quorumq.gateway.sqs.app import SqsApp
 
 
@@ -31,10 +32,11 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         """Give a request to its application. Patterns of routes do not match all characters that a path may have."""
-        prefix = "/" + scope.get("path", "/").split("/", 2)[1] if scope["type"] == "http" else ""
-        foreign = why_foreign(scope, gateway.settings) if scope["type"] == "http" else ""
-        if foreign:
-            await PlainTextResponse(foreign + "\n", 403)(scope, receive, send)
+        prefix = "/" + scope.get("path", "").removeprefix("/").partition("/")[0]
+        refusal = why_refused(scope, gateway.settings) if scope["type"] == "http" else None
+        if refusal is not None:
+            status, text = refusal
+            await PlainTextResponse(text + "\n", status)(scope, receive, send)
         elif prefix in applications:
             await applications[prefix](
                 {**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send
@@ -42,4 +44,4 @@ def make_app(gateway: Gateway) -> ASGIApp:
         else:
             await others(scope, receive, send)
 
-    return app
+    return draining(app)

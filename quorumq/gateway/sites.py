@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -9,30 +11,56 @@ from starlette.types import Scope
 from quorumq.gateway.settings import Settings, is_loopback
 from quorumq.wire.address import split_address
 
+PRIVATE: Final = (".localhost", ".local", ".internal", ".home.arpa", ".test")
+"""Ends of names that the public DNS does not have (RFC 6761, 6762, 8375; .internal by ICANN)."""
 
-def why_foreign(scope: Scope, settings: Settings) -> str:
-    """Return why a request comes from a page of another site, or "".
 
-    A browser names the site of the page in a header, which other programs do not send. If only its own machine
-    reaches a gateway, a Host of another name is a site whose name was made to lead here.
+def why_refused(scope: Scope, settings: Settings) -> tuple[int, str] | None:
+    """Return the status and the text of a refusal if a request comes from a page of another site; else None.
+
+    A browser names the site of the page in a header, which other programs do not send. But a site whose own name was
+    made to lead to the gateway (DNS rebinding) is the same site to a browser. It is told by its name, where a request
+    needs no token, or only the gateway's own machine reaches it.
     """
     headers = {
         name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"origin", b"host")
     }
-    host = headers.get(b"host", "")
-    hosts = {host, urlsplit(settings.public_url).netloc} - {""}
-    site = headers.get(b"origin", "")
-    if site and urlsplit(site).netloc not in hosts:
-        return f"this was sent by a page of another site ({site[:100]}): a gateway answers its own pages only"
-    name = urlsplit(f"//{host}").hostname or ""
+    host, site = headers.get(b"host", ""), headers.get(b"origin", "")
+    public = urlsplit(settings.public_url).netloc
+    name = _name_of(f"//{host}")
+    if name is None:
+        return 400, f"the header Host is {host[:100]!a}: send the gateway's host and port"
+    if site and (_name_of(site) is None or urlsplit(site).netloc not in {host, public} - {""}):
+        text = (
+            f"this was sent by a page of another site ({site[:100]!a}): a gateway answers its own pages only"
+        )
+        return 403, text
     listens, _ = split_address(
         settings.listen.removesuffix(":0") + (":1" if settings.listen.endswith(":0") else "")
     )
-    if (
-        host
-        and is_loopback(listens)
-        and not is_loopback(name)
-        and host != urlsplit(settings.public_url).netloc
-    ):
-        return f"this gateway is for its own machine, and was asked as {host[:100]}: give --public-url behind a proxy"
-    return ""
+    if not host or host == public:
+        return None
+    if is_loopback(listens) and not is_loopback(name):
+        text = f"this gateway is for its own machine, and was asked as {host[:100]!a}: give --public-url behind a proxy"
+        return 403, text
+    if not settings.clients_file and not is_private(name):
+        text = f"without a clients file this gateway has no public name, and was asked as {host[:100]!a}"
+        return 403, f"{text}: give --public-url, or ask it by its address"
+    return None
+
+
+def _name_of(url: str) -> str | None:
+    """Return the host in a URL, "" if it has none; None if it is no URL."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return None
+
+
+def is_private(name: str) -> bool:
+    """Return True if nobody can have a host's name in the public DNS: an address, or a name within a network."""
+    name = name.rstrip(".").lower()
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return "." not in name or name.endswith(PRIVATE)

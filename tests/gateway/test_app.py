@@ -9,15 +9,20 @@ import trio
 
 pytest.importorskip("starlette")
 
+from quorumq.gateway import requests
 from quorumq.gateway.app import make_app
+from quorumq.gateway.gateway import running
+from quorumq.gateway.settings import Settings
+from quorumq.testing import cluster
 from tests.gateway.sdk import URL, Sdk, call, world
 
 
-def get(path: str) -> dict[str, Any]:
+def get(path: str, **headers: str) -> dict[str, Any]:
     """The scope of a GET."""
     return {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 7480),
     }  # fmt: skip
 
@@ -38,3 +43,72 @@ async def test_sqs_has_the_paths_of_queues() -> None:
         assert sent.status == 200
         with trio.fail_after(5):
             assert (await sdk.ok("ReceiveMessage", QueueUrl=f"{URL}/jobs", WaitTimeSeconds=2))["Messages"]
+
+
+async def test_no_header_and_no_path_is_a_bug() -> None:
+    async with world() as it:
+        app = make_app(it.gateway)
+        for headers, status in (
+            ({"host": "[::1"}, 400),
+            ({"host": "127.0.0.1:7480", "origin": "http://["}, 403),
+            ({"host": "127.0.0.1:7480", "origin": "null"}, 403),
+        ):
+            assert (await call(app, get("/ready", **headers), b"", None)).status == status, headers
+        assert (await call(app, {**get("*"), "method": "OPTIONS"}, b"", None)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("10.1.2.3:7480", 200), ("[::1]:7480", 200), ("gateway:7480", 200), ("gw.internal", 200), ("", 200),
+        ("q.example.org:7480", 200), ("evil.example.org:7480", 403), ("127.0.0.1.nip.io", 403),
+    ],
+)  # fmt: skip
+async def test_a_public_name_that_leads_to_an_open_gateway_is_refused(host: str, status: int) -> None:
+    options = {"listen": "0.0.0.0:7480", "insecure": True, "public_url": "http://q.example.org:7480"}
+    async with (
+        cluster(1) as client,
+        running(Settings(nodes=("a:1",), **options), lambda user: client) as made,
+    ):  # type: ignore[arg-type]
+        assert (await call(make_app(made), get("/ready", host=host), b"", None)).status == status
+
+
+async def test_a_body_that_is_not_read_is_drained_before_the_answer_ends() -> None:
+    """The server's queue has room for one part; it closes the connection when the answer has ended."""
+    async with world() as it:
+        app = make_app(it.gateway)
+        parts, queue = trio.open_memory_channel[dict[str, Any]](1)
+        sent: list[str] = []
+
+        async def client() -> None:
+            for _ in range(20):
+                await parts.send({"type": "http.request", "body": 1000 * b"x", "more_body": True})
+            await parts.send({"type": "http.request", "body": b"", "more_body": False})
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message["type"])
+            if message["type"] == "http.response.body":
+                await parts.send({"type": "http.disconnect"})  # as hypercorn does: after all parts
+
+        with trio.fail_after(requests.BODY_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client)
+                await app({**get("/"), "method": "PUT"}, queue.receive, send)
+        assert sent == ["http.response.start", "http.response.body"]
+
+
+async def test_a_body_without_end_is_drained_within_bounds() -> None:
+    async with world() as it:
+        size = 0
+
+        async def receive() -> dict[str, Any]:
+            nonlocal size
+            await trio.lowlevel.checkpoint()
+            size += 1_000_000
+            return {"type": "http.request", "body": 1_000_000 * b"x", "more_body": True}
+
+        async def send(message: dict[str, Any]) -> None:
+            pass
+
+        await make_app(it.gateway)({**get("/"), "method": "PUT"}, receive, send)
+        assert requests.BODY_BYTES_MAX <= size <= requests.BODY_BYTES_MAX + 3_000_000
