@@ -128,10 +128,11 @@ class UserClients:
                 ready = True
                 task_status.started()
                 await slot.closing.wait()
-        except QuorumqError as error:
+        except Exception as error:
             if not ready:
                 raise
-            log.warning("the client of %r ended with %s", user.name, error)
+            expected = isinstance(error, QuorumqError)
+            log.warning("the client of %r ended with %s", user.name, error, exc_info=not expected)
         finally:
             slot.client = None
 

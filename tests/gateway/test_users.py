@@ -272,6 +272,25 @@ async def test_a_failure_to_connect_is_the_requests_own_and_the_next_one_tries_a
         nursery.cancel_scope.cancel()
 
 
+async def test_a_client_that_fails_ends_no_other_one() -> None:
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        yield user.name
+        if user.name == "a":
+            raise OSError("a bug, or a file that is gone")
+
+    async with trio.open_nursery() as nursery:
+        clients = UserClients(nursery, connecting)
+        async with clients.of(User("a")), clients.of(User("b")):
+            pass
+        for key in [*clients._slots]:
+            clients._close(key)
+        await trio.testing.wait_all_tasks_blocked()
+        async with clients.of(User("b")) as client:
+            assert client == "b"
+        nursery.cancel_scope.cancel()
+
+
 def received(*messages: dict[str, Any]) -> Any:
     """A client that sends these messages of ASGI, and then nothing."""
     queue = list(messages)
