@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from quorumq.core.values.errors import UsageError
 from quorumq.wire.address import split_address
@@ -61,6 +62,7 @@ class Settings:
             )
         if self.keys_file and not self.clients_file:
             raise UsageError("--keys derives secrets of the clients of a file: give --clients, too")
+        self._check_public_url()
         if is_loopback(host) or self.insecure:
             return
         missing = " and ".join(
@@ -71,6 +73,23 @@ class Settings:
                 f"{self.listen} can be reached by other machines, and there is no {missing}: give --tls-cert, "
                 "--tls-key and --clients, or say --insecure"
             )
+
+    def _check_public_url(self) -> None:
+        scheme, host, rest = _parts(self.public_url)
+        if self.public_url and (scheme not in ("http", "https") or not host or rest):
+            raise UsageError(
+                f"--public-url is {self.public_url!r}: give scheme, host and port, as https://queues.example.org"
+            )
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Return scheme, host and the rest behind the port of a URL; texts that are none are "" if it is no URL."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is none
+    except ValueError:
+        return "", "", ""
+    return parts.scheme, parts.hostname or "", parts.path.strip("/") + parts.query + parts.fragment
 
 
 def is_loopback(host: str) -> bool:

@@ -427,6 +427,11 @@ def test_keys_are_for_their_owner_and_every_line_is_one(tmp_path: Path) -> None:
         ({"clients_file": "c"}, "a token of its own"),
         ({"keys_file": "k"}, "give --clients"),
         ({"listen": "x"}, "must be host:port"),
+        ({"public_url": "queues.example.org:80"}, "give scheme, host and port"),
+        ({"public_url": "https://"}, "give scheme, host and port"),
+        ({"public_url": "http://[::1"}, "give scheme, host and port"),
+        ({"public_url": "http://a:x"}, "give scheme, host and port"),
+        ({"public_url": "https://a/queues"}, "give scheme, host and port"),
     ],
 )
 def test_settings_that_open_the_cluster_or_cannot_work_are_refused(
