@@ -72,7 +72,7 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
     AWS_ENDPOINT_URL=http://127.0.0.1:7480 aws sqs create-queue --queue-name jobs
     """
     try:
-        from quorumq.gateway.serve import serve
+        from quorumq.gateway.serve import GRACE_S, LAST_S, ending, serve
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "quorumq":
             raise
@@ -106,14 +106,22 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
                     async for _ in signals:
                         if stop.is_set():
                             nursery.cancel_scope.cancel()
+                        end_after(LAST_S if stop.is_set() else GRACE_S + LAST_S)
                         stop.set()
 
             nursery.start_soon(watch)
-            await serve(settings, started, stop)
+            try:
+                await serve(settings, started, stop)
+            except Exception as error:  # raised below, and not in a group
+                failures.append(error)
             nursery.cancel_scope.cancel()
 
+    failures: list[Exception] = []
     try:
-        run(until_signal)
+        with ending() as end_after:
+            run(until_signal)
+        for failure in failures:
+            raise failure
     except OSError as error:
         raise StorageError(
             f"the gateway cannot listen at {settings.listen}: {error.strerror or error}"

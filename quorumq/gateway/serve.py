@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import trio
-from hypercorn.config import Config
+from hypercorn.config import Config, Sockets
 from hypercorn.trio import serve as serve_http
 
+from quorumq.client.consume.work import only
 from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
 from quorumq.gateway.settings import Settings
@@ -21,9 +26,31 @@ KEEP_ALIVE_S: Final = 75.0
 """Seconds for which a connection without a request stays open: longer than SDKs and balancers keep theirs."""
 
 
+UNREAD_S: Final = 30.0
+"""Seconds after which a connection is closed whose client does not read its answer, or does not acknowledge it."""
+
+LAST_S: Final = 5.0
+"""Seconds after `GRACE_S` at which a process ends whose connections do not."""
+
+
+log = logging.getLogger("quorumq.gateway")
+
+
+class _Config(Config):
+    """Configuration whose connections do not wait for ever for their clients; they inherit that from the listener."""
+
+    def create_sockets(self) -> Sockets:
+        sockets = super().create_sockets()
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+        for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
+            if option is not None:
+                listener.setsockopt(socket.IPPROTO_TCP, option, int(1000 * UNREAD_S))
+        return sockets
+
+
 def http_config(settings: Settings) -> Config:
     """Return the configuration of the HTTP server."""
-    config = Config()
+    config = _Config()
     config.bind = [settings.listen]
     config.certfile = settings.tls_cert or None
     config.keyfile = settings.tls_key or None
@@ -49,6 +76,13 @@ async def serve(settings: Settings, started: Callable[[str], None], stop: trio.E
         OSError: the address cannot be listened at.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    try:
+        await _serve(settings, started, stop)
+    except BaseExceptionGroup as group:  # of the nurseries, here and in hypercorn
+        raise only(group) from None
+
+
+async def _serve(settings: Settings, started: Callable[[str], None], stop: trio.Event) -> None:
     async with running(settings) as gateway:
 
         async def stopped() -> None:
@@ -66,3 +100,29 @@ async def serve(settings: Settings, started: Callable[[str], None], stop: trio.E
         async with trio.open_nursery() as nursery:
             (url,) = await nursery.start(say)
             started(url)
+
+
+@contextmanager
+def ending(end: Callable[[int], object] = os._exit) -> Iterator[Callable[[float], None]]:
+    """Yield a function that ends the process after some seconds, if the ``with`` has not ended before.
+
+    Why: hypercorn shields what it sends from cancellation. A client that does not read its answer would keep a process
+    that is to stop, for as long as its kernel keeps the connection. The gateway has nothing that is lost with it.
+    """
+    timers: list[threading.Timer] = []
+
+    def give_up() -> None:
+        log.warning("the gateway ends while clients do not read their answers")
+        end(0)
+
+    def end_after(seconds: float) -> None:
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timers.append(timer)
+        timer.start()
+
+    try:
+        yield end_after
+    finally:
+        for timer in timers:
+            timer.cancel()
