@@ -42,7 +42,6 @@ class Outgoing(NamedTuple):
     headers: Headers
     key: str | None
     reply: dict[str, str]
-    size: int
 
 
 def outgoing(params: Params, size_max: int) -> Outgoing:
@@ -88,7 +87,7 @@ def outgoing(params: Params, size_max: int) -> Outgoing:
     if system:
         headers[TRACE] = str(system["AWSTraceHeader"].value)
         reply["MD5OfMessageSystemAttributes"] = digest_of(system)
-    return Outgoing(payload, headers, key, reply, size)
+    return Outgoing(payload, headers, key, reply)
 
 
 class Typed(NamedTuple):

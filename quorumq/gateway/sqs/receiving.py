@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import trio
 
 from quorumq.client import Message
-from quorumq.client.base.message import Settleable
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import AlreadySettled, NotFound, QuorumqError
 from quorumq.core.values.limits import DEADLINE_SHARE
@@ -53,16 +54,12 @@ class ReceiveActions:
         sources += [(source, call.group + DEAD_SUFFIX) for source in await self._cache.sources(call, queue)]
         hold = max(float(visibility), SHORTEST_HOLD_S)
 
-        async def give_back(messages: list[Message]) -> None:
-            with trio.move_on_after(GIVE_BACK_S, shield=True):
-                await call.client.reject(messages, interrupted=True)
-
         try:
             messages = await while_there(
                 call.receive,
                 lambda: fetch(call, sources, most, wait, hold),
                 stopping=call.gateway.stopping,
-                undo=give_back,
+                undo=partial(give_back, call),
             )
         except Stopping:
             return {}
@@ -95,19 +92,14 @@ class ReceiveActions:
                 await call.client.topic(queue)
             raise
 
-    async def _delete(self, call: Call, tickets: Sequence[Settleable]) -> None:
-        try:
-            await call.client.ack(tickets)
-        except AlreadySettled:
-            return
-
     async def delete_message_batch(self, call: Call) -> dict[str, Any]:
         """Ack up to 10 messages; each has an outcome of its own."""
         return await self._each(call, "DeleteMessageBatch", self._delete_entry)
 
     async def _delete_entry(self, call: Call, entry: Params) -> None:
         handle = Handle.parse(entry.text("ReceiptHandle"))
-        await self._delete(call, [call.client.ticket(handle.receipt)])
+        with suppress(AlreadySettled):
+            await call.client.ack([call.client.ticket(handle.receipt)])
 
     async def change_message_visibility(self, call: Call) -> dict[str, Any]:
         """Make a message visible later than it would be, or sooner."""
@@ -194,9 +186,23 @@ async def is_there(call: Call, topic: str) -> bool:
 async def first_alone(call: Call, messages: list[Message]) -> list[Message]:
     """Return the messages, or the first one by itself if they are suspects; the others are given back uncounted.
 
-    A consumer that such a message takes along shall have no other one in hand.
+    A consumer that such a message takes along shall have no other one in hand. If the others cannot be given back, they
+    come again after their holds. If the client leaves meanwhile, all of them are given back.
     """
-    if len(messages) > 1 and messages[0].suspect:
-        await call.client.reject(messages[1:], interrupted=True)
-        return messages[:1]
-    return messages
+    if len(messages) < 2 or not messages[0].suspect:
+        return messages
+    given_back = messages
+    try:
+        with suppress(QuorumqError):
+            await call.client.reject(messages[1:], interrupted=True)
+        given_back = []
+    finally:
+        if given_back:
+            await give_back(call, given_back)
+    return messages[:1]
+
+
+async def give_back(call: Call, messages: list[Message]) -> None:
+    """Give messages back uncounted, also in a task that is cancelled."""
+    with trio.move_on_after(GIVE_BACK_S, shield=True), suppress(QuorumqError):
+        await call.client.reject(messages, interrupted=True)
