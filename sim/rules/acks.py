@@ -110,13 +110,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "tombstone-not-checked",
-        "our own record is looked at before delivering",
+        "our own record is checked before delivering",
         ((FetchCoordinator, "is_deliverable", lambda self, record, asked: True),),
-        survives="nothing is missing: ACKED ends the hold, which is looked at too",
+        survives="nothing is missing: ACKED ends the hold, which is checked, too",
     ),
     Rule(
         "superseded-do-not-count",
-        "a reply from a start that anyone in the round knows to be superseded does not count",
+        "a reply of a superseded start does not count",
         ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
         off="it counts",
         scenario=Scenario(
@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
             script=(*ran_out(C), *acked_at(D, B), ("wipe", B)),
         ),
         hunted=True,
-        survives="an answer that is late by a wipe and a resync, and decides a round: too rare a chain",
+        survives="a reply that is late by a wipe and a resync, and decides a round",
     ),
     Rule(
         "superseded-of-five",
@@ -182,7 +182,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ack-ends-own-hold",
-        "an ACK ends the hold of its own delivery, and no other",
+        "an ACK ends only the hold of its own delivery",
         ((fate, "outlives", no_hold_outlives(Kind.ACKED)),),
         off="it ends whatever hold there is",
         scenario=Scenario(
@@ -199,7 +199,7 @@ RULES: tuple[Rule, ...] = (
             script=DELIVERED_LATE,
         ),
         hunted=True,
-        survives="a late ACK beside a live hold, and a rewind inside it: too rare; the explorer has it",
+        survives="a late ACK beside a live hold, and a rewind inside it",
     ),
     Rule(
         "acked-needs-exclusive",
@@ -258,9 +258,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "returned-is-unproven",
-        "where payload comes back after RECLAIM, whatever was granted before may be above our clock",
+        "when payload comes back after RECLAIM, the clock is its minimum ballot",
         ((Views, "raise_floors", lambda self, spans: None),),
-        survives="a late ACK, RECLAIM at two replicas, a new group and payload from the third: too rare a chain",
+        survives="a late ACK, RECLAIM at two replicas, a new group, and payload from the third",
         test="test_reclaim::test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back",
     ),
     Rule(

@@ -96,7 +96,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "learned-dead-drops-no-hold",
-        "a DEAD that is learned from a peer ends no hold",
+        "a DEAD learned from a peer ends no hold",
         ((fate, "outlives", no_hold_outlives(Kind.DEAD)),),
         off="a learned DEAD ends the hold there",
         scenario=Scenario(
@@ -112,11 +112,11 @@ RULES: tuple[Rule, ...] = (
             script=DEAD_AT_ONE,
         ),
         hunted=True,
-        survives="a dead letter on a minority, a delivery, a redrive inside its hold: too rare a chain",
+        survives="a dead letter on a minority, a delivery, and a redrive inside its hold",
     ),
     Rule(
         "dead-granted-at-its-n",
-        "a dead letter is granted to a reader only where the record is DEAD at exactly that n",
+        "a dead letter is granted only if the record is DEAD at that n",
         ((fate, "hear", grant_as_asked),),
         off="it is granted whatever the record says",
         scenario=Scenario(
@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
             script=DEAD_EVERYWHERE,
         ),
         hunted=True,
-        survives="a HOLD of a dead letter at a replica that has a newer record: one seed in a thousand",
+        survives="a HOLD of a dead letter at a replica with a newer record: one seed in a thousand",
     ),
     Rule(
         "redrive-where-it-died",
@@ -184,14 +184,14 @@ RULES: tuple[Rule, ...] = (
         "letter-of-either",
         "of two equal dead letters the one with the lower ballot stays",
         ((fate, "merge_records", merge_to_ours),),
-        survives="two nodes that dead-letter one message under two ballots at once: none in 1,500 seeds",
+        survives="two nodes that dead-letter one message at once: none in 1,500 seeds",
         test="test_fate::test_the_death_of_the_lower_ballot_is_kept",
     ),
     Rule(
         "letter-without-ballot",
-        "a letter has the ballot of the hold under which it was written",
+        "a dead letter has the ballot of its hold",
         ((fate, "is_retry", lambda record, lease, facts, ask: False),),
-        survives="nothing that is promised: a REJECT that is repeated is told that it came too late",
+        survives="nothing that is promised: a repeated REJECT gets `hold-lost`",
         test="test_attempts::test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node",
     ),
     Rule(
@@ -201,9 +201,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "void-letters-stand",
-        "a dead letter that a newer generation covers is not handed out",
+        "a dead letter that a newer generation covers is not delivered",
         ((Replica, "is_stale", never_void),),
-        survives="a dead letter of an older generation, looked for before a rewind is known there: too rare",
+        survives="a dead letter of an older generation, fetched before its node learns of the rewind",
         test="test_groups::test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_again",
     ),
 )

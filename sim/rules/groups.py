@@ -126,9 +126,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "stale-voted-for",
-        "what names an older generation is refused",
+        "a request of an older generation is refused",
         ((GroupView, "is_stale", lambda self, generation: False),),
-        survives="an ACK or HOLD of an older generation that decides something before its node has heard: none in 600",
+        survives="an ACK or HOLD of an older generation that decides before its node learns: none in 600",
         test="test_groups::test_a_rewind_to_earliest_delivers_everything_again_and_old_receipts_are_stale",
     ),
     Rule(

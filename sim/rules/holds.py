@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ballots-only-rise",
-        "a HOLD is granted only above the highest ballot ever granted for the message",
+        "a HOLD needs a ballot above all that were granted for the message",
         ((fate, "is_above", lambda ballot, ballots, facts: True),),
         off="any ballot is granted",
         scenario=Scenario(
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
             via=(C,),
         ),
         hunted=True,
-        survives="a HOLD that is late at two replicas, then an ACK of that age: too rare a chain",
+        survives="a HOLD that is late at two replicas, then an ACK of that age",
     ),
     Rule(
         "holds-by-message",
@@ -322,9 +322,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "own-vote-not-needed",
-        "a majority, ours included",
+        "a majority includes our own vote",
         ((HoldRound, "is_won", lambda self, yes, mine: self.is_majority(yes)),),
-        survives="nothing is missing: the reply looks at our own hold again, so it needs our vote",
+        survives="nothing is missing: the reply checks our own hold again",
     ),
     Rule(
         "hold-half-the-time",

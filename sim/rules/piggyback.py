@@ -62,7 +62,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "piggyback-is-durable",
-        "the votes on a HOLD that is piggybacked wait for the fsync, with STORED",
+        "the votes on a piggybacked HOLD wait for the fsync",
         ((Voter, "on_piggybacked", vote_at_once),),
         off="they are sent at once",
         scenario=Scenario(
@@ -77,11 +77,11 @@ RULES: tuple[Rule, ...] = (
             unsynced=True,
         ),
         hunted=True,
-        survives="nobody asks whether what was delivered before its publish was confirmed is on a disk",
+        survives="a checker of disks: a delivery may precede the OK of its publish",
     ),
     Rule(
         "piggyback-not-where-refused",
-        "a HOLD that is piggybacked is not looked at where the STORE is refused",
+        "a piggybacked HOLD is not granted if the STORE is refused",
         ((Voter, "on_piggybacked", told(Voter.on_piggybacked, lambda *args: (*args[:-1], ""))),),
         off="it is granted",
         scenario=Scenario(
@@ -95,6 +95,6 @@ RULES: tuple[Rule, ...] = (
             full=(B,),
         ),
         hunted=True,
-        survives="nothing that a client sees: it is as where a replica votes on what it has not seen",
+        survives="nothing that a client sees: a replica may vote on a message that it lacks",
     ),
 )

@@ -212,12 +212,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "recovery-keeps-union",
-        "all holds that the others report are kept; what two owners hold is blocked until both are gone",
+        "every reported hold is kept; a message with two owners is blocked until both are gone",
         ((fate, "on_reported", learn_the_first),),
         off="of two owners the one that is reported first is kept",
         scenario=RECOVERY,
         hunted=True,
-        survives="a half-won hold and a live one, both told to one restarted replica: too rare a chain",
+        survives="a half-won and a live hold, both reported to one restarted replica",
     ),
     Rule(
         "recovery-hears-all",
@@ -228,7 +228,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "recovery-tells-acked",
-        "what an ACK ended before its time is told as held: it may be acked at the teller alone",
+        "a hold that an ACK ended early is reported as held",
         ((Recall, "acked_early", lambda self, now, granted: iter(())),),
         off="only what is held is told",
         scenario=Scenario(
@@ -243,7 +243,7 @@ RULES: tuple[Rule, ...] = (
             script=(*won(A, B), ("ask", B, "ack", 0), *restarted(A, B, C)),
         ),
         hunted=True,
-        survives="a late ACK that one voter has, and a crash of the other inside that hold: one seed in 47,000",
+        survives="a late ACK at one voter, and a crash of the other inside that hold: one seed in 47,000",
     ),
     Rule(
         "recovery-tells-grants",
@@ -290,7 +290,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "recovery-keeps-acked",
-        "a hold that is reported is kept, whatever our own record says: another delivery may have been acked",
+        "a reported hold is kept, even if our own record is ACKED",
         ((Replica, "end_quarantine", drop_what_is_acked),),
         off="what our record calls acked is not taken over",
         scenario=Scenario(
@@ -314,7 +314,7 @@ RULES: tuple[Rule, ...] = (
             ),
         ),
         hunted=True,
-        survives="a late ACK beside a live hold, a restart and a rewind inside that hold: too rare a chain",
+        survives="a late ACK beside a live hold, then a restart and a rewind inside that hold",
     ),
     Rule(
         "sync-before-answering",
@@ -352,7 +352,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "wiped-begins-far-above",
-        "an empty directory begins far above the starts that it is told of: there may have been later ones",
+        "an empty directory begins far above the reported starts",
         (
             (world, "far_above", lambda n: n or 1),  # a node that the explorer wipes
             (trust, "far_above", lambda n: n or 1),
@@ -382,7 +382,7 @@ RULES: tuple[Rule, ...] = (
             ),
         ),
         hunted=True,
-        survives="an answer under way while its sender is wiped, of a start that only its receiver saw: too rare",
+        survives="an answer under way while its sender is wiped, of a start that only its receiver saw",
     ),
     Rule(
         "resync-skipped",
@@ -396,9 +396,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "welcome-unsynced",
-        "what was seen of a node is durable before it is welcome",
+        "a node's start is durable before its WELCOME",
         ((Peers, "on_hello", welcome_at_once),),
-        survives="a power cut right after HELLO, and a start that this peer alone has seen: too rare a chain",
+        survives="a power cut right after HELLO, and a start that this peer alone has seen",
         test="test_after_the_fsync::test_an_incarnation_is_durable_before_its_welcome",
     ),
     Rule(
@@ -438,7 +438,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "starts-by-number",
-        "a peer tells which starts it has seen, not how many: an old copy uses their numbers again",
+        "a peer names the starts that it has seen, not their number",
         ((Trust, "_is_ours", lambda self, start: start.n <= self.begun[-1].incarnation.n),),
         off="a start that has the number of one that was seen is taken for it",
         scenario=Scenario(
@@ -455,7 +455,7 @@ RULES: tuple[Rule, ...] = (
             script=(*ACKED_BY_B_AND_C, ("tick",), ("restore", C), *restarted(C, A, B)),
         ),
         hunted=True,
-        survives="a copy started twice, and a FETCH just when the peer is back that knows better: one seed in 12,000",
+        survives="a copy started twice, and a FETCH just when the informed peer is back: one seed in 12,000",
     ),
     Rule(
         "made-otherwise",

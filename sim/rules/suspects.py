@@ -117,9 +117,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "interruptions-end",
-        "from the eleventh on a delivery that is given back as interrupted counts as an attempt",
+        "from the eleventh on, an interruption counts as an attempt",
         ((attempts, "with_another", interrupted_for_ever),),
-        survives="no promise says for how long a message that is always interrupted is delivered",
+        survives="a promise about messages that are always interrupted",
         test="test_interruptions::test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts",
     ),
     Rule(
