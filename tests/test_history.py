@@ -120,7 +120,13 @@ def table(heading: str) -> list[list[str]]:
 
 
 def names(cell: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"`([^`]+)`", cell))
+    """Names of a cell, with those that a name in italics stands for."""
+    stand_ins = {
+        name: tuple(re.findall(r"`([^`]+)`", those))
+        for name, those in re.findall(r"^- \*(\w+)\*: (`.+)$", PAGE.read_text(), re.M)
+    }
+    each = re.findall(r"`([^`]+)`|\*(\w+)\*", cell)
+    return tuple(name for plain, short in each for name in (stand_ins[short] if short else (plain,)))
 
 
 def test_the_page_lists_the_fields_and_kinds_of_the_code() -> None:
