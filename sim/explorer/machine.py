@@ -61,7 +61,7 @@ class Machine:
         self._now = now
         self._journals = journals
         self._traffic = traffic
-        self._lost = () if setup else traffic.lost
+        self._setup = setup
         self._slow = not setup and core.config.node in journals.slow
         self.driver = Driver(core, self, self, RNG)
         self.driver.waiting.extend(Waiting(ticket, persist) for ticket, persist in enumerate(pending, 1))
@@ -91,7 +91,7 @@ class Machine:
     def send(self, to: NodeId, message: PeerMessage) -> None:
         state = self.core.state
         link = state.links.get(to)
-        if link is None or isinstance(message, self._lost):
+        if link is None or (not self._setup and self._traffic.is_lost(message)):
             return
         self.sent.append(self._traffic.message(Envelope(state.me, state.incarnation, to, link, 0, message)))
 

@@ -7,6 +7,8 @@ from quorumq.core.messages import (
     Envelope,
     Heartbeat,
     HoldsRequest,
+    PeerMessage,
+    PutGroup,
     PutTopic,
     ReleaseReply,
     RemoteFetch,
@@ -19,9 +21,9 @@ from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import Scenario
 
 NOT_SENT: tuple[type, ...] = (Heartbeat, SyncRegisters, SyncTopics, ReleaseReply, PutTopic)
-"""Messages that are always lost here. Heartbeats and registers say nothing new in these clusters; a lost Released
-only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link are lost, too,
-unless the scenario has anti-entropy in it."""
+"""Messages that are always lost here, and news of groups. Heartbeats and registers say nothing new in these clusters; a
+lost Released only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link
+are lost, too, unless the scenario has anti-entropy in it."""
 
 NOT_SENT_OF_OPERATORS = (Heartbeat, SyncRegisters, SyncTopics, SyncOffer, HoldsRequest)
 """Not sent if operators work on topics: there are no holds. For registers, the writes of rounds are enough."""
@@ -47,7 +49,13 @@ class Traffic:
         self.lost = NOT_SENT if scenario.offers else (*NOT_SENT, SyncOffer)
         if scenario.operators:
             self.lost = NOT_SENT_OF_OPERATORS
+        self._news = not scenario.operators
         self._index = scenario.index
+
+    def is_lost(self, message: PeerMessage) -> bool:
+        """Return True if a message never arrives."""
+        news = self._news and isinstance(message, PutGroup) and not message.round
+        return news or isinstance(message, self.lost)
 
     def message(self, envelope: Envelope) -> int:
         """Return the number of a message. Two of different types may be equal: they are tuples."""

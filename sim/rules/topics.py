@@ -96,7 +96,7 @@ def take_beside(self: Catalogue, topic: Topic) -> Topic | None:
             return None
     self.topics[topic.id] = topic
     if newest.deletions <= topic.deletions:
-        self.names[topic.name] = topic.id
+        self.names[topic.name] = self.living[topic.name] = topic.id
     return topic
 
 

@@ -128,7 +128,7 @@ def many_names() -> tuple[Cluster, object]:
     cluster.checks = False
     for number in range(150):
         cluster.topic(f"topic-{number}")
-    return cluster, m.Metadata(tuple(f"tropic-{number}" for number in range(80)))
+    return cluster, m.Metadata(tuple(f"tropic-{number}" for number in range(200)))
 
 
 def holes() -> tuple[Cluster, object]:

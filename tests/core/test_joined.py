@@ -147,7 +147,7 @@ def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> Non
     known, missed = cluster.topic(), cluster.topic("missed")
     first, second = sessions(cluster, 2)
     catalogue = cluster.nodes["c"].catalogue
-    del catalogue.topics[missed.id], catalogue.names["missed"]
+    del catalogue.topics[missed.id], catalogue.names["missed"], catalogue.living["missed"]
     catalogue.sums.replace(missed, None)
     cluster.nodes["c"].replicas.pop(PartitionId(missed.id, 0))
     cluster.kill("b")

@@ -158,6 +158,7 @@ def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -
     cluster.advance(0.5)
     cluster.nodes["c"].topics.clear()
     cluster.nodes["c"].catalogue.names.clear()
+    cluster.nodes["c"].catalogue.living.clear()
     made = cluster.ask("c", CreateTopic("jobs", 3, 1, 5, implicit=True))
     assert isinstance(made, CreateTopicReply)
     cluster.advance(5)

@@ -57,6 +57,7 @@ class Catalogue:
     Attributes:
         topics: registers by topic id, deleted ones included.
         names: id of the newest topic of each name, deleted or not.
+        living: id of each topic that is not deleted, by name.
         decisions: decisions without a known outcome, by instance.
         groups: registers by (topic id, name), deleted ones included.
         labels: labels of topics.
@@ -73,6 +74,7 @@ class Catalogue:
         "decisions",
         "groups",
         "labels",
+        "living",
         "me",
         "names",
         "replaced",
@@ -86,6 +88,7 @@ class Catalogue:
         self.sums = RegisterSums(key)
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
+        self.living: dict[str, bytes] = {}
         self.replaced: dict[bytes, None] = {}
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: dict[tuple[bytes, str], Group] = {}
@@ -102,8 +105,8 @@ class Catalogue:
 
     def topic_named(self, name: str) -> Topic | None:
         """Return the topic of that name, if there is one that is not deleted."""
-        topic = self.register_named(name)
-        return None if topic is None or topic.deleted else topic
+        known = self.living.get(name)
+        return self.topics[known] if known is not None else None
 
     def partitions_of(self, name: str) -> int:
         """Return the number of partitions of the newest topic of that name, deleted or not; 0 without one."""
@@ -112,12 +115,12 @@ class Catalogue:
 
     def topics_matching(self, name: str) -> list[Topic]:
         """Return the topic of that name, or all topics that the pattern matches, without deleted ones."""
-        names = matching(name, self.names) if is_pattern(name) else [name]
+        names = matching(name, self.living) if is_pattern(name) else [name]
         return [topic for topic in map(self.topic_named, names) if topic is not None]
 
     def live(self) -> list[Topic]:
         """Return all topics that are not deleted."""
-        return [topic for topic in map(self.topics.__getitem__, self.names.values()) if not topic.deleted]
+        return list(map(self.topics.__getitem__, self.living.values()))
 
     def registers(self) -> list[Topic]:
         """Return the newest register of each name. It says that all older ones are deleted."""
@@ -129,7 +132,7 @@ class Catalogue:
             topics, groups = len(self.names), self.groups.values()
             self._used = NamesUsed(
                 topics,
-                topics - len(self.live()),
+                topics - len(self.living),
                 limits.TOPIC_NAMES_MAX,
                 len(groups) + len(self.decisions),
                 sum(group.deleted for group in groups),
@@ -279,7 +282,12 @@ class Catalogue:
             self.replaced.pop(topic.id, None)
         if newest is not None and newest.id != topic.id:
             self._replace(newest.id if replaces else topic.id)
-        self.sums.replace(newest, self.register_named(topic.name))
+        register = self.register_named(topic.name)
+        self.sums.replace(newest, register)
+        if register is None or register.deleted:
+            self.living.pop(topic.name, None)
+        else:
+            self.living[topic.name] = register.id
         return merged
 
     def _replace(self, topic: bytes) -> None:
@@ -357,6 +365,12 @@ class Catalogue:
         assert len(self.topics) == len(self.names) + len(self.replaced), (
             "a topic is neither the newest nor replaced"
         )
+        living = {
+            topic.name: topic.id
+            for topic in map(self.topics.__getitem__, self.names.values())
+            if not topic.deleted
+        }
+        assert self.living == living, "a topic that is not deleted cannot be found by its name"
         assert len(self.replaced) <= limits.REPLACED_TOPICS_MAX, "too many replaced topics are remembered"
         self.sums.check((*self.registers(), *self.groups.values()))
         for topic, group in self.groups:

@@ -31,19 +31,19 @@ def runs(count: int) -> int:
 
 def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
     topics = request.topics
-    if len(topics) == 1 and topics[0] in catalogue.names:  # mostly
-        return len(request.partitions) or len(catalogue.topics[catalogue.names[topics[0]]].replicas)
+    if len(topics) == 1 and topics[0] in catalogue.living:  # mostly
+        return len(request.partitions) or len(catalogue.topics[catalogue.living[topics[0]]].replicas)
     looked_at = _of_names(catalogue, topics)
     if looked_at >= limits.COSTLY_PER_STEP:
         return looked_at
     if any(map(is_pattern, topics)):
-        topics = tuple(catalogue.names)
+        topics = tuple(catalogue.living)
     return looked_at + sum(len(request.partitions) or catalogue.partitions_of(name) for name in topics)
 
 
 def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
     """Return the cost of looking for topics by names and patterns."""
-    known = len(catalogue.names)
+    known = len(catalogue.living)
     patterns = sum(map(is_pattern, names)) if len(names) <= limits.CHEAP else len(names)
     if max(len(names), patterns * known) > limits.CHEAP:
         return max(limits.COSTLY_PER_STEP, patterns * known // PATTERN_SHARE)
