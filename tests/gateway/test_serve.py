@@ -52,6 +52,7 @@ async def test_an_address_in_use_is_one_error_and_no_group() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.e2e
 def test_a_client_that_does_not_read_keeps_no_gateway_from_its_end(gateway_process: Any) -> None:
     url, gateway = gateway_process
     host, _, port = url.removeprefix("http://").rpartition(":")
