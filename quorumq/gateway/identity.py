@@ -63,6 +63,10 @@ class Identities:
             raise Unauthorized(f"client {name!r} is not in the clients file any more")
         return User(name) if self._clients is not None else ANYBODY
 
+    def token_hash_of(self, name: str) -> str:
+        """Return the hash of a client's token; "" if there is no such client, or no clients file."""
+        return (None if self._clients is None else self._clients.token_hash(name)) or ""
+
     def may(self, user: User, right: str, topic: str, group: str | None = None) -> bool:
         """Return True if a user has a right, as far as the gateway knows: the nodes decide."""
         if self._clients is None:
@@ -77,7 +81,7 @@ class Identities:
 
     def secrets_of(self, name: str) -> tuple[str, ...]:
         """Return the secret access keys that a client may sign with; () if there is no such client."""
-        token_hash = None if self._clients is None else self._clients.token_hash(name)
-        if token_hash is None:
+        token_hash = self.token_hash_of(name)
+        if not token_hash:
             return ()
         return tuple(secret_access_key(key, name, token_hash) for key in self._keys)

@@ -162,7 +162,7 @@ class ConsoleApp:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.write = gateway.settings.console_write
-        self.sessions = Sessions(gateway.identities.keys)
+        self.sessions = Sessions(gateway.identities.keys, gateway.identities.token_hash_of)
         self.redrives = Redrives(gateway)
         loader = PackageLoader("quorumq.gateway.console", "pages")
         self.templates = Environment(

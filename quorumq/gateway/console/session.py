@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 COOKIE: Final = "quorumq-console"
@@ -27,13 +28,17 @@ class Session(NamedTuple):
 
 
 class Sessions:
-    """Makes and reads cookies.
+    """Makes and reads cookies. A session ends with its client's token.
 
     Args:
         keys: keys of the gateways, the newest first; () makes one.
+        token_hash_of: gives the hash of a client's token, by name; "" if it has none.
     """
 
-    def __init__(self, keys: tuple[bytes, ...] = ()) -> None:
+    def __init__(
+        self, keys: tuple[bytes, ...] = (), token_hash_of: Callable[[str], str] = lambda name: ""
+    ) -> None:
+        self._token_hash_of = token_hash_of
         given = keys or (secrets.token_bytes(32),)
         self._keys = [hmac.new(key, b"quorumq console session\0", hashlib.sha256).digest() for key in given]
 
@@ -44,7 +49,8 @@ class Sessions:
     def cookie_of(self, session: Session) -> str:
         """Return the cookie of a session."""
         text = f"{session.ends}.{session.nonce}.{session.name}".encode()
-        return base64.urlsafe_b64encode(text).decode().rstrip("=") + "." + self._digest(self._keys[0], text)
+        body = base64.urlsafe_b64encode(text).decode().rstrip("=")
+        return f"{body}.{self._digest(self._keys[0], self._signed(text, session.name))}"
 
     def read(self, cookie: str, now: float) -> Session | None:
         """Return the session of a cookie; None if no gateway gave it, or it is over."""
@@ -53,18 +59,23 @@ class Sessions:
             return None
         try:
             text = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            ends, nonce, name = text.decode().split(".", 2)
         except (binascii.Error, ValueError):
             return None
+        signed = self._signed(text, name)
         genuine = [
             key
             for key in self._keys
-            if hmac.compare_digest(self._digest(key, text).encode(), digest.encode())
+            if hmac.compare_digest(self._digest(key, signed).encode(), digest.encode())
         ]
         if not genuine:
             return None
-        ends, nonce, name = text.decode().split(".", 2)
         session = Session(name, int(ends), nonce)
         return session if now < session.ends else None
+
+    def _signed(self, text: bytes, name: str) -> bytes:
+        """Return what a cookie's digest is over: its text, and the token of its client as it is now."""
+        return text + b"\0" + self._token_hash_of(name).encode()
 
     def form_token(self, session: Session) -> str:
         """Return the token that a session's forms carry: another site cannot know it."""
