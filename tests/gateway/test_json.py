@@ -319,3 +319,18 @@ def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> None:
         assert problem_of(Closed("x")).status == sqs_error(Closed("x")).status == 503
 
     run(main)
+
+
+def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        for message in ({"payload": "x", "headers": {"n": 2**64}}, {"payload": "x", "headers": {"": 1}}):
+            refused = await browser.call("POST", JOBS + "/messages", message, status=400)
+            assert refused["code"] == "usage", refused
+            made = await browser.call(
+                "POST", JOBS + "/messages/batch", {"messages": [message, {"payload": "y"}]}
+            )
+            assert [result["problem"] is None for result in made["results"]] == [False, True]
+        for body in (b'{"payload": "\\ud800"}', b'{"json": 1e999}', b'{"payload": "x", "key": "\\udfff"}'):
+            assert (await browser.ask("POST", JOBS + "/messages", body)).status == 400, body
+
+    in_cluster(test)

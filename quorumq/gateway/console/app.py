@@ -387,9 +387,12 @@ async def publish(page: Page) -> Response:
         raise UsageError(f"the delay is {page.get('delay')[:20]!r}: give seconds") from None
     payload = page.get("payload").replace("\r\n", "\n").encode("utf-8", "surrogatepass")
     topic = page.get("topic")
-    name = await page.client.publish(
-        topic, payload, key=page.get("key") or None, headers=headers, delay=delay or None
-    )
+    try:
+        name = await page.client.publish(
+            topic, payload, key=page.get("key") or None, headers=headers, delay=delay or None
+        )
+    except (TypeError, ValueError) as error:  # a header that no message may have
+        raise UsageError(str(error)) from None
     return RedirectResponse(url("message", topic=topic, id=name, done="published"), 303)
 
 

@@ -92,7 +92,11 @@ class Operation:
 
 async def publish(call: Call) -> shapes.Published:
     payload, options = call.body.options()
-    return shapes.Published(id=str(await call.client.publish(call.names["topic"], payload, **options)))
+    try:
+        name = await call.client.publish(call.names["topic"], payload, **options)
+    except (TypeError, ValueError) as error:  # a header or a JSON value that no message may have
+        raise UsageError(str(error)) from None
+    return shapes.Published(id=str(name))
 
 
 async def publish_many(call: Call) -> shapes.PublishedAll:
@@ -115,7 +119,7 @@ async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pe
         # One producer serves all requests of a user to a topic: a session for each batch would use up those of a topic.
         pending = call.client._publish_now(call.names["topic"], payload, **options)
         return pending or await call.client.publish(call.names["topic"], payload, **options)
-    except (QuorumqError, TypeError) as error:
+    except (QuorumqError, TypeError, ValueError) as error:
         return error
 
 
