@@ -96,6 +96,11 @@ def selected(status: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def is_number(text: str) -> bool:
+    """Return True if a text is a number of at most 15 digits."""
+    return len(text) <= 15 and text.isascii() and text.isdigit()
+
+
 class Raw(str):
     """Text for the value of a field, which has to come back as it is."""
 
@@ -133,7 +138,7 @@ class Page:
         text = self.get(name)
         if not text:
             return None
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= most:
+        if not is_number(text) or not 1 <= int(text) <= most:
             raise UsageError(f"{name} is {text[:20]!r}: give a number from 1 to {most:,}")
         return int(text)
 
@@ -364,8 +369,8 @@ NOTICES: Final = {
 def notice_of(page: Page) -> str:
     """Return the result of the action that led to this page: one of a few texts, or a number."""
     purged = page.get("purged")
-    if purged.isdigit():
-        return f"{plural(int(purged[:15]), 'dead letter')} dropped."
+    if is_number(purged):
+        return f"{plural(int(purged), 'dead letter')} dropped."
     return NOTICES.get(page.get("done"), "")
 
 

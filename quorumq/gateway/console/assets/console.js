@@ -5,11 +5,12 @@ const live = document.getElementById("live");
 
 function lines(root) {
   for (const svg of root.querySelectorAll("svg[data-line]")) {
-    const key = "line " + svg.dataset.line;
+    const key = "line " + svg.dataset.line, now = Date.now();
     let points = [];
     try { points = JSON.parse(sessionStorage.getItem(key) || "[]"); } catch { points = []; }
-    points = points.filter(([at]) => at > Date.now() - 3600e3);
-    points.push([Date.now(), Number(svg.dataset.value)]);
+    // A clock that was set back leaves points in the future.
+    points = points.filter(([at]) => at > now - 3600e3 && at <= now);
+    points.push([now, Number(svg.dataset.value)]);
     points = points.slice(-POINTS);
     try { sessionStorage.setItem(key, JSON.stringify(points)); } catch { /* the line stays short */ }
     const [first, last] = [points[0][0], points[points.length - 1][0]];
@@ -23,19 +24,19 @@ function lines(root) {
 async function refresh() {
   if (document.hidden || live.contains(document.activeElement) || String(getSelection())) return;
   try {
-    const answer = await fetch(location.href, {headers: {"x-refresh": "1"}});
-    if (!answer.ok) throw new Error(answer.status);
+    const answer = await fetch(location.href, {signal: AbortSignal.timeout(4 * EVERY_MS)});
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.getElementById("live");
-    if (!fresh) return;
+    const fresh = answer.ok && page.getElementById("live");
+    if (!fresh) throw new Error(answer.status);  // an error, or the page that asks to sign in
     live.replaceChildren(...fresh.childNodes);
     document.body.classList.remove("stale");
     lines(live);
   } catch { document.body.classList.add("stale"); }
 }
 
-if (live) { lines(live); if (live.dataset.refresh) setInterval(refresh, EVERY_MS); }
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-copy]");
-  if (button) navigator.clipboard.writeText(button.dataset.copy).then(() => { button.textContent = "copied"; });
-});
+async function refreshing() {
+  await refresh();
+  setTimeout(refreshing, EVERY_MS);
+}
+
+if (live) { lines(live); if (live.dataset.refresh) setTimeout(refreshing, EVERY_MS); }
