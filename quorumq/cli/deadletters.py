@@ -57,6 +57,7 @@ class Wanted(NamedTuple):
     group: str
     error_class: str | None = None
     fingerprint: str | None = None
+    reason: str | None = None
     partition: int | None = None
     ids: tuple[str, ...] = ()
 
@@ -73,6 +74,7 @@ def _filters(command: Any) -> Any:
         click.option(
             "--error-class", metavar="NAME", help="Only those that failed with this class of error."
         ),
+        click.option("--reason", metavar="TEXT", help="Only those that died for this reason."),
     ):
         command = option(command)
     return command
@@ -200,8 +202,8 @@ async def redrive(
 ) -> None:
     """Make dead letters of TOPIC available to the group again.
 
-    Choose which by their id, error class, fingerprint or partition, by --limit, or take --all, which asks before it
-    acts unless --yes is given. A redriven message starts anew, with all its deliveries before it.
+    Choose which by their id, error class, fingerprint, reason or partition, by --limit, or take --all, which asks
+    before it acts unless --yes is given. A redriven message starts anew, with all its deliveries before it.
 
     Redriving twice is redriving once, whoever does it, also at the same time. After Ctrl-C, or exit code 75 (too few
     replicas answered), run it again: it goes on with what is left.
@@ -223,7 +225,8 @@ async def redrive(
         raise click.UsageError("give TOPIC and --group, or --plan FILE")
     if not (chosen_by or everything):
         raise click.UsageError(
-            "say which dead letters: --id, --error-class, --fingerprint, --partition, --limit, or --all for all of them"
+            "say which dead letters: --id, --error-class, --fingerprint, --reason, --partition, --limit, or --all for "
+            "all of them"
         )
     import trio
 
@@ -272,7 +275,13 @@ async def redrive(
 @yes_option
 @cluster_options
 async def purge(
-    topic: str, group: str, error_class: str | None, fingerprint: str | None, yes: bool, **options: Any
+    topic: str,
+    group: str,
+    error_class: str | None,
+    fingerprint: str | None,
+    reason: str | None,
+    yes: bool,
+    **options: Any,
 ) -> None:
     """Purge dead letters of TOPIC for a group: all of them, or some by kind, partition or id.
 
@@ -280,11 +289,11 @@ async def purge(
     as group GROUP!dead, where an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
     rest.
     """
-    if error_class is None and fingerprint is None:
+    if error_class is None and fingerprint is None and reason is None:
         await purge_group(dead=True, topic=topic, group=group, yes=yes, **options)
         return
     where, as_json = options.pop("where"), options.pop("as_json")
-    query = _named(Wanted(topic, group, error_class, fingerprint, **options))
+    query = _named(Wanted(topic, group, error_class, fingerprint, reason, **options))
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         topic_id = (await client.metadata(query.topic)).topics[0].id
@@ -320,12 +329,14 @@ async def _letters(client: Client, query: Wanted, missed: dict[MessageId, str]) 
             continue
         if query.fingerprint is not None and letter.fingerprint != query.fingerprint:
             continue
+        if query.reason is not None and letter.reason != query.reason:
+            continue
         yield peek
 
 
 def _of_what(query: Wanted) -> str:
     """Return the filters of a choice that nothing fits, with the command that shows what there is; "" without any."""
-    filters = {"error class": query.error_class, "fingerprint": query.fingerprint}
+    filters = {"error class": query.error_class, "fingerprint": query.fingerprint, "reason": query.reason}
     chosen = " and ".join(f"{name} {text}" for name, text in filters.items() if text is not None)
     return (
         f" with {chosen}: see `quorumq deadletters list {query.topic} --group {query.group}`"

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from quorumq.client import Client, Peek
-from quorumq.core.values.types import Record
+from quorumq.client import Client, DeadLetterKind, Peek
+from quorumq.core.values.types import Letter, Record
 from quorumq.gateway.jsonapi.shapes import dead_letter_of
 
 
@@ -23,12 +23,15 @@ class Selection(NamedTuple):
 
     def matches(self, peek: Peek) -> bool:
         """Return True if a message is a dead letter and chosen."""
-        history = dead_letter_of(peek.peeked.record)
+        letter = dead_letter_of(peek.peeked.record)
+        return letter is not None and self.fits(letter)
+
+    def fits(self, failure: Letter | DeadLetterKind) -> bool:
+        """Return True if a kind of failure is chosen."""
         return (
-            history is not None
-            and self.fingerprint in (None, history.fingerprint)
-            and self.error_class in (None, history.error_class)
-            and self.reason in (None, history.reason)
+            self.fingerprint in (None, failure.fingerprint)
+            and self.error_class in (None, failure.error_class)
+            and self.reason in (None, failure.reason)
         )
 
 

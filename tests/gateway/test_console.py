@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Awaitable, Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import click
 import pytest
 import trio
 
 pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not installed")
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
+from quorumq.cli.main import main as quorumq
 from quorumq.client import Client
 from quorumq.core.values.printable import printable
 from quorumq.gateway.console import views
@@ -166,7 +170,10 @@ def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_c
         query = {"topic": "jobs", "group": "g"}
         kind = {**query, "fingerprint": fingerprint, "error_class": "ValueError", "reason": "rejected"}
         text = checked(await post(browser, "/console/redrive", **kind, count="some", limit="3", rate="1"))
-        assert "Redrive 3 dead letters of g?" in text
+        assert "Redrive 3 dead letters of g?" in text, (
+            re.findall("<h1>.*", text),
+            checked(await browser.get(DEAD))[1500:6000],
+        )
         assert (await client.backlog("jobs", "g")).dead == 7, "it only asks"
         answer = await post(
             browser, "/console/redrive", **kind, count="some", limit="3", rate="1", sure="yes"
@@ -180,6 +187,96 @@ def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_c
         assert "Drop 4 dead letters of g for good?" in text
         answer = await post(browser, "/console/purge", **query, sure="yes")
         assert "4 dead letters dropped." in checked(await browser.get(answer.headers["location"]))
+
+    in_cluster(test)
+
+
+def test_a_kind_is_redriven_alone_and_its_command_names_no_other() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await die(client, 2, ValueError("bad"))
+        for _ in range(3):
+            await client.publish("jobs", b"x", ttl=1)
+        await trio.sleep(5)
+        await client.fetch("jobs", "g")  # the node looks, and they are dead
+        await trio.sleep(1)
+        for line in commands_of(checked(await browser.get(DEAD))):
+            check_command(line)
+        kind = {
+            "topic": "jobs",
+            "group": "g",
+            "fingerprint": "expired",
+            "error_class": "",
+            "reason": "expired",
+        }
+        text = checked(await post(browser, "/console/redrive", **kind, count="all"))
+        assert "Redrive 3 dead letters of g?" in text
+        (line,) = commands_of(text)
+        check_command(line)
+        assert "--fingerprint expired --error-class '' --reason expired" in line
+        assert "--all" not in line
+        unknown = {**kind, "fingerprint": "", "reason": ""}
+        assert "Redrive 0 dead letters" in checked(
+            await post(browser, "/console/redrive", **unknown, count="all")
+        )
+        fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', text))
+        del fields["token"]
+        await post(browser, "/console/redrive", **fields)
+        await trio.sleep(1)
+        assert [one.reason for one in (await client.count_dead_letters("jobs", "g")).kinds] == ["rejected"]
+
+    in_cluster(test)
+
+
+def commands_of(text: str) -> list[str]:
+    """Return the commands that a page shows."""
+    return [unescape(line) for line in re.findall(r'<p class="same">.*?<code>(.*?)</code>', text)]
+
+
+def check_command(line: str) -> None:
+    """Check that the command line takes a command that a page shows."""
+    _, *words = shlex.split(line)
+    part: Any = quorumq
+    context = click.Context(quorumq)
+    while isinstance(part, click.Group):
+        name, part, words = part.resolve_command(context, words)
+        assert part is not None, line
+        context = part.make_context(name, list(words), parent=context)
+        words = context._protected_args + context.args if isinstance(part, click.Group) else words
+
+
+def test_a_user_has_few_redrives_at_once_and_stops_them() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await die(client, 50, ValueError("bad"))
+        fields = {"topic": "jobs", "group": "g", "count": "all", "rate": "1", "sure": "yes"}
+        for _ in range(4):
+            assert (await post(browser, "/console/redrive", **fields)).status == 303
+        refused = await post(browser, "/console/redrive", **fields)
+        assert "4 redrives of yours run" in checked(refused, 429)
+        await trio.sleep(5)
+        text = checked(await browser.get(DEAD))
+        for number in re.findall(r'name="number" value="(\d+)"', text):
+            answer = await post(browser, "/console/stop", topic="jobs", group="g", number=number)
+            assert "The redrive stops." in checked(await browser.get(answer.headers["location"]))
+        dead = (await client.backlog("jobs", "g")).dead
+        await trio.sleep(10)
+        text = checked(await browser.get(DEAD))
+        assert (text.count("; stopped"), text.count("under way")) == (4, 0)
+        assert (await client.backlog("jobs", "g")).dead == dead > 20
+        checked(await post(browser, "/console/stop", topic="jobs", group="g", number="99"), 404)
+
+    in_cluster(test)
+
+
+def test_fields_that_are_no_numbers_or_that_no_message_may_have_are_refused() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        fields = {"topic": "jobs", "group": "g", "count": "some"}
+        for limit in ("\u00b2", 12 * "0" + "1000001", 5000 * "1", "-1"):
+            assert (await post(browser, "/console/redrive", **fields, limit=limit)).status == 400, limit
+        for purged in ("\u00b2", 5000 * "1"):
+            checked(await browser.get(f"{DEAD}&purged={quote(purged)}"))
+        headers = f'{{"n": {2**64}}}'
+        refused = await post(browser, "/console/publish", topic="jobs", payload="x", headers=headers)
+        assert "64 bits" in checked(refused, 400) or "header" in refused.text
 
     in_cluster(test)
 
@@ -348,6 +445,7 @@ def test_a_cookie_is_good_at_every_gateway_with_the_keys_and_at_no_other() -> No
     assert Sessions((old,)).read(cookie, session.ends + 1.0) is None
     for wrong in ("", ".", "x" * 1000, "é.é", cookie[:-1], "A" + cookie[1:]):
         assert Sessions((old,)).read(wrong, 1001.0) is None
+    assert Sessions((old,), lambda name: "another token").read(cookie, 1001.0) is None
 
 
 def test_health_is_one_sentence_with_the_worst_first() -> None:
@@ -358,4 +456,3 @@ def test_health_is_one_sentence_with_the_worst_first() -> None:
     assert health_of(up, {("jobs", "g"): None}).sentence == (
         "Something is wrong: g of jobs: no replica of a partition answers."
     )
-    assert Sessions((old,), lambda name: "another token").read(cookie, 1001.0) is None

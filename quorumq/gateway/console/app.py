@@ -309,7 +309,7 @@ async def group(page: Page) -> Response:
 
 async def dead(page: Page) -> Response:
     topic, name = page.topic_and_group
-    running = [str(one) for one in page.console.redrives.of(page.user, topic, name)]
+    running = page.console.redrives.of(page.user, topic, name)
     values = await views.dead(page.client, topic, name)
     return page.render("dead.html", running=running, notice=notice_of(page), **values)
 
@@ -324,7 +324,15 @@ async def message(page: Page) -> Response:
             raise NotFound(f"{name[:100]!r} is no id of a message of a topic that you may see")
         page.fields["topic"] = topic
     values = await views.message(page.client, topic, name)
-    return page.render("message.html", body_parts=values.pop("body"), notice=notice_of(page), **values)
+    redrives = {
+        name: command(
+            "deadletters", "redrive", topic, group=name.removesuffix("!dead"), id=str(values["life"].id)
+        )
+        for name, _ in values["groups"]
+    }
+    return page.render(
+        "message.html", body_parts=values.pop("body"), notice=notice_of(page), redrives=redrives, **values
+    )
 
 
 async def nodes(page: Page) -> Response:
@@ -362,6 +370,7 @@ NOTICES: Final = {
     "paused": "The group is paused. Consumers go on with the messages in hand.",
     "resumed": "The group goes on.",
     "published": "The message is published.",
+    "stopped": "The redrive stops. What it has redriven stays so.",
     "redrive": "The redrive has begun. It goes on when this page is closed.",
 }
 
@@ -421,55 +430,45 @@ async def resume(page: Page) -> Response:
 
 async def redrive(page: Page) -> Response:
     topic, name = page.topic_and_group
-    fields = {
-        field: page.get(field)
-        for field in ("fingerprint", "error_class", "reason", "ids", "count", "limit", "rate")
-    }
     try:
-        ids = tuple(views.ids_of(fields["ids"])) or None
+        ids = tuple(views.ids_of(page.get("ids"))) or None
     except ValueError as error:
         raise UsageError(str(error)) from None
-    limit = None if fields["count"] == "all" else page.number("limit", 1_000_000) or 1
-    rate = float(page.number("rate", RATE_MAX) or 100)
-    is_kind = bool(fields["fingerprint"] or fields["reason"])
-    selection = Selection(
-        topic, name, fields["fingerprint"] if is_kind else None, fields["error_class"] if is_kind else None, ids,
-        fields["reason"] if is_kind else None,
-    )  # fmt: skip
+    limit = None if page.get("count") == "all" else page.number("limit", 1_000_000) or 1
+    rate = page.number("rate", RATE_MAX) or 100
+    kind = {
+        field: page.get(field) for field in ("fingerprint", "error_class", "reason") if field in page.fields
+    }
+    selection = Selection(topic, name, ids=ids, **kind)
     back = url("dead", topic=topic, group=name)
     if page.get("sure") != "yes" and ids is None:
-        number = await dead_of(page.client, selection)
+        counts = await page.client.count_dead_letters(topic, name)
+        number = sum(one.messages for one in counts.kinds if selection.fits(one))
         count = min(number, limit) if limit is not None else number
         return page.render(
             "confirm.html",
             question=f"Redrive {plural(count, 'dead letter')} of {name}?",
             details=[
-                f"They come to {name} again with fresh attempts, at most {rate:g} a second.",
+                f"They come to {name} again with fresh attempts, at most {rate} a second.",
                 "It goes on when you close the page, as long as this gateway runs. Begun again, it does the rest.",
             ],
             action=f"{ROOT}/redrive",
-            fields={key: value for key, value in fields.items() if value},
+            fields={**kind, "count": page.get("count"), "limit": str(limit or ""), "rate": str(rate)},
             button=f"Redrive {count:,}",
             back=back,
             command=command(
-                "deadletters", "redrive", topic, group=name, fingerprint=fields["fingerprint"] or None, limit=limit,
-                all=limit is None and not fields["fingerprint"], rate=int(rate),
+                "deadletters", "redrive", topic, group=name, **kind, limit=limit, rate=rate,
+                all=limit is None and not kind,
             ),
         )  # fmt: skip
-    page.console.redrives.begin(Redrive(page.user, selection, limit, rate))
+    page.console.redrives.begin(Redrive(page.user, selection, limit, float(rate)))
     return RedirectResponse(url("dead", topic=topic, group=name, done="redrive"), 303)
 
 
-async def dead_of(client: Client, selection: Selection) -> int:
-    """Return the number of the chosen dead letters, as nodes count them."""
-    counts = await client.count_dead_letters(selection.topic, selection.group)
-    return sum(
-        kind.messages
-        for kind in counts.kinds
-        if selection.fingerprint in (None, kind.fingerprint)
-        and selection.error_class in (None, kind.error_class)
-        and selection.reason in (None, kind.reason)
-    )
+async def stop(page: Page) -> Response:
+    topic, name = page.topic_and_group
+    page.console.redrives.stop(page.user, page.number("number", 10**9) or 0)
+    return RedirectResponse(url("dead", topic=topic, group=name, done="stopped"), 303)
 
 
 async def purge(page: Page) -> Response:
@@ -509,4 +508,5 @@ ACTIONS: Final[dict[str, Handler]] = {
     "purge": purge,
     "pause": pause,
     "resume": resume,
+    "stop": stop,
 }

@@ -29,6 +29,8 @@ STATUS_S: Final = 3.0
 
 
 async def overview(client: Client, pattern: str) -> dict[str, Any]:
+RATE: Final = 10
+"""Messages a second that the forms of redrives propose."""
     """Return health, and the work of each group of the topics that match; of the first ones if they are many."""
     known = await client.metadata(*([pattern] if pattern else ()))
     names, groups = some_topics(known)
@@ -108,8 +110,8 @@ async def dead(client: Client, topic: str, name: str) -> dict[str, Any]:
                 "versions": sorted(kind.versions.items(), key=lambda pair: -pair[1])[:5],
                 "bars": bars(kind),
                 "redrive": command(
-                    "deadletters", "redrive", topic, group=name, fingerprint=kind.fingerprint or None,
-                    error_class=None if kind.fingerprint else kind.error_class or None, all=not kind.fingerprint,
+                    "deadletters", "redrive", topic, group=name, fingerprint=kind.fingerprint,
+                    error_class=kind.error_class, reason=kind.reason, rate=RATE,
                 ),
             }
             for kind in counts.kinds[:KINDS]
@@ -118,7 +120,8 @@ async def dead(client: Client, topic: str, name: str) -> dict[str, Any]:
         "total": sum(kind.messages for kind in counts.kinds),
         "complete": counts.complete,
         "command": command("deadletters", "count", topic, group=name),
-        "redrive_all": command("deadletters", "redrive", topic, group=name, all=True, rate=10),
+        "redrive_all": command("deadletters", "redrive", topic, group=name, all=True, rate=RATE),
+        "rate": RATE,
         "purge": command("deadletters", "purge", topic, group=name),
     }  # fmt: skip
 
