@@ -26,6 +26,7 @@ from quorumq.gateway.console.health import health_of
 from quorumq.gateway.console.session import Sessions
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.testing import run
+from quorumq.wire.batch import Message as Parts
 from tests.gateway.http import Answer, Browser, gateway
 
 HOSTILE = (
@@ -279,6 +280,18 @@ def test_fields_that_are_no_numbers_or_that_no_message_may_have_are_refused() ->
         assert "64 bits" in checked(refused, 400) or "header" in refused.text
 
     in_cluster(test)
+
+
+def test_a_payload_is_indented_only_if_that_changes_nothing_of_it() -> None:
+    def shown(payload: bytes) -> tuple[str, bool]:
+        values = views.contents(Parts(payload))
+        return values["payload"], values["cut"]
+
+    assert shown(b'{"a":[1,2.5]}') == ('{\n  "a": [\n    1,\n    2.5\n  ]\n}', False)
+    for text in ('{"a":1,"a":2}', "[1e999]", "[1.10]", "[0.1000000000000000055]"):
+        assert shown(text.encode()) == (text, False)
+    assert shown(3999 * b"x" + b"yz")[1] is True
+    assert shown(4000 * b"x" + b"\xff") == (4000 * "x", True), "bytes that are not shown are not all"
 
 
 def test_one_message_is_shown_found_by_its_id_alone_redriven_and_published_again_edited() -> None:

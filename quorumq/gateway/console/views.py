@@ -7,6 +7,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Final, cast
 
+import trio
+
 from quorumq.client import Client, DeadLetterKind, Match, MessageId, QuorumqError
 from quorumq.client.admin.browse import Which
 from quorumq.client.base.names import source_of
@@ -24,13 +26,15 @@ UNREAD: Final = 30
 KINDS: Final = 50
 LOOK_AT: Final = 20_000
 PAYLOAD_CHARS: Final = 4_000
+SHOWN_CHARS: Final = 4 * PAYLOAD_CHARS
+"""Characters of a payload with its indentation, or its escapes."""
 HOURS: Final = 48
+RATE: Final = 10
+"""Messages a second that the forms of redrives propose."""
 STATUS_S: Final = 3.0
 
 
 async def overview(client: Client, pattern: str) -> dict[str, Any]:
-RATE: Final = 10
-"""Messages a second that the forms of redrives propose."""
     """Return health, and the work of each group of the topics that match; of the first ones if they are many."""
     known = await client.metadata(*([pattern] if pattern else ()))
     names, groups = some_topics(known)
@@ -117,11 +121,11 @@ async def dead(client: Client, topic: str, name: str) -> dict[str, Any]:
             for kind in counts.kinds[:KINDS]
         ],
         "more": max(0, len(counts.kinds) - KINDS),
+        "rate": RATE,
         "total": sum(kind.messages for kind in counts.kinds),
         "complete": counts.complete,
         "command": command("deadletters", "count", topic, group=name),
         "redrive_all": command("deadletters", "redrive", topic, group=name, all=True, rate=RATE),
-        "rate": RATE,
         "purge": command("deadletters", "purge", topic, group=name),
     }  # fmt: skip
 
@@ -153,24 +157,26 @@ async def message(client: Client, topic: str, text: str) -> dict[str, Any]:
 
 
 async def nodes(client: Client) -> dict[str, Any]:
-    """Return each node's knowledge of itself and its peers."""
+    """Return each node's knowledge of itself and its peers; all nodes are asked at once."""
     known = await client.metadata()
-    rows: list[dict[str, Any]] = []
-    for info in known.nodes:
-        status: dict[str, Any] = {}
-        error = ""
+    rows: list[dict[str, Any]] = [
+        {"node": info.node, "address": info.address, "up": info.up, "status": {}, "error": ""}
+        for info in known.nodes
+    ]
+
+    async def look(row: dict[str, Any]) -> None:
         try:
-            only = client.context.nodes.addresses_of((info.node,))
+            only = client.context.nodes.addresses_of((row["node"],))
             request = m.StatusRequest()  # its first page: the others have partitions
-            reply = await client.context.ask(
-                request, f"status of {info.node}", STATUS_S, writes=False, only=only
+            row["status"], _ = await client.context.ask(
+                request, f"status of {row['node']}", STATUS_S, writes=False, only=only
             )
-            status, _ = reply
         except QuorumqError as failure:
-            error = str(failure)
-        rows.append(
-            {"node": info.node, "address": info.address, "up": info.up, "status": status, "error": error}
-        )
+            row["error"] = str(failure)
+
+    async with trio.open_nursery() as nursery:
+        for row in rows:
+            nursery.start_soon(look, row)
     return {"rows": rows, "names": [info.node for info in known.nodes], "command": command("status")}
 
 
@@ -181,13 +187,14 @@ async def publish(client: Client, topic: str, original: str) -> dict[str, Any]:
         life = await client.show(topic, original, body=True)
         if life.body is None:
             raise QuorumqError(f"no replica has the payload of {original} any more")
-        with suppress(UnicodeDecodeError):
-            fields["payload"] = bytes(life.body.payload or b"").decode()
-            fields["key"] = bytes(life.body.key or b"").decode()
+        payload, key = bytes(life.body.payload or b""), bytes(life.body.key or b"")
+        for field, value in (("payload", payload), ("key", key)):
+            try:
+                fields[field] = value.decode()
+            except UnicodeDecodeError:
+                fields["problem"] += f"The {field} is no text, and cannot be edited here. "
         headers = {name: header_of(value) for name, value in life.body.headers.items()}
         fields["headers"] = json.dumps(headers, ensure_ascii=False) if headers else ""
-        if bytes(life.body.payload or b"") != fields["payload"].encode():
-            fields["problem"] = "The payload is no text, and cannot be edited here."
     return {
         "fields": fields,
         "original": original,
@@ -215,21 +222,42 @@ def contents(parts: Any) -> dict[str, Any]:
     payload = bytes(parts.payload or b"")
     try:
         text = payload.decode()
+        cut = len(text) > PAYLOAD_CHARS
         with suppress(ValueError, RecursionError):
-            if len(text) <= PAYLOAD_CHARS:
-                text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            text = text if cut else indented(text)
     except UnicodeDecodeError:
-        text = repr(payload[:PAYLOAD_CHARS])[2:-1]
+        text, cut = repr(payload[:PAYLOAD_CHARS])[2:-1], len(payload) > PAYLOAD_CHARS
     key = None if parts.key is None else printable(bytes(parts.key).decode(errors="backslashreplace"))
     return {
         "key": key,
         "headers": {
             printable(name): printable(str(header_of(value))) for name, value in parts.headers.items()
         },
-        "payload": printable(text[:PAYLOAD_CHARS]),
-        "cut": len(text) > PAYLOAD_CHARS,
+        "payload": printable(text[:SHOWN_CHARS]),
+        "cut": cut or len(text) > SHOWN_CHARS,
         "bytes": len(payload),
     }
+
+
+def indented(text: str) -> str:
+    """Return a JSON text with indentation.
+
+    Raises:
+        ValueError: it is none, or Python would write it as another one: with other digits, or without a name.
+    """
+
+    def number(digits: str) -> float:
+        if repr(float(digits)) != digits:
+            raise ValueError(digits)
+        return float(digits)
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name comes twice")
+        return dict(pairs)
+
+    value = json.loads(text, parse_float=number, object_pairs_hook=mapping)
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def ids_of(text: str) -> list[str]:
