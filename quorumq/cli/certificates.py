@@ -87,6 +87,9 @@ class Authority:
         Args:
             names: DNS names and IP addresses; the first is the subject.
             days: days until the certificate ends.
+
+        Raises:
+            UsageError: the authority ends before.
         """
         from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
         from cryptography.x509 import (
@@ -97,6 +100,14 @@ class Authority:
         )
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
+        end = self.certificate.not_valid_after_utc
+        remaining = (end - datetime.datetime.now(datetime.UTC)).days
+        if days > remaining:
+            shorter = f"give --days {remaining} at most, or " if remaining > 0 else ""
+            raise UsageError(
+                f"the authority ends on {end:%Y-%m-%d}, before certificates of {days} days: {shorter}make a new one by "
+                "`quorumq certificates add-authority`"
+            )
         names = list(dict.fromkeys(names))
         key = generate_private_key(SECP256R1())
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

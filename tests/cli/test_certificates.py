@@ -123,6 +123,18 @@ def test_renewed_certificates_name_every_address(directory: Path) -> None:
     assert above.shake(below.unsent())
 
 
+def test_no_certificate_outlives_its_authority(directory: Path) -> None:
+    before = (directory / "a.pem").read_bytes()
+    refused = run("certificates", "renew", directory, "--days", "3650")
+    assert refused.exit_code == 64
+    assert (
+        "give --days 3649 at most, or make a new one by `quorumq certificates add-authority`"
+        in refused.output
+    )
+    assert (directory / "a.pem").read_bytes() == before
+    assert run("certificates", "renew", directory, "--days", "3649").exit_code == 0
+
+
 def test_files_that_do_not_belong_together_are_refused(directory: Path, tmp_path: Path) -> None:
     assert "quorumq init --tls" in run("certificates", "renew", tmp_path).output
     other = copied(directory, "other")
