@@ -106,6 +106,20 @@ async def test_a_search_reads_keys_headers_and_payloads_and_says_how_many_it_loo
         assert len((await client.search("jobs", "g", limit=60)).matches) == 50
 
 
+async def test_a_search_ends_at_its_bytes() -> None:
+    async with jobs() as (_, client):
+        await client.create_group("jobs", "g")
+        for number in range(10):
+            await client.publish("jobs", b"%d" % number + 999 * b"x", key=b"")
+        some = await client.search("jobs", "g", max_bytes=3500)
+        assert (len(some.matches), some.looked_at, some.of, some.complete) == (3, 3, 10, False)
+        one = await client.search("jobs", "g", max_bytes=10)
+        assert (len(one.matches), one.complete) == (1, False), "one that is larger by itself comes alone"
+        few = await client.search("jobs", "g", text="9x", look_at_bytes=3500)
+        assert (few.matches, few.looked_at, few.complete) == ((), 4, False)
+        assert (await client.search("jobs", "g", max_bytes=10_000, look_at_bytes=10_001)).complete
+
+
 async def test_a_tail_yields_what_is_published_from_now_on_also_after_its_replica_is_gone() -> None:
     async with jobs(5, partitions=2, retention=3600.0) as (cluster, client):
         await client.create_group("jobs", "g")

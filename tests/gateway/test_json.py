@@ -334,3 +334,13 @@ def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
             assert (await browser.ask("POST", JOBS + "/messages", body)).status == 400, body
 
     in_cluster(test)
+
+
+def test_an_answer_has_4_mib_of_messages_that_were_looked_at() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        for _ in range(6):
+            await client.publish("jobs", 1_000_000 * b"x")
+        answer = await browser.call("GET", GROUP + "/messages?which=all&limit=10")
+        assert (len(answer["messages"]), answer["complete"]) == (4, False)
+
+    in_cluster(test)

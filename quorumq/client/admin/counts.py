@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -156,6 +157,8 @@ class CountCalls(BrowseCalls):
         text: str | None = None,
         limit: int = 20,
         look_at: int = 10_000,
+        max_bytes: int | None = None,
+        look_at_bytes: int | None = None,
         timeout: float | None = None,
     ) -> Search:
         """Search the messages of a group by key, headers and payload, oldest first, without holding them.
@@ -170,6 +173,8 @@ class CountCalls(BrowseCalls):
             text: text within the payload.
             limit: matches at most.
             look_at: messages to read at most.
+            max_bytes: bytes of matches at most, but for the first one; as many as there are if None.
+            look_at_bytes: bytes of messages to read at most; as many as there are if None.
             timeout: seconds for each page; the client's if None.
 
         Raises:
@@ -178,15 +183,23 @@ class CountCalls(BrowseCalls):
         register = await self.context.topic(source_of(topic, group)[0], timeout=timeout)
         matches: list[Match] = []
         looked_at, complete = 0, True
+        remaining = math.inf if max_bytes is None else max_bytes
+        unread = math.inf if look_at_bytes is None else look_at_bytes
         source = self.peek(topic, group, which, bodies=True, page=SEARCH_PAGE, timeout=timeout)
         async with aclosing(source) as peeks:  # type: ignore[type-var]
             async for name, peek, message in readable(register.id, peeks):
-                complete = looked_at < look_at and len(matches) < limit
+                complete = looked_at < look_at and len(matches) < limit and unread > 0
                 if not complete:
                     break
-                looked_at += 1
+                size = size_of(message)
                 if is_match(message, key, header, text):
+                    complete = remaining >= size or not matches
+                    if not complete:
+                        break
+                    remaining -= size
                     matches.append(Match(name, peek, peek.published_ms, message))
+                looked_at += 1
+                unread -= size
         of = looked_at if complete else await self._count_of(topic, group, which, timeout)
         return Search(tuple(matches), looked_at, of, complete)
 
@@ -337,6 +350,14 @@ def joined(kind: DeadLetterKind | None, row: m.StateCount, partition: PartitionI
         hours=hours,
         samples=(*kind.samples, sample)[:SAMPLES],
     )
+
+
+def size_of(message: Parts) -> int:
+    """Return the bytes of a message's payload, key and headers, about."""
+    headers = sum(
+        len(name) + len(value) for name, value in message.headers.items() if isinstance(value, str | bytes)
+    )
+    return len(message.payload or b"") + len(message.key or b"") + headers
 
 
 def is_match(message: Parts, key: str | None, header: str | None, text: str | None) -> bool:

@@ -16,7 +16,8 @@ from quorumq.core import messages as m
 from quorumq.core.values.printable import printable
 from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import health_of
-from quorumq.gateway.jsonapi.shapes import dead_letter_of, header_of
+from quorumq.gateway.jsonapi.operations import SEARCHED_BYTES_MAX
+from quorumq.gateway.jsonapi.shapes import BYTES_MAX, dead_letter_of, header_of
 
 STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
 SHOWN: Final = 25
@@ -88,8 +89,9 @@ async def group(
     work = await client.backlog(topic, name)
     paused = (topic, name) in paused_of(await client.metadata(topic))
     search = await client.search(
-        topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT
-    )
+        topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT,
+        max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX,
+    )  # fmt: skip
     options = {"which": which, "key": key or None, "header": header or None, "text": text or None}
     return {
         "work": work,

@@ -16,6 +16,8 @@ from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.redriving import Selection, redrive_some
 
 LOOK_AT_MAX: Final = 100_000
+SEARCHED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of messages that one search of a gateway reads."""
 Text = Annotated[str, Meta(max_length=500)]
 
 
@@ -167,6 +169,8 @@ async def peek(call: Call) -> shapes.Peeks:
         text=query.text,
         limit=query.limit,
         look_at=query.look_at,
+        max_bytes=shapes.BYTES_MAX,
+        look_at_bytes=SEARCHED_BYTES_MAX,
     )
     return shapes.Peeks(
         messages=[shapes.peeked_of(match) for match in search.matches],
