@@ -23,7 +23,7 @@ from importlib.metadata import version
 from queue import Empty
 from typing import Any, Final
 
-from kombu.exceptions import ConnectionError, OperationalError
+from kombu.exceptions import ChannelError, ConnectionError, OperationalError
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
@@ -138,26 +138,32 @@ class Source:
 
     def _read(self) -> None:
         while not self._stopped:
+            message: blocking.Message | None = None
             try:
                 message = self.consumer.next(timeout=TURN_S)
             except Exception as error:
-                message = None
                 if not self._stopped:
                     self._stopped, self.error = True, error
             with self._changed:
-                self.message = message
+                if not self._stopped:
+                    self.message, message = message, None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self.message is None or self._stopped)
+            self._give_back(message)
+
+    def _give_back(self, message: blocking.Message | None) -> None:
+        """Give back a message that came while the consumer was stopped."""
+        if message is not None:
+            settle(message, partial(message.reject, interrupted=True))
 
     def stop(self) -> None:
         """Fetch no more. Messages in hand keep their holds until `close`."""
-        self._stopped = True
         with self._changed:
+            self._stopped = True
             message, self.message = self.message, None
             self._changed.notify_all()
         with suppress(Closed):
-            if message is not None:
-                settle(message, partial(message.reject, interrupted=True))
+            self._give_back(message)
             self.consumer.drain()
 
     def close(self) -> None:
@@ -278,20 +284,23 @@ class Channel(virtual.Channel):
 
         Raises:
             UsageError: it has a priority, or an ETA that is too far away.
+            ChannelError: its exchange is not declared here.
         """
         if message["properties"].get("priority"):
             raise UsageError(f"a message to {routing_key!r} has a priority, and {PRIORITY}")
         self._inplace_augment_message(message, exchange, routing_key)
         is_transient = message["properties"].get("delivery_mode") == TRANSIENT
-        kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
         if not exchange:
             if is_transient and not self.connection.is_durable(routing_key):
                 return self._broadcast(REPLIES, message, TRANSIENT_TTL_S)
             return self._put(routing_key, message)
+        if exchange not in self.state.exchanges:
+            text = f"NOT_FOUND - no exchange {exchange!r}: declare it before a message is published to it"
+            raise ChannelError(text, (60, 40), "Channel.basic_publish", "404")
         if self._is_broadcast(exchange, is_transient):
-            is_kept = kind == "fanout" and not is_transient
+            is_kept = self.state.exchanges[exchange]["type"] == "fanout" and not is_transient
             self._broadcast(exchange, message, BROADCAST_TTL_S if is_kept else TRANSIENT_TTL_S)
-        for queue in self._lookup(exchange, routing_key) if exchange in self.state.exchanges else ():
+        for queue in self._lookup(exchange, routing_key):
             if queue not in self.connection.subscriptions and queue not in self.connection.transient:
                 self._put(queue, message)
         return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ pytest.importorskip("celery")
 from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.exceptions import ChannelError
 
 from quorumq.brokers import kombu as transport
 from quorumq.brokers.kombu_calls import delay_of, nodes_of, topic_name
@@ -230,6 +233,52 @@ def test_other_bytes_are_dead_letters_and_priorities_are_refused(
     assert nodes.client.backlog("jobs", "celery").dead == 1
     with pytest.raises(UsageError, match=r"'jobs'.*no priorities"):
         publish(connection, JOBS, 1, priority=3)
+
+
+def test_a_message_to_an_exchange_that_is_not_declared_is_refused(connection: Connection) -> None:
+    with connection.channel() as channel, pytest.raises(ChannelError, match="no exchange 'none'"):
+        Producer(channel).publish(1, exchange="none", routing_key="jobs")
+
+
+class Slow:
+    """A consumer whose message comes while it is stopped."""
+
+    def __init__(self) -> None:
+        self.asked, self.stopped = threading.Event(), threading.Event()
+        self.given_back: list[bool] = []
+
+    def open(self) -> None:
+        """Begin nothing."""
+
+    def next(self, timeout: float) -> Any:
+        """Return a message once the consumer is stopped."""
+        del timeout
+        self.asked.set()
+        assert self.stopped.wait(PATIENCE_S)
+        return self
+
+    def reject(self, *, interrupted: bool) -> None:
+        """Note that the message was given back."""
+        self.given_back.append(interrupted)
+
+    def drain(self) -> None:
+        """Stop."""
+        self.stopped.set()
+
+
+def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back() -> None:
+    consumer = Slow()
+    channel: Any = SimpleNamespace(
+        connection=SimpleNamespace(changed=threading.Condition()), qos=SimpleNamespace(prefetch_count=1),
+        source_of=lambda queue: ("jobs", "celery"), option=lambda name: None,
+        client=SimpleNamespace(consumer=lambda *args, **options: consumer),
+    )  # fmt: skip
+    source = transport.Source(channel, "jobs", False)
+    source.start()
+    assert consumer.asked.wait(PATIENCE_S)
+    source.stop()
+    until(lambda: consumer.given_back, "the message is still held")
+    assert (consumer.given_back, source.message) == ([True], None)
 
 
 def test_an_expired_message_is_a_dead_letter(connection: Connection, nodes: blocking.Cluster) -> None:
