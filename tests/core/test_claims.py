@@ -19,6 +19,7 @@ from quorumq.core.messages import (
     RejectRequest,
 )
 from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
@@ -85,6 +86,18 @@ def test_a_claim_outlasts_its_coordinator_and_a_crash_of_all() -> None:
     assert attempts(cluster) == []
     cluster.advance(14)
     assert attempts(cluster) == [2]
+
+
+def test_a_claim_is_at_the_head_of_the_next_segment() -> None:
+    cluster, _ = claimed()
+    for name, core in list(cluster.nodes.items()):
+        batches = [record for record in cluster.journals[name] if isinstance(record, BatchStored)]
+        cluster.journals[name][:] = [*core.snapshot(cluster.clocks(name)), *batches]
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    cluster.advance(CLAIM_S - 12)
+    assert attempts(cluster) == []
 
 
 def test_a_wiped_replica_learns_claims_before_it_votes() -> None:

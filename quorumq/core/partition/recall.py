@@ -72,6 +72,9 @@ class Recall(ClosingComponent):
                     records.append(AttemptsCounted(partition, view.name, state.attempts))
                 if state.delays:
                     records.append(self.views.delays_set(view, state.delays, now))
+            if view.claims:
+                chunks = chunks_of(view.claims_left(now.mono), limit)
+                records += [self.views.delays_set(view, chunk, now) for chunk in chunks]
         return records
 
     def replay(self, record: PartitionRecord, now: Now) -> None:
