@@ -49,7 +49,7 @@ async def fetch_several(
     ``max_messages``, is given back; so is everything if one source fails, or if this is cancelled.
 
     Raises:
-        QuorumqError: of a source that failed before another one had messages.
+        QuorumqError: a source failed before another one had messages.
     """
     messages: list[Message] = []
     try:

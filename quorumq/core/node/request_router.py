@@ -313,7 +313,7 @@ class RequestRouter:
             return self.context.catalogue.no_group(request.topic, request.group)
         paused = self.context.catalogue.groups[(topic.id, request.group)].pause.on
         full = "" if paused and not request.paused else self.context.state.no_capacity(Kind.OPEN)
-        if full:  # what resumes makes room
+        if full:  # acks of a resumed group make room
             return m.Failed(Code.STORAGE_FULL, full)
         return PauseCoordinator(key, request, topic.id)
 
