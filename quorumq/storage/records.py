@@ -148,6 +148,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.DelaysSet: 26,
     core.CleanStopped: 27,
     core.DecisionPut: 33,
+    core.AbsentNoted: 37,
     core.TrustLost: 40,
     core.PeerPosition: 41,
     core.ClusterMade: 42,

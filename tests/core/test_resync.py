@@ -13,9 +13,12 @@ from quorumq.core.messages import (
     OpenSession,
     Publish,
     PublishReply,
+    PurgeReply,
+    PurgeRequest,
     ResyncReply,
     Store,
     StoreReply,
+    SyncPull,
     SyncState,
 )
 from quorumq.core.messages.effects import Damaged, Send
@@ -326,10 +329,10 @@ def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
     for name in "abc":
         cluster.start(name)
     cluster.advance(15.0)
-    assert lost(cluster) == [0, 0, 0], "c has not said yet that it has not got them"
+    assert lost(cluster) == [0, 0, 5], "c has heard of them, and has not said yet that it has not got them"
     cluster.drop = lambda sender, to, message: False
     cluster.advance(15.0)
-    assert lost(cluster) == [5, 5, 0], "c never knew of them"
+    assert lost(cluster) == [5, 5, 5]
     assert present(cluster, "c") == 2
     assert not cluster.dropped["a"], "nor are they given up"
     key = cluster.submit("a", fetch(wait=0.5, hold_time=2.0))
@@ -469,3 +472,29 @@ def test_idle_nodes_do_not_write_down_each_others_writing() -> None:
         reserves = sum(isinstance(record, Reserved) for record in written)
         positions = sum(isinstance(record, PeerPosition) for record in written)
         assert positions <= 4 * reserves + 4, (positions, reserves)
+
+
+def test_what_a_resync_heard_of_stays_known_over_a_restart() -> None:
+    """b and a have a message, and b is wiped. It knows the message again, and has it not: then it starts again.
+
+    A PURGE asks b and c. c never heard of the message, so only b can say that there is one.
+    """
+    cluster = Cluster(hold_time_max=2.0)
+    topic, producer_id = published(cluster, 1)
+    assert receipts(cluster.ask("a", fetch(hold_time=1.0)))
+    cluster.advance(5.0)
+    cluster.drop = lambda sender, to, message: to == "c" and not isinstance(message, ResyncReply)
+    second = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"])))
+    assert isinstance(second, PublishReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncPull | SyncState)
+    wipe(cluster, "b")
+    cluster.advance(4.0)
+    assert cluster.nodes["b"].state.trusted
+    assert not present(cluster, "b")
+    cluster.kill("b")
+    cluster.kill("a")
+    cluster.start("b")
+    cluster.advance(4.0)
+    purged = cluster.ask("c", PurgeRequest("jobs", 0, "g"))
+    assert isinstance(purged, PurgeReply), purged
+    assert purged.messages == 2

@@ -9,6 +9,7 @@ import cbor2
 
 from quorumq.core.messages import Counted, NotDue, SpanRecord
 from quorumq.core.messages.records import (
+    AbsentNoted,
     AttemptsCounted,
     BallotAtStop,
     BatchStored,
@@ -118,6 +119,7 @@ def every_kind() -> list[JournalRecord]:
         PeerSeen("n2", Incarnation(3, 7), 88),
         Reserved(1 << 40),
         TopicPut(topic),
+        AbsentNoted(PARTITION, (span,)),
         GroupPut(Group(TOPIC, "billing", 0, 0)),
         LabelsPut(Labels(TOPIC, (Label("owner", "x", Stamp(2, "n1")), Label("team", None, Stamp(3, "n2"))))),
         batch(0),

@@ -13,7 +13,7 @@ from quorumq.storage import records
 from quorumq.storage.segment import FORMAT_VERSION
 
 TYPES_OF = {
-    1: {1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 36, 40, 41, 42, 43},
+    1: {1, 2, 3, 4, 5, 6, *range(16, 28), *range(30, 34), 36, 37, *range(40, 44)},
 }
 """The types of records that each format version has."""
 

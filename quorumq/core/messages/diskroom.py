@@ -42,6 +42,7 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     # Registers are bounded by the limits of a cluster, and deletions make room. New ones are refused as a batch is.
     r.TopicPut: Capacity.NONE,
     r.DecisionPut: Capacity.NONE,
+    r.AbsentNoted: Capacity.NONE,
     r.GroupPut: Capacity.NONE,
     r.LabelsPut: Capacity.NONE,
     # These make room.

@@ -128,6 +128,13 @@ class LabelsPut(NamedTuple):
     labels: Labels
 
 
+class AbsentNoted(NamedTuple):
+    """Messages that a resync heard of, and that are not here: votes from here may have confirmed them."""
+
+    partition: PartitionId
+    spans: tuple[Span, ...]
+
+
 class BatchStored(NamedTuple):
     """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then.
 
@@ -252,5 +259,5 @@ class CleanStopped(NamedTuple):
 JournalRecord = Union[
     DirectoryMade, ClusterMade, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
     DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, SessionsPromised,
-    SessionsClosed, CleanStopped, LabelsPut,
+    SessionsClosed, CleanStopped, LabelsPut, AbsentNoted,
 ]  # fmt: skip

@@ -38,6 +38,7 @@ class Missing(NamedTuple):
     since: float  # monotonic seconds
     # The other replicas that said since then that they do not have them, sorted.
     denied: tuple[NodeId, ...] = ()
+    noted: bool = False  # in the journal, because a vote from here may have confirmed it
 
 
 ALL_WANTED: Final = b"wanted"
@@ -410,6 +411,17 @@ class Batches:
                     if entry.since + self.node.config.sync_grace <= now.mono:
                         missing.append(part)
         return missing
+
+    def note_absent(self) -> tuple[Span, ...]:
+        """Mark all absent messages as those that the journal names, and return them."""
+        for span, entry in list(self.absent.items()):
+            if not entry.noted:
+                self.absent.set(span, entry._replace(noted=True))
+        return self.noted()
+
+    def noted(self) -> tuple[Span, ...]:
+        """Return the absent messages that the journal names."""
+        return merge_spans(span for span, entry in self.absent.items() if entry.noted)
 
     def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
         """Note that ``sender``, if it is a replica, does not have these."""

@@ -7,12 +7,13 @@ Holds are in no journal. A clean stop keeps them; else a replica learns them fro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumq.core.cluster.state import GrantTimer
 from quorumq.core.messages import HeldThere
 from quorumq.core.messages.records import (
+    AbsentNoted,
     AttemptsCounted,
     DelaysSet,
     HeldAtStop,
@@ -35,7 +36,9 @@ from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.spans import across, merge_spans, subtract
 from quorumq.core.values.types import Kind, Now, Owner, Span, Stamp
 
-PartitionRecord = RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | SessionsPromised | SessionsClosed
+PartitionRecord = (
+    RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | SessionsPromised | SessionsClosed | AbsentNoted
+)
 """Records of one partition, batches aside."""
 
 
@@ -64,6 +67,7 @@ class Recall(ClosingComponent):
         records += [SessionsClosed(partition, chunk) for chunk in chunks_of(closed, limit)]
         gone = self.batches.reclaimed.items()
         records += [Reclaimed(partition, chunk) for chunk in chunks_of(gone, limit)]
+        records += self.absent_noted(self.batches.noted())
         for view in self.views.with_holds():  # deleted ones have what was recorded since
             for state in group_states(view, view.lasting_producer_ids(), now):
                 if state.records:
@@ -77,6 +81,17 @@ class Recall(ClosingComponent):
                 records += [self.views.delays_set(view, chunk, now) for chunk in chunks]
         return records
 
+    def absent_noted(self, spans: Sequence[Span]) -> list[JournalRecord]:
+        """Return the records that keep absent messages known over a restart."""
+        return [
+            AbsentNoted(self.batches.partition, chunk)
+            for chunk in chunks_of(spans, limits.SPANS_PER_REQUEST_MAX)
+        ]
+
+    def note_absent(self) -> list[JournalRecord]:
+        """Return the records of all absent messages, before this replica votes for what it lost, or was told."""
+        return self.absent_noted(self.batches.note_absent())
+
     def replay(self, record: PartitionRecord, now: Now) -> None:
         """Merge a record of the journal at start."""
         match record:
@@ -85,6 +100,9 @@ class Recall(ClosingComponent):
                     self.batches.reclaimed.add(span)
                     self.batches.digests.stale[span.producer_id] = None
                     self.batches.idle_since.setdefault(span.producer_id, now.mono)
+            case AbsentNoted():
+                self.batches.note_offered("", record.spans, now)
+                self.batches.note_absent()
             case SessionsPromised():
                 self.closing.promise(record.producer_ids)
             case SessionsClosed():

@@ -9,6 +9,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.peers import Seen, seen_last
 from quorumq.core.cluster.state import NodeConfig, NodeState
 from quorumq.core.messages.records import (
+    AbsentNoted,
     BatchStored,
     CleanStopped,
     ClusterMade,
@@ -184,6 +185,7 @@ class Replay:
         over: list[PartitionRecord] = [
             record for record in self.partitioned if isinstance(record, SessionsClosed)
         ]
+        absent = [record for record in self.partitioned if isinstance(record, AbsentNoted)]
         void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
         for gone in [*reclaimed, *over]:
             if gone.partition in replicas:
@@ -191,8 +193,14 @@ class Replay:
         for record in self.partitioned:
             if isinstance(record, BatchStored):
                 self._load(context, record, now, void)
-            elif not isinstance(record, Reclaimed | SessionsClosed) and record.partition in replicas:
+            elif (
+                not isinstance(record, Reclaimed | SessionsClosed | AbsentNoted)
+                and record.partition in replicas
+            ):
                 replicas[record.partition].recall.replay(record, now)
+        for missing in absent:  # what is not here by now
+            if missing.partition in replicas:
+                replicas[missing.partition].recall.replay(missing, now)
         if self.stop is not None:
             restore(context, self.stop, now)
         for replica in replicas.values():

@@ -16,10 +16,11 @@ from __future__ import annotations
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.messages import PutLabels, ResyncReply, ResyncRequest, SyncState, SyncTopics
 from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import put_labels
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.limits import GROUPS_PER_CHUNK, STARTS_FAR
+from quorumq.core.values.limits import GROUPS_PER_CHUNK, SPANS_PER_REQUEST_MAX, STARTS_FAR
 from quorumq.core.values.types import Decision, Group, Labels, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
@@ -173,12 +174,24 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
             context.state.compare_later(message.partition)
             return []  # it asks again
         states, following = replica.sync.everything(message.start, PRODUCER_IDS_MAX, replica.topic.epoch, now)
+        if not message.start:
+            states = absent_here(replica) + states
         answers += [(nothing, state, (), ()) for state in states]
     answers = answers or [(nothing, None, (), ())]
     return [
         Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
         for at, answer in enumerate(answers)
     ]
+
+
+def absent_here(replica: Replica) -> list[SyncState]:
+    """Return the messages that are known and not here, in no digest: another node may have them alone.
+
+    Why: a PURGE, or the beginning of a group, is about them, too.
+    """
+    absent = [span for span, _ in replica.batches.absent.items()]
+    here = (replica.partition, replica.topic.epoch)
+    return [SyncState(*here, chunk, ()) for chunk in chunks_of(absent, SPANS_PER_REQUEST_MAX)]
 
 
 def in_chunks(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:

@@ -181,7 +181,8 @@ class Trust:
         reserve = max(self.min_ballot + RESERVE_STEP, state.clock.reserving)
         state.clock.reserving = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
-        return [Persist((Reserved(reserve), Trusted()), done)]
+        absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
+        return [Persist((Reserved(reserve), *absent, Trusted()), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
         """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine."""
