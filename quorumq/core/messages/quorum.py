@@ -414,7 +414,11 @@ class ProposalReply(NamedTuple):
 
 
 class Peeked(NamedTuple):
-    """Some messages as one replica shows them."""
+    """Some messages as one replica shows them.
+
+    ``may_cover``: the present generation, if the record is of an older one and the replica cannot tell which counts: it
+    has no payload, so no time of publication. Else 0.
+    """
 
     span: Span
     state: str
@@ -423,6 +427,7 @@ class Peeked(NamedTuple):
     remaining: float  # seconds of hold or delay left; 0.0 otherwise
     owner: Owner | None
     interruptions: int = 0
+    may_cover: int = 0
 
 
 class StateCount(NamedTuple):

@@ -285,17 +285,19 @@ def producer_ids_from(batches: Batches, after: Span | None) -> Iterator[Producer
 def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | None, now: Now) -> list[Peeked]:
     """Return the group's states of ``span``, of one batch; None if its payload is not here.
 
-    The verdict of a start predicate on a message without payload is not known. The message is taken for covered unless
-    it has a record. A replica with the payload, if it finds it covered, has a higher record of it than that.
+    The verdict of a start time on a message without payload is not known. The message is taken for covered unless it
+    has a record; of an older one the item says which generation may cover it.
     """
     if batch is not None:
         early = batch.due - now.mono if batch.number in batches.waiting else 0.0
         return peek_as(view, span, now, early, covered=view.covers(batch.header.published_ms))
-    return [
-        item
-        for part, record in view.home.records.split(span)
-        for item in peek_as(view, part, now, 0.0, covered=record is None)
-    ]
+    items: list[Peeked] = []
+    generation, from_ms = view.home.generation, view.home.from_ms
+    for part, record in view.home.records.split(span):
+        may_cover = generation if record is not None and from_ms and record.generation < generation else 0
+        for item in peek_as(view, part, now, 0.0, covered=record is None or not from_ms):
+            items.append(item._replace(may_cover=may_cover))
+    return items
 
 
 def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: bool) -> list[Peeked]:

@@ -16,6 +16,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.proposing import PROPOSALS_MAX, TURN_S, Proposer
+from quorumq.core.requests.purge import not_here
 from quorumq.core.requests.registration import EVERY, register
 from quorumq.core.requests.skipping import Skipping
 from quorumq.core.values.errors import Code
@@ -176,7 +177,12 @@ class GroupCoordinator(Coordinator):
     ) -> list[Effect]:
         assert self.skipping is not None
         effects = self.skipping.on_answer(context, this, sender, bit, message, now)
-        return effects + (self._reply(context) if self.skipping.done else [])
+        if not self.skipping.done:
+            return effects
+        if self.skipping.unclear:
+            detail = f"group {self.request.group!r}: {not_here(self.skipping.unclear)}: do it again"
+            return effects + self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
+        return effects + self._reply(context)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         newest = self.known(context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, Votes, majority_of
@@ -37,17 +37,20 @@ class PurgeCoordinator(SurveyCoordinator):
     meanwhile may stay. A delivery that is under way may still be acked: ACKED is above SKIPPED. Interrupted and run
     again, it does the rest. Where messages are named, it goes from one to the next and leaves all others alone.
 
+    If the payload of a dead letter is at none of them, and its generation may be over, the outcome is unknown.
+
     Too few replicas mean that nothing was done only until the first page was written; from then on the outcome is
     unknown.
     """
 
-    __slots__ = ("only", "purged", "upto", "votes", "wanted", "writes")
+    __slots__ = ("only", "purged", "unclear", "upto", "votes", "wanted", "writes")
 
     def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
         super().__init__(key, partition, source_of(group), which, None, SURVEY_LIMIT)
         self.only = SpanSet.from_spans(spans)
         self.purged = 0
+        self.unclear = 0
         self.writes = False  # something was written, perhaps
         self.upto: Span | None = None
         self._skip()
@@ -58,6 +61,9 @@ class PurgeCoordinator(SurveyCoordinator):
         kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
         below = Kind.DEAD if self.which == "dead" else Kind.OPEN
         self.upto = upto
+        unseen: list[m.Peeked] = []
+        if self.which == "open":
+            items, unseen = split_unseen(items)
         self.wanted = tuple(
             m.SpanRecord(span, Record(item.record.generation, item.record.n, kind))
             for item in items
@@ -67,9 +73,10 @@ class PurgeCoordinator(SurveyCoordinator):
         if self.which == "open":
             self.wanted += tuple(
                 m.SpanRecord(span, record)
-                for part, record in settled_by_few(items, self.answers)
+                for part, record in (*settled_by_few(items, self.answers), *skipped_unseen(unseen))
                 for span in self.chosen(part)
             )
+        self.unclear += dead_letters(unseen, self.chosen)
         if not self.wanted:
             return self._next(context, now)
         self.votes, self.writes = Votes(), True
@@ -112,6 +119,9 @@ class PurgeCoordinator(SurveyCoordinator):
 
     def _next(self, context: Context, now: Now) -> list[Effect]:
         if self.upto is None or not self._skip():
+            if self.unclear:
+                self.writes = True
+                return self.give_up(context, not_here(self.unclear))
             return self.finish(context, m.PurgeReply(self.purged))
         return self.survey(context, now)
 
@@ -136,6 +146,38 @@ class PurgeCoordinator(SurveyCoordinator):
         return self.fail(
             context, Code.OUTCOME_UNKNOWN, f"{done}: {why}: purge again, through any node", needed
         )
+
+
+def split_unseen(items: list[m.Peeked]) -> tuple[list[m.Peeked], list[m.Peeked]]:
+    """Return these items in two lists: those whose record counts, and those of which no replica can tell."""
+    return [item for item in items if not item.may_cover], [item for item in items if item.may_cover]
+
+
+def skipped_unseen(items: list[m.Peeked]) -> list[tuple[Span, Record]]:
+    """Return records that settle messages in the generation that may cover them.
+
+    Why: their payload is at no replica that was asked. If the generation covers one, its older record is void, and the
+    message is open. If not, it is not delivered either way. Dead letters are left: that record would end them.
+    """
+    return [
+        (item.span, Record(item.may_cover, 0, Kind.SKIPPED))
+        for item in items
+        if item.record.kind != Kind.DEAD
+    ]
+
+
+def dead_letters(items: list[m.Peeked], chosen: Callable[[Span], Sequence[Span]]) -> int:
+    """Return the number of dead letters among these that a purge of open messages has to leave."""
+    dead = [item.span for item in items if item.record.kind == Kind.DEAD]
+    return sum(part.size for span in dead for part in chosen(span))
+
+
+def not_here(count: int) -> str:
+    """Return why a purge may have left something: ``count`` dead letters without payload."""
+    return (
+        f"the payload of {plural(count, 'dead letter')} is at no replica that was asked, so it is not known whether "
+        "the group's last rewind opened them. The replicas copy it as soon as a node that has it is up"
+    )
 
 
 def settled_by_few(items: list[m.Peeked], answers: list[m.SurveyReply]) -> list[tuple[Span, Record]]:

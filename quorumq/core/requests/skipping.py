@@ -22,7 +22,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
-from quorumq.core.requests.purge import settled_by_few
+from quorumq.core.requests.purge import dead_letters, settled_by_few, skipped_unseen, split_unseen
 from quorumq.core.requests.survey import merge_pages
 from quorumq.core.values import limits
 from quorumq.core.values.spans import SpanSet
@@ -99,9 +99,10 @@ class Skipping:
     Attributes:
         begun: True if another node has finished meanwhile; the spans found here are not to be written.
         wrote: True if a SKIPPED was sent.
+        unclear: number of dead letters that were left, because no replica that was asked has their payload.
     """
 
-    __slots__ = ("begun", "group", "left", "owner", "parts", "topic", "wrote")
+    __slots__ = ("begun", "group", "left", "owner", "parts", "topic", "unclear", "wrote")
 
     def __init__(self, owner: Coordinator, topic: Topic, group: Group) -> None:
         self.owner = owner
@@ -111,6 +112,7 @@ class Skipping:
         self.parts: dict[int, Part] = {}  # by round
         self.begun = False
         self.wrote = False
+        self.unclear = 0
 
     @property
     def done(self) -> bool:
@@ -226,12 +228,15 @@ class Skipping:
 
     def _open(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
         """Return what is open, and what is settled at a few, as a purge of the backlog does."""
+        items, unseen = split_unseen(items)
+        self.unclear += dead_letters(unseen, lambda span: (span,))
         found = [
             m.SpanRecord(item.span, item.record._replace(kind=Kind.SKIPPED))
             for item in items
             if item.record.kind == Kind.OPEN and is_shown(item, self.group.name, "open")
         ]
-        return (*found, *(m.SpanRecord(*item) for item in settled_by_few(items, answers)))
+        others = (*settled_by_few(items, answers), *skipped_unseen(unseen))
+        return (*found, *(m.SpanRecord(*item) for item in others))
 
     def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
         """Skip the messages that the page before has shown: all by one record."""

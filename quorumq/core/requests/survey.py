@@ -132,4 +132,5 @@ def _higher(ours: m.Peeked | None, theirs: m.Peeked) -> m.Peeked:
         return theirs
     mine, other = record_rank(ours.record), record_rank(theirs.record)
     best = ours if (mine, ours.remaining) >= (other, theirs.remaining) else theirs
+    best = best._replace(may_cover=min(ours.may_cover, theirs.may_cover))  # one with the payload knows
     return best._replace(attempts=max(ours.attempts, theirs.attempts)) if mine == other else best

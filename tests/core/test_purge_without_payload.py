@@ -1,0 +1,84 @@
+"""PURGE and a rewind to latest, while no replica that is asked has the payload (docs/protocol.md, PURGE 7).
+
+a and b have stored the messages. b is wiped, so that it knows them and has none, and a goes away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from quorumq.core import messages as m
+from tests.core.cluster import Cluster
+from tests.core.network import hears_all, wipe
+from tests.core.steps import LETTER, fetch, outcomes, peek, published, receipts, rewind, spans
+
+
+@dataclass
+class Case:
+    """``settles``: fate of the first message before the rewind; ``start`` of it; True if that ``covers`` messages."""
+
+    settles: str
+    start: str
+    covers: bool
+
+
+ACKED = Case("ack", "earliest", covers=True)
+ACKED_SINCE = Case("ack", "time", covers=True)
+ACKED_BEFORE = Case("ack", "time", covers=False)
+DEAD = Case("dead", "earliest", covers=True)
+DEAD_SINCE = Case("dead", "time", covers=True)
+DEAD_BEFORE = Case("dead", "time", covers=False)
+
+
+def away(case: Case) -> Cluster:
+    """Return a cluster whose nodes b and c know two messages, the first of which was settled before a rewind."""
+    cluster = Cluster(hold_time_max=2.0)
+    cluster.drop = lambda sender, to, message: (
+        (to == "c" and isinstance(message, m.Store)) or isinstance(message, m.SyncPull)
+    )
+    published(cluster, 2)
+    made = cluster.now.wall_ms
+    got = receipts(cluster.ask("a", fetch(most=1, hold_time=1.0)))
+    settle = m.AckRequest(got) if case.settles == "ack" else m.RejectRequest(got, letter=LETTER)
+    assert outcomes(cluster.ask("a", settle)) in (["acked"], ["ok"])
+    wipe(cluster, "b")
+    cluster.advance(4.0)
+    rewind(cluster, "c", case.start, 0 if case.start == "earliest" else made - 5 if case.covers else made + 5)
+    cluster.kill("a")
+    return cluster
+
+
+def back(cluster: Cluster) -> list[tuple[int, int]]:
+    """Return the deliveries once the payload is back."""
+    hears_all(cluster)
+    cluster.start("a")
+    cluster.advance(8.0)
+    return spans(cluster.ask("b", fetch(hold_time=1.0)))
+
+
+@pytest.mark.parametrize("rewinds", [False, True])
+@pytest.mark.parametrize("case", [ACKED, ACKED_SINCE, ACKED_BEFORE, DEAD], ids=str)
+def test_an_older_record_hides_no_message_that_is_open_again(case: Case, rewinds: bool) -> None:
+    cluster = away(case)
+    request = m.SetGroup("jobs", "g", "latest", 0, rewind=True) if rewinds else m.PurgeRequest("jobs", 0, "g")
+    done = cluster.ask("c", request)
+    assert isinstance(done, m.SetGroupReply | m.PurgeReply), done
+    assert back(cluster) == []
+
+
+@pytest.mark.parametrize("rewinds", [False, True])
+@pytest.mark.parametrize("case", [DEAD_SINCE, DEAD_BEFORE], ids=str)
+def test_a_dead_letter_that_a_rewind_may_have_opened_is_left_and_told(case: Case, rewinds: bool) -> None:
+    cluster = away(case)
+    request = m.SetGroup("jobs", "g", "latest", 0, rewind=True) if rewinds else m.PurgeRequest("jobs", 0, "g")
+    failed = cluster.ask("c", request)
+    assert isinstance(failed, m.Failed)
+    assert failed.code == "outcome-unknown"
+    assert "the payload of 1 dead letter is at no replica that was asked" in failed.detail
+    opened = back(cluster)
+    assert opened == ([(0, 1)] if case.covers else [])
+    assert (0, 1, "dead") in peek(cluster) or case.covers
+    again = cluster.ask("c", request)
+    assert isinstance(again, m.SetGroupReply | m.PurgeReply), again
