@@ -10,6 +10,7 @@ import click
 
 from quorumq.cli.common import json_option, nodes_option, run, tell
 from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.gateway.settings import GROUP, LISTEN, Settings
 
 existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -18,7 +19,7 @@ existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 @nodes_option
 @click.option(
     "--listen",
-    default="127.0.0.1:7480",
+    default=LISTEN,
     show_default=True,
     metavar="HOST:PORT",
     help="Where clients connect.",
@@ -37,7 +38,7 @@ existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--insecure", is_flag=True, help="Serve other machines without TLS or a clients file.")
 @click.option(
     "--group",
-    default="sqs",
+    default=GROUP,
     show_default=True,
     metavar="NAME",
     help="The group that reads a topic as an SQS queue.",
@@ -79,7 +80,6 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
         raise UsageError(
             f"the gateway needs {error.name}, which is not installed: pip install 'quorumq[gateway]'"
         ) from None
-    from quorumq.gateway.settings import Settings
     from quorumq.wire.hello import own_token
     from quorumq.wire.tls import own_ca
 
