@@ -112,3 +112,11 @@ async def test_a_queue_that_a_native_client_deleted_and_made_anew_is_no_source()
         assert not await drained(it.sdk, DEAD)
         await it.sdk.ok("PurgeQueue", QueueUrl=DEAD)
         assert (await it.client.backlog("jobs", "sqs")).dead == 1
+
+
+async def test_a_queue_that_nothing_has_read_is_purged() -> None:
+    async with world() as it:
+        await it.client.create_topic("jobs")
+        await it.client.publish("jobs", b"x")
+        await it.sdk.ok("PurgeQueue", QueueUrl=JOBS)
+        assert not await receive(it.sdk)

@@ -179,8 +179,11 @@ class QueueActions:
         name = call.queue()
         self._cache.drop(name)
         sources = await self._cache.sources(call, name)
-        await call.client.create_group(name, call.group)
-        await call.client.purge(name, call.group)
+        try:
+            await call.client.purge(name, call.group)
+        except NotFound:  # nothing has read the queue yet
+            await call.client.create_group(name, call.group)
+            await call.client.purge(name, call.group)
         for source in sources:
             with suppress(NotFound):  # it was deleted meanwhile, or never had the group
                 await call.client.purge(source, call.group + DEAD_SUFFIX)
