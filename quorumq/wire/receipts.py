@@ -147,15 +147,17 @@ def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[in
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Args:
-        producer_id: producer id of the session. Producer ids of derived messages belong to no client, and have no
-        signature.
+        producer_id: producer id of the session.
         keys: secrets of this cluster by their key number.
 
     Raises:
-        BadReceipt: the session is another client's; says what to do.
+        BadReceipt: the session is another client's, or the producer id is no session's; says what to do.
     """
     if producer_id.node in (DERIVED, NAMED):
-        return
+        raise BadReceipt(
+            f"{producer_id.node}.{producer_id.n}.{producer_id.k} is no session, but the producer id of messages that "
+            "are derived or named: any client publishes under it, and none closes it"
+        )
     secret = keys.get(signature[0]) if signature else None
     if secret is None or not hmac.compare_digest(
         sign_session(producer_id, secret=secret, key=signature[0]), signature

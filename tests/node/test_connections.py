@@ -185,6 +185,10 @@ async def test_a_session_is_of_use_to_its_client_alone() -> None:
         assert isinstance(await other.ask(m.Publish(derived)), m.PublishReply), (
             "whoever has the input derives it"
         )
+        for node in ("~derived", "~named"):
+            request = m.CloseSession(opened.producer_id._replace(node=node), here, opened.signature)
+            refused = await other.ask(request)
+            assert (refused.code, "is no session" in refused.detail) == ("bad-receipt", True)
 
 
 async def test_a_receipt_that_was_altered_is_refused_and_nothing_is_done() -> None:
