@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.client import Client, Conflict, NewMessage, UsageError
+from quorumq.client import Client, Conflict, NewMessage, NotFound, UsageError
+from quorumq.client.base.context import REFRESH_S
+from quorumq.client.base.message import MessageId
 from quorumq.client.produce.derived import Name
 from quorumq.core.values.types import NAMED
 from tests.client.fake import connected, fake_cluster
@@ -77,3 +79,38 @@ async def test_impossible_names_are_refused(options: dict[str, Any], text: str) 
 
 def test_the_parts_of_a_name_never_change() -> None:
     assert Name.of("invoice-4711") == Name(848714730, 6, 2296643887092445338)
+
+
+async def test_a_name_that_is_looked_up_while_its_topic_is_replaced_goes_to_the_new_one() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs")
+        old = await producer.publish(b"before", dedup="x", window=60)
+        await trio.sleep(REFRESH_S - 1.0)
+        ids: list[MessageId] = []
+
+        async def publish() -> None:
+            ids.append(await producer.publish(b"after", dedup="y", window=60))
+
+        async with trio.open_nursery() as nursery:
+            cluster.lag = 2.0  # so long is the answer on its way
+            nursery.start_soon(publish)
+            await trio.sleep(0.1)
+            cluster.lag = 0.0
+            await other.delete_topic("jobs")
+            await other.create_topic("jobs")
+        assert ids[0].partition.topic != old.partition.topic
+        assert await all_of(client) == [b"after"]
+
+
+async def test_a_name_in_a_replaced_topic_is_not_found_and_the_next_one_finds_the_new_topic() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs")
+        await producer.publish(b"before", dedup="x", window=60)
+        await other.delete_topic("jobs")
+        await other.create_topic("jobs")
+        with pytest.raises(NotFound):
+            await producer.publish(b"lost", dedup="x", window=60)
+        await producer.publish(b"after", dedup="x", window=60)
+        assert await all_of(client) == [b"after"]

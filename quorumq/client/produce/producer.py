@@ -335,14 +335,27 @@ class Producer:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._takes(len(made.record), numbered=made.numbered):
-            remaining = await self._room_within(made.timeout, len(made.record), numbered=made.numbered)
-            made = made._replace(timeout=remaining)
-        if made.name is not None and made.window:
+        named: ProducerId | None = None
+        asked = b""  # the topic in which the name was looked up
+        while True:
+            if not self._takes(len(made.record), numbered=made.numbered):
+                remaining = await self._room_within(made.timeout, len(made.record), numbered=made.numbered)
+                made = made._replace(timeout=remaining)
             assert self._register is not None
-            where = self._existing(made.name.partition(self._register))
-            return self._put(made, await found_name(self._context, where, made))
-        return self._put(made)  # nothing waits any more: a cancelled publish has taken nothing
+            if not made.window or self._register.id == asked:
+                return self._put(made, named)  # nothing waits any more: a cancelled publish has taken nothing
+            asked = self._register.id
+            named = await self._look_up(made, self._register)
+
+    async def _look_up(self, made: Made, register: Topic) -> ProducerId:
+        """Ask for the id of a named message."""
+        assert made.name is not None
+        try:
+            return await found_name(self._context, self._existing(made.name.partition(register)), made)
+        except NotFound:
+            if self._register is register:
+                self._register = None  # it was deleted, and may be made again: the next message looks
+            raise
 
     def _put(self, made: Made, named: ProducerId | None = None) -> Run:
         """Take a message for which there is room, and whose topic and session are known."""
