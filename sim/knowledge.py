@@ -169,7 +169,7 @@ def replica_known(replica: Replica, where: str, over: float) -> Known:
     here = SpanSet.from_spans([*replica.batches.present.items(), *replica.batches.reclaimed.items()])
     known: Known = {
         f"{where}, present or reclaimed": here.items(),
-        f"{where}, promised": sorted(replica.closing.promised),
+        f"{where}, promised": replica.closing.promised.items(),
         f"{where}, closed": replica.batches.closed.numbers.items(),
     }
     for name in (*replica.views.groups, *replica.views.unmade):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 from quorumq.client import Client, Conflict, NewMessage, NotFound, UsageError
 from quorumq.client.base.context import REFRESH_S
 from quorumq.client.base.message import MessageId
-from quorumq.client.produce.derived import Name
+from quorumq.client.produce.derived import Name, window_of
 from quorumq.core.values.types import NAMED
 from tests.client.fake import connected, fake_cluster
 
@@ -65,7 +66,7 @@ async def test_names_of_many_messages_share_batches() -> None:
         ({"dedup": ""}, "1 to 1024 bytes"),
         ({"dedup": 4711}, "must be text"),
         ({"dedup": "x", "window": 5}, "from 60"),
-        ({"dedup": "x", "window": 60.5}, "whole number"),
+        ({"dedup": "x", "window": 367 * 86_400}, "to 31622400 s"),
         ({"window": 60}, "give dedup="),
         ({"dedup": "x", "partition": 0}, "no partition"),
     ],
@@ -78,7 +79,24 @@ async def test_impossible_names_are_refused(options: dict[str, Any], text: str) 
 
 
 def test_the_parts_of_a_name_never_change() -> None:
-    assert Name.of("invoice-4711") == Name(848714730, 6, 2296643887092445338)
+    name = Name.of("invoice-4711")
+    assert name == Name(848714730, 789, 2296643887092445338)
+    assert [name.slot_of(window) for window in (0, 60, 3600, 86_400)] == [789, 789 % 16, 789 % 256, 789]
+
+
+@pytest.mark.parametrize(
+    ("window", "kept"),
+    [
+        (None, 0),
+        (60, 60),
+        (60.5, 120),
+        (timedelta(hours=1), 3600),
+        (3601, 7200),
+        (366 * 86_400, 366 * 86_400),
+    ],
+)
+def test_a_name_is_kept_for_the_next_longer_window(window: Any, kept: int) -> None:
+    assert window_of(window) == kept
 
 
 async def test_a_name_that_is_looked_up_while_its_topic_is_replaced_goes_to_the_new_one() -> None:

@@ -25,6 +25,7 @@ from quorumq.core.messages import (
     Welcome,
 )
 from quorumq.core.messages.effects import Done, Effect, Persist, Reply, Send
+from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import Letter, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import close, drained, fetch, published, receipts, replica_of, store
@@ -114,10 +115,10 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, CloseReply)
     close(cluster, topic, producer_id)
     cluster.advance(1.0)
-    assert producer_id in replica_of(cluster, "b").closing.promised
+    assert replica_of(cluster, "b").closing.has_promised(producer_id)
     cluster.kill("b")
     cluster.start("b")
-    assert producer_id in replica_of(cluster, "b").closing.promised
+    assert replica_of(cluster, "b").closing.has_promised(producer_id)
     late = cluster.batch(topic, producer_id, 100, [b"late"])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
@@ -128,7 +129,7 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
 def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster)
-    ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (producer_id,))
+    ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (number_of(producer_id),))
     for records in (1, 0):
         (effect,) = replica_of(cluster, "b").on_close_ask("a", ask, cluster.now)
         assert isinstance(effect, Persist)

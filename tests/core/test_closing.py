@@ -14,6 +14,7 @@ from quorumq.core.messages import (
     Store,
 )
 from quorumq.core.messages.records import BatchStored
+from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import DERIVED, ProducerId
 from tests.core.cluster import Cluster
 from tests.core.steps import (
@@ -215,7 +216,7 @@ def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() 
     cluster = Cluster()
     topic, producer_id = published(cluster)
     cluster.kill("c")
-    replica_of(cluster, "b").closing.promise((producer_id,))
+    replica_of(cluster, "b").closing.promise((number_of(producer_id),))
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
     answer = cluster.replies[key]
     assert isinstance(answer, Failed)

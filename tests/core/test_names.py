@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumq.core.messages import (
     AckRequest,
     Failed,
     FindName,
     FindNameReply,
+    OpenSession,
     Publish,
     PublishReply,
     Store,
 )
+from quorumq.core.requests.publish import producer_ids_begun
+from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import NAMED, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.names import slots_of
+from quorumq.core.values.types import DERIVED, NAMED, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import fetch, receipts
+from tests.core.steps import closed, drained, fetch, receipts, replica_of, root_of
 
 WINDOW_S = 60
 SLOT, SEQ = 3, 17
@@ -57,8 +63,28 @@ def test_a_name_is_found_in_the_window_before_and_after_and_by_clocks_that_diffe
     later, known = found(cluster, topic, "a")
     assert (later, known) == (first, True)
     cluster.time += 2
+    assert found(cluster, topic, "a") == (first, True), (
+        "two windows on: the first node's clock may have been behind"
+    )
+    cluster.time += WINDOW_S
     later, known = found(cluster, topic, "a")
-    assert (later.k, known) == (first.k + 2, False)
+    assert (later.k, known) == (first.k + 3, False)
+
+
+def test_a_caller_within_a_window_of_the_first_finds_its_name_whichever_clock_is_ahead() -> None:
+    """The clocks differ by just less than a window, and so do the times: the second number is above by two."""
+    cluster = Cluster()
+    topic = cluster.topic()
+    at_a_border(cluster)
+    for ahead_ms, seconds in ((59_000, 59), (-59_000, 0), (-59_000, 59), (59_000, 0)):
+        cluster.wall_off_ms = {"a": max(0, -ahead_ms), "b": max(0, ahead_ms), "c": 0}
+        cluster.time += 5 * WINDOW_S
+        first, known = found(cluster, topic, "a")
+        assert not known
+        assert isinstance(published(cluster, topic, first, "a"), PublishReply)
+        cluster.time += seconds
+        assert found(cluster, topic, "b") == (first, True), (ahead_ms, seconds)
+        assert isinstance(published(cluster, topic, first, "b"), PublishReply), "nor is it ahead of any clock"
 
 
 def test_one_replica_that_knows_is_enough_and_is_completed_by_the_next_publish() -> None:
@@ -90,7 +116,7 @@ def test_a_name_is_asked_of_a_majority_and_outlasts_a_disk() -> None:
 
 
 def test_an_acked_message_is_known_by_its_name_until_its_window_is_past_and_then_closed() -> None:
-    cluster = Cluster(session_idle=1.0)
+    cluster = Cluster()
     topic = cluster.topic()
     at_a_border(cluster)
     first, _ = found(cluster, topic)
@@ -135,3 +161,127 @@ def test_a_name_whose_payload_is_absent_is_known() -> None:
         replica = next(iter(core.replicas.values()))
         replica.batches.note_offered("b", (Span(first, SEQ, SEQ + 1),), cluster.now)
     assert found(cluster, topic, "b") == (first, True)
+
+
+def refused(reply: object, code: Code, text: str) -> None:
+    assert isinstance(reply, Failed), reply
+    assert (reply.code, text in reply.detail) == (code, True), reply
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "seq", "text"),
+    [
+        (ProducerId(NAMED, 61, 0, 0), 0, "names are kept for 61 s"),
+        (ProducerId(NAMED, 1 << 40, 0, 0), 0, "names are kept for"),
+        (ProducerId(NAMED, 60, slots_of(60), 0), 0, "there are 16"),
+        (ProducerId(NAMED, 0, limits.NAME_SLOTS, 0), 0, "there are 4096"),
+        (ProducerId(NAMED, 60, 0, 0), limits.NAME_NUMBERS, "the number of a name"),
+        (ProducerId(NAMED, 0, 0, 1), 0, "without a window"),
+    ],
+)
+def test_an_id_that_no_name_has_is_refused(producer_id: ProducerId, seq: int, text: str) -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    refused(cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), Code.USAGE, text)
+    assert not replica_of(cluster, "a").batches.stored
+    if producer_id.n:
+        ask = FindName(PartitionId(topic.id, 0), producer_id.n, producer_id.nonce, seq)
+        refused(cluster.ask("a", ask), Code.USAGE, text)
+
+
+def test_a_window_that_is_far_ahead_is_refused_by_a_node_and_may_be_taken_by_another() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    now, _ = found(cluster, topic)
+    assert isinstance(published(cluster, topic, now._replace(k=now.k + 2)), PublishReply)
+    ahead = now._replace(k=now.k + 3)
+    refused(published(cluster, topic, ahead), Code.NOT_STORED, "Set the clocks of the nodes right")
+    cluster.wall_off_ms = {"b": 1000 * WINDOW_S}
+    assert isinstance(published(cluster, topic, ahead, "b"), PublishReply)
+
+
+def settled(cluster: Cluster, topic: Topic, *numbers: int, seq: int = SEQ) -> None:
+    """Publish a name in each of these windows, and ack it."""
+    for k in numbers:
+        cluster.time = max(cluster.time, WINDOW_S * k - cluster.now.wall_ms / 1000 + cluster.time)
+        batch = cluster.batch(topic, ProducerId(NAMED, WINDOW_S, SLOT, k), seq, [b"x"])
+        assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
+        drained(cluster)
+
+
+def windows(cluster: Cluster, node: str = "a") -> list[tuple[int, int]]:
+    return [(span.start, span.stop) for span in replica_of(cluster, node).batches.closed.numbers.items()]
+
+
+def test_windows_are_closed_with_the_unused_ones_before_them_and_are_one_run() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    first = found(cluster, topic)[0].k + 1
+    settled(cluster, topic, first, first + 3, first + 9, first + 40)
+    cluster.time += 4 * WINDOW_S
+    cluster.advance(20)
+    assert [windows(cluster, node) for node in "abc"] == [[(first, first + 41)]] * 3
+    assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
+    assert not any(replica_of(cluster, node).closing.promised for node in "abc")
+
+
+def test_a_window_with_a_message_left_stays_and_joins_the_others_later() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    first = found(cluster, topic)[0].k + 1
+    settled(cluster, topic, first)
+    cluster.time += WINDOW_S
+    delayed = cluster.batch(
+        topic, ProducerId(NAMED, WINDOW_S, SLOT, first + 3), SEQ, [b"x"], delay_ms=20_000 * WINDOW_S
+    )
+    assert isinstance(cluster.ask("a", Publish(delayed)), PublishReply)
+    settled(cluster, topic, first + 6)
+    cluster.time += 4 * WINDOW_S
+    cluster.advance(20)
+    assert windows(cluster) == [(first, first + 3), (first + 4, first + 7)]
+    cluster.time += 20 * WINDOW_S
+    cluster.advance(1)
+    drained(cluster)
+    cluster.advance(20)
+    assert windows(cluster) == [(first, first + 7)]
+
+
+def test_a_promise_for_unused_windows_outlasts_a_crash() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    first = found(cluster, topic)[0].k + 1
+    settled(cluster, topic, first)
+    cluster.time += 4 * WINDOW_S
+    cluster.advance(20)
+    assert closed(cluster) == [1, 1, 1]
+    settled(cluster, topic, first + 8)
+    cluster.time += 4 * WINDOW_S
+    cluster.kill("c")
+    cluster.advance(20)
+    promised = [replica_of(cluster, node).closing.promised.state() for node in "ab"]
+    assert promised[0] == promised[1]
+    assert replica_of(cluster, "a").closing.promised.messages == 8, "c has not said that it is done"
+    cluster.kill("a")
+    cluster.start("a")
+    assert replica_of(cluster, "a").closing.promised.state() == promised[0]
+    refused(
+        published(cluster, topic, ProducerId(NAMED, WINDOW_S, SLOT, first + 4), "b"),
+        Code.SESSION_CLOSED,
+        "past",
+    )
+    cluster.start("c")
+    cluster.advance(20)
+    assert closed(cluster) == [9, 9, 9]
+
+
+def test_names_and_what_is_derived_count_as_begun_also_where_there_is_no_replica() -> None:
+    cluster = Cluster()
+    topic = cluster.topic()
+    first, _ = found(cluster, topic)
+    replicas = cluster.nodes["a"].replicas
+    session = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    for producer_id, here, nowhere in ((first, 2, 2), (ProducerId(DERIVED, 1, 1, 1), 1, 1), (session, 1, 0)):
+        publish = Publish(cluster.batch(topic, producer_id, SEQ, [b"x", b"y"]))
+        assert (producer_ids_begun(replicas, publish), producer_ids_begun({}, publish)) == (here, nowhere)
+    published(cluster, topic, first)
+    assert producer_ids_begun(replicas, Publish(cluster.batch(topic, first, SEQ, [b"x", b"y"]))) == 1

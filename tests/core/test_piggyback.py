@@ -27,6 +27,7 @@ from quorumq.core.messages import (
 from quorumq.core.messages.effects import DiskFull, Gone, LinkDown, MemoryFull, Request
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Missing, Slot
+from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.holdround import HoldRound
@@ -383,7 +384,7 @@ def test_a_retry_through_another_node_is_delivered_once() -> None:
 def test_nobody_holds_what_it_refuses_to_store(node: NodeId) -> None:
     piggyback = Piggyback()
     if node == "a":
-        piggyback.replica("a").closing.promised[piggyback.producer_id] = None
+        piggyback.replica("a").closing.promise((number_of(piggyback.producer_id),))
     else:
         piggyback.cluster.feed(node, DiskFull(True))
     key = piggyback.waits()

@@ -21,6 +21,7 @@ from quorumq.client.base.times import Duration, number_of
 from quorumq.client.produce.partitioner import Partitioner
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import NAME_NUMBERS, NAME_SLOTS, NAME_WINDOW_MAX_S, NAME_WINDOW_MIN_S
+from quorumq.core.values.names import slots_of, window_from
 from quorumq.core.values.spans import merge_spans
 from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Span, Topic
 
@@ -77,8 +78,12 @@ class Name(NamedTuple):
         if not isinstance(text, str) or not 0 < len(text.encode()) <= DEDUP_BYTES_MAX:
             raise UsageError(f"dedup is {text!r:.80}: it must be text of 1 to {DEDUP_BYTES_MAX} bytes")
         digest = hashlib.blake2b(b"quorumq named\0" + text.encode(), digest_size=16).digest()
-        where, slot, seq = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 5), (8, 16)))
+        where, slot, seq = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
         return cls(where, slot % NAME_SLOTS, seq % NAME_NUMBERS)
+
+    def slot_of(self, window_s: int) -> int:
+        """Return the slot in windows of this length."""
+        return self.slot % slots_of(window_s)
 
     def partition(self, topic: Topic) -> int:
         """Return the partition, among those that the topic was created with: the key has no part in it."""
@@ -90,17 +95,18 @@ class Name(NamedTuple):
 
 
 def window_of(seconds: Duration | None) -> int:
-    """Return for how many seconds a name is kept; 0 for the topic's life.
+    """Return for how many seconds a name is kept: the shortest of `NAME_WINDOWS` that is long enough; 0 for the topic's
+    life.
 
     Raises:
-        UsageError: out of bounds, or no whole number of seconds.
+        UsageError: out of bounds.
     """
     if seconds is None:
         return 0
     window = number_of("window", seconds)
-    if window != int(window) or not NAME_WINDOW_MIN_S <= window <= NAME_WINDOW_MAX_S:
+    if not NAME_WINDOW_MIN_S <= window <= NAME_WINDOW_MAX_S:
         raise UsageError(
-            f"window is {window:g} s: it must be a whole number of seconds from {NAME_WINDOW_MIN_S} to "
-            f"{NAME_WINDOW_MAX_S}, or None for as long as the topic"
+            f"window is {window:g} s: it must be from {NAME_WINDOW_MIN_S} to {NAME_WINDOW_MAX_S} s, or None for the "
+            "topic's life"
         )
-    return int(window)
+    return window_from(window)

@@ -82,6 +82,6 @@ async def found_name(context: Context, partition: PartitionId, made: Made) -> Pr
     It stays the same in every retry of this message.
     """
     assert made.name is not None
-    request = m.FindName(partition, made.window, made.name.slot, made.name.seq)
+    request = m.FindName(partition, made.window, made.name.slot_of(made.window), made.name.seq)
     reply = await context.ask(request, "find a message by its name", made.timeout, writes=False)
     return cast("ProducerId", reply.producer_id)

@@ -269,8 +269,8 @@ class Producer:
             index: number of this output among several of one input to this topic: 0, 1, 2 …
             dedup: a name of your own, as "invoice-4711": what is published again under it is the same message, by
                 anyone and through any node. It decides the partition; ``key`` does not.
-            window: seconds or a timedelta for which the name is kept, 60 s at least; as long as the topic if None.
-                docs/client.md says what is exact.
+            window: seconds or a timedelta for which the name is kept, 60 s at least, rounded up; the topic's life if
+                None. docs/client.md says what is exact.
             delay: seconds or a timedelta: deliver it to no consumer before they are over. At most 366 days.
             not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
                 machine's clock; a time in the past is no delay.

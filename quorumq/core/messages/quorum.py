@@ -23,7 +23,6 @@ from quorumq.core.values.types import (
     Letter,
     Owner,
     PartitionId,
-    ProducerId,
     Record,
     Span,
     Stamp,
@@ -486,19 +485,22 @@ class SurveyReply(NamedTuple):
 
 
 class CloseRequest(NamedTuple):
-    """Promise, durably, to take no more STOREs of these producer ids from clients; with which are you done?"""
+    """Promise, durably, to take no more STOREs of these producer ids from clients; with which are you done?
+
+    ``numbers`` are spans of their numbers, as in `SessionsClosed`.
+    """
 
     round: int
     partition: PartitionId
     epoch: int
-    producer_ids: tuple[ProducerId, ...]
+    numbers: tuple[Span, ...]
 
 
 class CloseReply(NamedTuple):
-    """``done``: promised, and nothing is left of it here but the knowledge of its numbers."""
+    """``done``: promised, and nothing is left of these here but the knowledge of their numbers."""
 
     round: int
-    done: tuple[ProducerId, ...]
+    done: tuple[Span, ...]
     error: str
     known: tuple[Incarnation, ...]
 

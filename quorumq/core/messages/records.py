@@ -19,7 +19,6 @@ from quorumq.core.values.types import (
     NodeId,
     Owner,
     PartitionId,
-    ProducerId,
     Span,
     Topic,
 )
@@ -197,10 +196,10 @@ class Reclaimed(NamedTuple):
 
 
 class SessionsPromised(NamedTuple):
-    """No further STORE of these producer ids is taken from a client."""
+    """No further STORE of these producer ids, as in `SessionsClosed`, is taken from a client."""
 
     partition: PartitionId
-    producer_ids: tuple[ProducerId, ...]
+    spans: tuple[Span, ...]
 
 
 class SessionsClosed(NamedTuple):

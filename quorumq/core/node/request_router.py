@@ -12,6 +12,7 @@ from quorumq.core.cluster.topics import check_alteration, check_topic_request, i
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.node.status import page, status
+from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.listing import shown_of, slices_of
 from quorumq.core.partition.tally import part_of
 from quorumq.core.recovery.survivors import DeclareCoordinator
@@ -272,7 +273,9 @@ class RequestRouter:
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
             topic = self.context.catalogue.topics.get(partition.topic)
-            ask = m.CloseRequest(0, partition, topic.epoch if topic is not None else 0, (producer_id,))
+            ask = m.CloseRequest(
+                0, partition, topic.epoch if topic is not None else 0, (number_of(producer_id),)
+            )
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:

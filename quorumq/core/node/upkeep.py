@@ -163,5 +163,5 @@ class Upkeep:
             return []
         if context.rng.random() * len(replica.members) >= 1:
             return []
-        producer_ids = replica.closing.candidates(context.config.session_idle, now, PRODUCER_IDS_PER_ROUND)
-        return CloseCoordinator(partition, tuple(producer_ids)).start(context, now) if producer_ids else []
+        numbers = replica.closing.candidates(context.config.session_idle, now, PRODUCER_IDS_PER_ROUND)
+        return CloseCoordinator(partition, numbers).start(context, now) if numbers else []

@@ -136,6 +136,11 @@ class Batches:
             header = self.stored[slot.number].header
             total += header.end_of(chunk.stop + slot.shift - 1) - header.end_of(chunk.start + slot.shift - 1)
         return total
+    def known_of(self, span: Span) -> list[Span]:
+        """Return the parts of ``span`` that are present, absent or reclaimed here."""
+        absent = [part for part, _ in self.absent.within(span)]
+        return [*self.present.within(span), *absent, *self.reclaimed.within(span)]
+
 
     def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:
         """Return True if the batch's records for ``part`` are the ones stored, by their CRCs."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from quorumq.core.partition.digests import Digests
 from quorumq.core.values.limits import NUMBERS_END
+from quorumq.core.values.names import is_windowed, past_below
 from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Span
 
@@ -104,7 +105,12 @@ def may_close(producer_id: ProducerId) -> bool:
     return producer_id.node != DERIVED and (producer_id.node != NAMED or producer_id.n > 0)
 
 
-def is_past(producer_id: ProducerId, wall_ms: int) -> bool:
-    """Return True unless this is a window of names that, by our clock, a caller may still be given or look in."""
-    window_ms = 1000 * producer_id.n
-    return producer_id.node != NAMED or wall_ms > (producer_id.k + 3) * window_ms
+def past_part(numbers: Span, wall_ms: int) -> Span | None:
+    """Return the producer ids of a span of numbers that may be over; of windows of names those that are past by our
+    clock. None if there are none."""
+    producer_id, start, stop = numbers
+    if not may_close(producer_id):
+        return None
+    if is_windowed(producer_id):
+        stop = min(stop, past_below(producer_id.n, wall_ms))
+    return Span(producer_id, start, stop) if start < stop else None

@@ -5,78 +5,109 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import Final
 
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import SessionsClosed, SessionsPromised
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.closed import among, forget, is_past, may_close
+from quorumq.core.partition.closed import among, forget, may_close, number_of, past_part
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.views import Views
+from quorumq.core.values.names import is_windowed
+from quorumq.core.values.spans import SpanSet, merge_spans, subtract
 from quorumq.core.values.types import Now, ProducerId, Span
+
+UNUSED_MAX: Final = 2048
+"""Windows of names that one round closes because nothing is known of them."""
 
 
 class Closing(PartitionComponent):
     """One replica's part in closing producer ids.
 
     Attributes:
-        promised: no more STOREs of these are taken from clients.
+        promised: no more STOREs of these are taken from clients, as spans of their numbers.
     """
 
     __slots__ = ("promised",)
 
     def __init__(self, batches: Batches, views: Views) -> None:
         super().__init__(batches, views)
-        self.promised: dict[ProducerId, None] = {}
+        self.promised = SpanSet()
 
-    def candidates(self, idle_s: float, now: Now, most: int) -> list[ProducerId]:
-        """Return some producer ids to ask all replicas about: promised, or idle for ``idle_s``, and done with here."""
-        found: list[ProducerId] = []
+    def has_promised(self, producer_id: ProducerId) -> bool:
+        """Return True if no STORE of a producer id is taken from clients."""
+        return bool(self.promised.runs) and self.promised.contains(producer_id._replace(k=0), producer_id.k)
+
+    def candidates(self, idle_s: float, now: Now, most: int) -> tuple[Span, ...]:
+        """Return some producer ids to ask all replicas about, by their numbers: done with here, and either promised, or
+        idle for ``idle_s``, or a window of names that is past."""
+        numbers: list[Span] = []
+        unused = 0
         idle_since = self.batches.idle_since
         for producer_id, since in list(itertools.islice(idle_since.items(), 4 * most)):
-            over = producer_id in self.promised or since + idle_s <= now.mono
-            over = over and is_past(producer_id, now.wall_ms)
-            if over and len(found) < most and self.is_done(producer_id):
-                found.append(producer_id)
             del idle_since[producer_id]
+            if not may_close(producer_id):
+                continue  # nor is it asked about again until something of it is reclaimed
             idle_since[producer_id] = since  # behind the others, for the next time
-        return found
+            over = is_windowed(producer_id) or self.has_promised(producer_id) or since + idle_s <= now.mono
+            over = over and past_part(number_of(producer_id), now.wall_ms) is not None
+            if over and len(numbers) < most and not self._unfinished(number_of(producer_id)):
+                span = self._with_unused(producer_id)
+                if unused + span.size <= UNUSED_MAX:
+                    unused += span.size
+                    numbers.append(span)
+        return merge_spans(numbers)
 
-    def promise(self, producer_ids: Iterable[ProducerId]) -> list[SessionsPromised]:
+    def _with_unused(self, producer_id: ProducerId) -> Span:
+        """Return the number of a producer id; of a window of names also those before it, up to the last closed one.
+
+        Names are few and windows many: without those between, each closed window would be a run for good.
+        """
+        family, k, stop = number_of(producer_id)
+        if is_windowed(producer_id):
+            before = Span(family, max(0, stop - UNUSED_MAX), stop)
+            gap = self.batches.closed.numbers.gaps(before)[-1]
+            if gap.start > before.start:
+                return gap
+        return Span(family, k, stop)
+
+    def promise(self, numbers: Iterable[Span]) -> list[SessionsPromised]:
         """Take no more STOREs of these from clients; the record that makes it durable."""
-        closed = self.batches.closed
-        fresh = [
-            producer_id
-            for producer_id in producer_ids
-            if producer_id not in self.promised and producer_id not in closed
-        ]
-        self.promised.update(dict.fromkeys(fresh))
-        return [SessionsPromised(self.batches.partition, tuple(fresh))] if fresh else []
+        closed = self.batches.closed.numbers
+        fresh = [part for span in numbers for gap in self.promised.gaps(span) for part in closed.gaps(gap)]
+        for part in fresh:
+            self.promised.add(part)
+        return [SessionsPromised(self.batches.partition, merge_spans(fresh))] if fresh else []
 
-    def is_done(self, producer_id: ProducerId) -> bool:
-        """Return True if only the knowledge of a producer id's numbers is left: no payload, no hold."""
+    def _unfinished(self, numbers: Span) -> list[ProducerId]:
+        """Return the producer ids that have more here than the knowledge of their numbers: payload, or a hold."""
         batches = self.batches
-        if (
-            not may_close(producer_id)
-            or batches.present.spans_of(producer_id)
-            or batches.absent.spans_of(producer_id)
-        ):
-            return False
-        return not any(view.holds_any(producer_id) for view in self.views.with_holds())
+        unfinished = [*among((numbers,), batches.present.runs), *among((numbers,), batches.absent.runs)]
+        for view in self.views.with_holds():
+            unfinished += [one for one in among((numbers,), view.leases.runs) if view.holds_any(one)]
+        return [one for one in unfinished if one not in batches.closed]
 
-    def on_ask(
-        self, asked: tuple[ProducerId, ...], now: Now
-    ) -> tuple[list[SessionsPromised], tuple[ProducerId, ...]]:
+    def on_ask(self, asked: Iterable[Span], now: Now) -> tuple[list[SessionsPromised], tuple[Span, ...]]:
         """Promise; return the records of that, and the producer ids that are done with, those closed here among
         them."""
-        closed = self.batches.closed
-        producer_ids = [one for one in asked if may_close(one) and is_past(one, now.wall_ms)]
-        records = self.promise(producer_ids)
-        for producer_id in producer_ids:
-            if producer_id not in closed and not self.batches.present.spans_of(producer_id):
-                self.batches.idle_since.setdefault(producer_id, now.mono)
-        return records, tuple(
-            producer_id for producer_id in producer_ids if producer_id in closed or self.is_done(producer_id)
-        )
+        closed, present = self.batches.closed, self.batches.present.runs
+        numbers: list[Span] = []
+        most = 2 * UNUSED_MAX
+        for span in asked:
+            part = past_part(span, now.wall_ms)
+            if part is not None and part.size <= most:
+                most -= part.size
+                numbers.append(part)
+        records = self.promise(numbers)
+        done: list[Span] = []
+        for span in numbers:
+            done += subtract(span, map(number_of, self._unfinished(span)))
+            if not is_windowed(span.producer_id):  # a known window is listed already
+                for k in range(span.start, span.stop):
+                    producer_id = span.producer_id._replace(k=k)
+                    if producer_id not in closed and producer_id not in present:
+                        self.batches.idle_since.setdefault(producer_id, now.mono)
+        return records, tuple(done)
 
     def close(self, numbers: Iterable[Span]) -> list[Effect]:
         """Drop all but the numbers of these producer ids, which are over everywhere. One with a present message
@@ -84,7 +115,8 @@ class Closing(PartitionComponent):
         fresh = self.batches.close(numbers)
         if not fresh:
             return []
-        forget(fresh, self.promised)
+        for span in fresh:
+            self.promised.remove(span)
         for view in self.views.with_holds():
             forget(fresh, view.ballots)
             view.digests.stale.update(dict.fromkeys(forget(fresh, view.records)))

@@ -59,7 +59,7 @@ class Recall(ClosingComponent):
     def snapshot(self, now: Now) -> list[JournalRecord]:
         """Return the small state of every group, for the head of a journal segment. Holds are never in it."""
         partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
-        promised = list(self.closing.promised)
+        promised = self.closing.promised.items()
         records: list[JournalRecord] = [
             SessionsPromised(partition, chunk) for chunk in chunks_of(promised, limit)
         ]
@@ -104,7 +104,7 @@ class Recall(ClosingComponent):
                 self.batches.note_offered("", record.spans, now)
                 self.batches.note_absent()
             case SessionsPromised():
-                self.closing.promise(record.producer_ids)
+                self.closing.promise(record.spans)
             case SessionsClosed():
                 self.closing.close(record.spans)
             case RecordsMerged():

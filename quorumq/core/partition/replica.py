@@ -472,11 +472,7 @@ class Replica:
     def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
         """Survey: send the group's state of every message known here."""
         if message.named:
-            batches, named = self.batches, message.named
-            known = [part for span in named for part in batches.present.within(span)]
-            known += [part for span in named for part, _ in batches.absent.within(span)]
-            known += [part for span in named for part in batches.reclaimed.within(span)]
-            known += [span for span in named if span.producer_id in batches.closed]
+            known = [part for span in message.named for part in self.batches.known_of(span)]
             return m.SurveyReply(message.round, (), None, "", self.vector(), False, tuple(known))
         view = self.views.look(message.group)
         left: tuple[Span, ...] = ()
@@ -520,7 +516,7 @@ class Replica:
 
     def on_close_ask(self, sender: NodeId, message: m.CloseRequest, now: Now) -> list[Effect]:
         """Promise, and say with which of the producer ids we are done. A producer id that is closed here is both."""
-        records, done = self.closing.on_ask(message.producer_ids, now)
+        records, done = self.closing.on_ask(message.numbers, now)
         reply = Send(sender, m.CloseReply(message.round, done, "", self.vector()))
         return [Persist(tuple(records), (reply,) if message.round else ())]
 

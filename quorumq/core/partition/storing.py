@@ -10,7 +10,7 @@ from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import PRODUCER_IDS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
-from quorumq.core.values.types import NodeId, Now, Span, Topic
+from quorumq.core.values.types import NAMED, NodeId, Now, ProducerId, Span, Topic
 
 
 class Storing(ClosingComponent):
@@ -68,10 +68,7 @@ class Storing(ClosingComponent):
             shift = at - section.start
             at += section.stop - section.start
             if closed.numbers.runs and section.producer_id in closed:
-                error, detail = (
-                    Code.SESSION_CLOSED,
-                    f"the session {section.producer_id} is closed: open another",
-                )
+                error, detail = Code.SESSION_CLOSED, why_closed(section.producer_id)
                 continue
             for span, slot in self.batches.index.split(section):
                 if slot is None and not self.batches.reclaimed.runs:
@@ -80,9 +77,8 @@ class Storing(ClosingComponent):
                     new += [(gap, shift) for gap in self.batches.worth_storing(span)]
                 elif not self.batches.same_records(header, shift, span, slot):
                     error, detail = Code.CONFLICT, f"other bytes are stored under {span}"
-            if asked and section.producer_id in self.closing.promised and new:
-                error = Code.SESSION_CLOSED
-                detail = f"the session {section.producer_id} is being closed: open another"
+            if asked and new and self.closing.has_promised(section.producer_id):
+                error, detail = Code.SESSION_CLOSED, why_closed(section.producer_id)
         if not asked:
             error = ""  # anti-entropy brings what else is in the batch
         if (self.node.capacity or self.node.memory_full) and new and not error:
@@ -132,3 +128,13 @@ class Storing(ClosingComponent):
         """
         batch = self.batches.stored[number]
         self.views.withdraw(batch, self.batches.damage(batch, now))
+
+
+def why_closed(producer_id: ProducerId) -> str:
+    """Return the reason why no batch of a producer id is taken any more, and the remedy."""
+    if producer_id.node == NAMED:
+        return (
+            f"window {producer_id.k} of {producer_id.n} s is past by the clocks of the replicas: set the clocks of the "
+            "nodes right, and publish it anew"
+        )
+    return f"the session {producer_id} is closed, or being closed: open another"

@@ -6,7 +6,9 @@ That takes all replicas of the partition (docs/protocol.md, RECLAIM, "Closing a 
 to take no further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
 When all have said so in one round, each in its newest incarnation, nothing of the producer id can be anywhere. Its
 published messages are settled and reclaimed, and a batch that was not stored yet is refused from then on. Its number
-stays in a set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped.
+stays in a set of spans, which spreads by anti-entropy and is part of a resync, and is never dropped. The request names
+producer ids by spans of these numbers: windows of names under which nothing was published are closed with those between
+which they lie, so that the set stays small.
 
 While a promise stands and the producer id is not closed, anti-entropy may still bring messages that another replica
 stored before it promised. A replica that is down, or has a message left, delays closing, and nothing else.
@@ -16,10 +18,10 @@ from __future__ import annotations
 
 from quorumq.core.messages import CloseReply, CloseRequest, PeerMessage
 from quorumq.core.messages.effects import Effect
-from quorumq.core.partition.closed import number_of
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
-from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, ProducerId
+from quorumq.core.values.spans import SpanMap
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Span
 
 PRODUCER_IDS_PER_ROUND = 256
 """Producer ids that one round asks about."""
@@ -29,16 +31,16 @@ class CloseCoordinator(Coordinator):
     """Asks all replicas of a partition to promise, and whether they are done. No client waits for it.
 
     Args:
-        producer_ids: those for which this replica has promised, and has nothing left.
+        numbers: spans of the numbers of the producer ids.
     """
 
-    __slots__ = ("done_with", "partition", "producer_ids")
+    __slots__ = ("done_with", "numbers", "partition")
 
-    def __init__(self, partition: PartitionId, producer_ids: tuple[ProducerId, ...]) -> None:
+    def __init__(self, partition: PartitionId, numbers: tuple[Span, ...]) -> None:
         super().__init__(0)
         self.partition = partition
-        self.producer_ids = producer_ids
-        self.done_with: dict[ProducerId, int] = {}  # bits of those that promised and are done
+        self.numbers = numbers
+        self.done_with: SpanMap[int] = SpanMap()  # bits of those that promised and are done
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
@@ -47,7 +49,7 @@ class CloseCoordinator(Coordinator):
             context,
             this,
             self.partition,
-            CloseRequest(this.number, self.partition, epoch, self.producer_ids),
+            CloseRequest(this.number, self.partition, epoch, self.numbers),
             now,
         )
 
@@ -58,17 +60,18 @@ class CloseCoordinator(Coordinator):
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
         bit = this.hear(sender, incarnation)
-        for producer_id in message.done:
-            self.done_with[producer_id] = self.done_with.get(producer_id, 0) | bit
+        for span in message.done:
+            self.done_with.update(span, lambda bits: (bits or 0) | bit)
         if not this.everyone:
             return []
         everyone = (1 << len(this.members)) - 1
         valid = this.valid(context.state)
         replica = context.replicas.get(self.partition)
         closed = [
-            number_of(producer_id)
-            for producer_id in self.producer_ids
-            if self.is_closed(self.done_with.get(producer_id, 0) & valid, everyone)
+            part
+            for span in self.numbers
+            for part, bits in self.done_with.within(span)
+            if self.is_closed(bits & valid, everyone)
         ]
         effects = replica.closing.close(closed) if replica is not None else []
         return effects + self.finish(context, None)

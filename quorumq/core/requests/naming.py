@@ -1,7 +1,7 @@
 """Finding a message by a name of its publisher's: which id it has, or is to have (docs/protocol.md, NAMES).
 
 An id has the number of a window of time, which comes from the clock of the node that is asked. Names are looked for in
-the windows before and after, too, because the nodes' clocks differ, and a window may end between two callers.
+the windows around it, too (`LOOKED_IN`), because the nodes' clocks differ, and a window may end between two callers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values.errors import Code
+from quorumq.core.values.names import LOOKED_IN, number_at, problem_with
 from quorumq.core.values.spans import overlap
 from quorumq.core.values.types import NAMED, NodeId, Now, ProducerId, Span
 
@@ -29,15 +30,15 @@ class NameCoordinator(Coordinator):
         super().__init__(key)
         self.request = request
         self.looked = 0  # bits of replicas that know none of them
-        number = now.wall_ms // (1000 * request.window_s)
-        self.spans = tuple(
-            Span(ProducerId(NAMED, request.window_s, request.slot, at), request.seq, request.seq + 1)
-            for at in (number, number - 1, number + 1)
-            if at >= 0
-        )
+        number = number_at(request.window_s, now.wall_ms)
+        ids = [ProducerId(NAMED, request.window_s, request.slot, max(0, number + at)) for at in LOOKED_IN]
+        self.spans = tuple(Span(one, request.seq, request.seq + 1) for one in dict.fromkeys(ids))
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         partition = self.request.partition
+        problem = problem_with(self.spans)
+        if problem:
+            return self.fail(context, Code.USAGE, problem)
         members = context.catalogue.members_of(partition)
         if not members:
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect, Send
-from quorumq.core.partition.closed import may_close
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.piggyback import piggyback_hold
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
+from quorumq.core.values.names import early, problem_with
 from quorumq.core.values.printable import plural
-from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, ProducerId
+from quorumq.core.values.types import DERIVED, NAMED, Incarnation, NodeId, Now, PartitionId, ProducerId
 
 
 class PublishCoordinator(Coordinator):
@@ -44,6 +44,10 @@ class PublishCoordinator(Coordinator):
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
+        spans = self.publish.batch.header.sections
+        problem, not_yet = problem_with(spans), early(spans, now.wall_ms)
+        if problem or not_yet:
+            return self.fail(context, Code.USAGE if problem else Code.NOT_STORED, problem or not_yet)
         self.came = now.mono
         context.publishing.append(self)
         return []
@@ -212,17 +216,24 @@ class StoreCoordinator(Coordinator):
 
 
 def producer_ids_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -> int:
-    """Return how many of a batch's producer ids are not known in its partition, as far as this node can tell.
+    """Return how many of a batch's producer ids and names are not known in its partition, as far as this node can tell.
 
-    If it has no replica, derived ones count and sessions do not: those are mostly known.
+    If it has no replica, derived ones and names count and sessions do not: those are mostly known.
     """
     header = publish.batch.header
     replica = replicas.get(header.partition)
-    producer_ids = [section.producer_id for section in header.sections]
-    if replica is None:
-        return sum(not may_close(producer_id) for producer_id in producer_ids)
-    tables = (replica.batches.present.runs, replica.batches.reclaimed.runs)
-    return sum(not any(producer_id in table for table in tables) for producer_id in producer_ids)
+    count = 0
+    for section in header.sections:
+        producer_id = section.producer_id
+        if replica is None:
+            known = 0 if producer_id.node in (DERIVED, NAMED) else section.size
+        elif producer_id.node == NAMED:
+            known = sum([part.size for part in replica.batches.known_of(section)])
+        else:
+            tables = (replica.batches.present.runs, replica.batches.reclaimed.runs)
+            known = section.size if any(producer_id in table for table in tables) else 0
+        count += section.size - known if producer_id.node == NAMED else not known
+    return count
 
 
 def store_published(context: Context, now: Now) -> list[Effect]:

@@ -129,11 +129,25 @@ SURVEY_SCAN_MAX = 192
 GROUPS_PER_CHUNK = 2000
 """Registers of groups in one message."""
 
-NAME_WINDOW_MIN_S = 60
-NAME_WINDOW_MAX_S = 366 * 86_400
-"""Seconds for which the name of a message may be kept, if it is not kept as long as the topic."""
-NAME_SLOTS = 16
-"""Producer ids of one window of names: few, so that those of closed windows are runs."""
+NAME_WINDOWS = tuple(
+    length * unit
+    for unit, lengths in (
+        (60, (1, 2, 5, 10, 15, 30)),
+        (3600, (1, 2, 3, 6, 12)),
+        (86_400, (1, 2, 3, 7, 14, 30, 60, 90, 180, 366)),
+    )
+    for length in lengths
+)
+"""Seconds for which the name of a message may be kept, if it is not kept as long as the topic. They are few, because
+each of them leaves its closed windows behind for good."""
+NAME_WINDOW_MIN_S = NAME_WINDOWS[0]
+NAME_WINDOW_MAX_S = NAME_WINDOWS[-1]
+NAME_SLOTS = 4096
+"""Producer ids of one window of names, at most. All runs of a producer id are compared as one, and each name is a run:
+of a partition's 250,000 names a slot has about 60."""
+NAME_WINDOW_SLOTS = ((0, NAME_SLOTS), (86_400, NAME_SLOTS), (3600, 256), (60, 16))
+"""Shortest window with each number of slots; 0 stands for the topic's life. Short windows have few names and fewer
+slots, because each slot of each window has to be closed."""
 NAME_NUMBERS = 1 << 61
 """Sequence numbers of one of them."""
 HOLD_TIME_MIN_S = 0.1

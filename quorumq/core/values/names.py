@@ -1,0 +1,82 @@
+"""Producer ids of messages that their publishers name (docs/protocol.md, NAMES): slots, windows, and their numbers.
+
+Number k of a window of n seconds is the time from k n to (k + 1) n, in seconds since 1970. Each node counts by its own
+time of day. The clocks of two nodes are taken to differ by less than a window. So a caller finds a name that another
+one was given within the last n seconds in one of `LOOKED_IN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from quorumq.core.values.limits import NAME_NUMBERS, NAME_WINDOW_SLOTS, NAME_WINDOWS
+from quorumq.core.values.types import NAMED, ProducerId, Span
+
+LOOKED_IN: Final = (0, -1, -2, 1)
+"""Windows in which a name is looked for, counted from the current one. Between two questions at most n seconds pass,
+and the clocks differ by less than n: the second number is above the first by two at most, or below it by one."""
+
+AHEAD_MAX: Final = 2
+"""Windows by which an id may be ahead of a node's clock: one that `LOOKED_IN` reaches, and one for the clocks."""
+
+PAST: Final = 4
+"""Windows from the begin of one until no node looks in it: the third is the last, and one more is for the clocks."""
+
+
+def slots_of(window_s: int) -> int:
+    """Return the number of producer ids of each window of this length; 0 stands for the topic's life."""
+    return next(slots for least, slots in NAME_WINDOW_SLOTS if window_s >= least and (least or not window_s))
+
+
+def window_from(seconds: float) -> int:
+    """Return the shortest window that is not below ``seconds``, which are at most those of the longest."""
+    return next(window for window in NAME_WINDOWS if window >= seconds)
+
+
+def number_at(window_s: int, wall_ms: int) -> int:
+    """Return the number of the window of a time of day, in milliseconds since 1970."""
+    return max(0, wall_ms // (1000 * window_s))
+
+
+def is_windowed(producer_id: ProducerId) -> bool:
+    """Return True if it is of names that are kept for a window."""
+    return producer_id.node == NAMED and producer_id.n > 0
+
+
+def past_below(window_s: int, wall_ms: int) -> int:
+    """Return the number of the first window that is not past by this time of day: one that a caller may be given, or
+    look in."""
+    return max(0, number_at(window_s, wall_ms) - PAST + 1)
+
+
+def problem_with(spans: Iterable[Span]) -> str:
+    """Return why the ids of a batch can be of no name; "" if they can be, or are not of names."""
+    for (node, window_s, slot, number), _, stop in spans:
+        if node != NAMED:
+            continue
+        if window_s not in (0, *NAME_WINDOWS):
+            return (
+                f"names are kept for {window_s} s: it must be 0 or one of {', '.join(map(str, NAME_WINDOWS))}"
+            )
+        if slot >= slots_of(window_s):
+            return (
+                f"the slot of a name is {slot}: with a window of {window_s} s there are {slots_of(window_s)}"
+            )
+        if stop > NAME_NUMBERS:
+            return f"the number of a name is {stop - 1}: it must be below {NAME_NUMBERS}"
+        if number and not window_s:
+            return f"the number of a window is {number}: without a window it must be 0"
+    return ""
+
+
+def early(spans: Iterable[Span], wall_ms: int) -> str:
+    """Return the reason why this node takes no names of these windows yet; "" if they are not ahead of its clock."""
+    for (node, window_s, _, number), _, _ in spans:
+        if node == NAMED and window_s and number > number_at(window_s, wall_ms) + AHEAD_MAX:
+            ahead_s = number * window_s - wall_ms // 1000
+            return (
+                f"window {number} of {window_s} s begins in {ahead_s} s by this node's time of day: the node that was "
+                "asked for the name has another. Set the clocks of the nodes right, and publish it anew"
+            )
+    return ""
