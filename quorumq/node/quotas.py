@@ -66,7 +66,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         delay_max: seconds for which it may put a message off by a PUBLISH or a REJECT; None for `DELAY_MAX_DEFAULT_S`.
         topics: most topics to which it has a right, those under way included, if it makes more.
         groups: most groups to which it has a right, counted in the same way.
-        producer_ids_per_s: sessions and derived producer ids that begin in a partition by what one node takes of it.
+        producer_ids_per_s: sessions, derived producer ids and names that begin in a partition by what one node takes of
+            it.
     """
 
     requests_per_s: Rate | None = None

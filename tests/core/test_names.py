@@ -274,6 +274,47 @@ def test_a_promise_for_unused_windows_outlasts_a_crash() -> None:
     assert closed(cluster) == [9, 9, 9]
 
 
+@pytest.mark.parametrize("limit", ["NAMES_PER_PARTITION_MAX", "NAMES_PER_TOPIC_MAX"])
+def test_names_are_bounded_and_take_no_capacity_from_sessions(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"quorumq.core.partition.storing.{limit}", 4)
+    monkeypatch.setattr("quorumq.core.partition.storing.SESSIONS_PER_PARTITION_MAX", 1)
+    cluster = Cluster()
+    topic = cluster.topic()
+    first, _ = found(cluster, topic)
+    for slot in range(4):
+        assert isinstance(published(cluster, topic, first._replace(nonce=slot)), PublishReply)
+    fifth = first._replace(nonce=9)
+    refused(published(cluster, topic, fifth), Code.STORAGE_FULL, "keeps 4 names of messages")
+    assert isinstance(published(cluster, topic, first), PublishReply), "a retry takes no room"
+    session = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    assert isinstance(published(cluster, topic, session), PublishReply), "the names are no sessions"
+    drained(cluster)
+    cluster.advance(20)
+    refused(published(cluster, topic, fifth), Code.STORAGE_FULL, "short window")
+    assert {core.state.names[topic.id] for core in cluster.nodes.values()} == {4}
+    cluster.time += 5 * WINDOW_S
+    cluster.advance(20)
+    assert isinstance(published(cluster, topic, found(cluster, topic)[0]), PublishReply), (
+        "their window is closed"
+    )
+    assert {core.state.names[topic.id] for core in cluster.nodes.values()} == {1}
+
+
+def test_a_name_beyond_the_limit_that_a_peer_has_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(sync_grace=0.0)
+    topic = cluster.topic()
+    first, _ = found(cluster, topic)
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    for slot in range(3):
+        published(cluster, topic, first._replace(nonce=slot))
+    cluster.drop = lambda sender, to, message: False
+    monkeypatch.setattr("quorumq.core.partition.storing.NAMES_PER_PARTITION_MAX", 1)
+    cluster.advance(10)
+    assert replica_of(cluster, "c").batches.names == 3
+
+
 def test_names_and_what_is_derived_count_as_begun_also_where_there_is_no_replica() -> None:
     cluster = Cluster()
     topic = cluster.topic()
@@ -285,3 +326,29 @@ def test_names_and_what_is_derived_count_as_begun_also_where_there_is_no_replica
         assert (producer_ids_begun(replicas, publish), producer_ids_begun({}, publish)) == (here, nowhere)
     published(cluster, topic, first)
     assert producer_ids_begun(replicas, Publish(cluster.batch(topic, first, SEQ, [b"x", b"y"]))) == 1
+
+
+def test_to_compare_a_new_name_costs_a_slot_and_not_all_names() -> None:
+    """20,000 names of a topic's life are spread over 4,096 slots, and each digest is charged for its bytes."""
+    cluster = Cluster()
+    cluster.topic()
+    replica = replica_of(cluster, "a")
+    slots = slots_of(0)
+    for number in range(20_000):
+        producer_id = ProducerId(NAMED, 0, number % slots, 0)
+        replica.batches.note_reclaimed(Span(producer_id, 7 * number, 7 * number + 1))
+    content = [len(replica.batches.content(ProducerId(NAMED, 0, slot, 0))) for slot in range(slots)]
+    assert max(content) < 200
+    one = ProducerId(NAMED, 0, slots, 0)  # as if all were in one
+    for number in range(20_000):
+        replica.batches.note_reclaimed(Span(one, 7 * number, 7 * number + 1))
+    replica.batches.digests.clear([one])
+    spent = replica.batches.digests.renew(replica.sync.keyed, b"t", replica.batches.content, 1)
+    assert spent > 1000, "a step that has done that does little else"
+
+
+IDS = {
+    "a window's": ProducerId(NAMED, WINDOW_S, SLOT, 0),
+    "the topic's life": ProducerId(NAMED, 0, SLOT, 0),
+    "derived": ProducerId(DERIVED, 1, 2, 3),
+}

@@ -178,7 +178,9 @@ class NodeState:
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
-    producer_ids: dict[bytes, int] = field(default_factory=dict)  # with messages here, by topic and partition
+    # Producer ids with messages here, those of names aside, by topic: each once for each partition; and names.
+    producer_ids: dict[bytes, int] = field(default_factory=dict)
+    names: dict[bytes, int] = field(default_factory=dict)
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
     capacity: Capacity = Capacity.PLENTY  # on the disk
     memory_full: str = ""  # reason why nothing new is taken in; "" if it is

@@ -21,9 +21,10 @@ from quorumq.core.partition.places import Places, Slot
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
+from quorumq.core.values.names import is_windowed
 from quorumq.core.values.rows import Rows
 from quorumq.core.values.spans import SpanSet, merge_spans, subtract
-from quorumq.core.values.types import BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
+from quorumq.core.values.types import NAMED, BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
 
 LOOKED_AT = 2048
 """Batches or producer ids that are examined for one request to a peer, at most."""
@@ -61,6 +62,8 @@ class Batches:
         wanted: reclaimed messages that a later group still has to read. They count as absent.
         closed: the producer ids that are over.
         idle_since: time since which a producer id has had no present message, by producer id.
+        sessions: number of producer ids with present messages, those of names aside.
+        names: number of names: messages that their publishers named, present or reclaimed.
         damaged: batches that cannot be read here, and their content.
         waiting: batches that are not due yet by our clock.
         uncertain: batches of unknown age, and the times when peers say they were made.
@@ -81,11 +84,13 @@ class Batches:
         "lacking",
         "listed",
         "members",
+        "names",
         "node",
         "order",
         "partition",
         "present",
         "reclaimed",
+        "sessions",
         "stored",
         "uncertain",
         "unlisted",
@@ -109,6 +114,8 @@ class Batches:
         self.wanted = SpanSet()
         self.closed = ClosedSessions()
         self.idle_since: dict[ProducerId, float] = {}
+        self.sessions = 0
+        self.names = 0
         self.damaged: dict[int, tuple[Span, ...]] = {}
         self.fresh: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
@@ -129,6 +136,11 @@ class Batches:
             if slot.number == batch.number
         ]
 
+    def known_of(self, span: Span) -> list[Span]:
+        """Return the parts of ``span`` that are present, absent or reclaimed here."""
+        absent = [part for part, _ in self.absent.within(span)]
+        return [*self.present.within(span), *absent, *self.reclaimed.within(span)]
+
     def bytes_of(self, span: Span) -> int:
         """Return the number of bytes of the present messages of ``span``."""
         total = 0
@@ -136,11 +148,6 @@ class Batches:
             header = self.stored[slot.number].header
             total += header.end_of(chunk.stop + slot.shift - 1) - header.end_of(chunk.start + slot.shift - 1)
         return total
-    def known_of(self, span: Span) -> list[Span]:
-        """Return the parts of ``span`` that are present, absent or reclaimed here."""
-        absent = [part for part, _ in self.absent.within(span)]
-        return [*self.present.within(span), *absent, *self.reclaimed.within(span)]
-
 
     def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:
         """Return True if the batch's records for ``part`` are the ones stored, by their CRCs."""
@@ -195,20 +202,37 @@ class Batches:
         """Note that ``span`` is present from now on, in ``slot``; return the parts that were reclaimed before."""
         self.index.put(span, slot)
         if span.producer_id not in self.present.runs:
-            self._count_producer_ids(1)
+            self._count_session(span.producer_id, 1)
+        if span.producer_id.node == NAMED:
+            self._count_names(span, 1)
         self.present.put(span, True)
         self.idle_since.pop(span.producer_id, None)
         self.digests.stale[span.producer_id] = None
         if self.absent.runs:
             self.absent.remove(span)
         back = self.reclaimed.remove(span) if self.reclaimed.runs else []
+        for part in back:
+            self._count_names(part, -1)
         if back:
             self.wanted.remove(span)
         return back
 
-    def _count_producer_ids(self, more: int) -> None:
-        topic, producer_ids = self.partition.topic, self.node.producer_ids
-        producer_ids[topic] = producer_ids.get(topic, 0) + more
+    def _count_session(self, producer_id: ProducerId, more: int) -> None:
+        if producer_id.node != NAMED:
+            topic, in_all = self.partition.topic, self.node.producer_ids
+            self.sessions += more
+            in_all[topic] = in_all.get(topic, 0) + more
+
+    def _count_names(self, span: Span, times: int) -> None:
+        if span.producer_id.node == NAMED:
+            topic, in_all = self.partition.topic, self.node.names
+            self.names += times * span.size
+            in_all[topic] = in_all.get(topic, 0) + times * span.size
+
+    def note_reclaimed(self, span: Span) -> None:
+        """Note that the payload of ``span``, which is not present, was dropped."""
+        for part in self.reclaimed.add(span):
+            self._count_names(part, 1)
 
     def pack(self) -> None:
         """Pack the older half of the fresh batches together, which is cheap for each. Most batches are dropped before
@@ -287,7 +311,7 @@ class Batches:
         """Drop the payload of a batch; return its messages, which stay known, as reclaimed."""
         gone = self._unlist(batch)
         for part in gone:
-            self.reclaimed.add(part)
+            self.note_reclaimed(part)
         return gone
 
     def _unlist(self, batch: StoredBatch) -> list[Span]:
@@ -296,8 +320,9 @@ class Batches:
         for part in parts:
             self.index.remove(part)
             self.present.remove(part)
+            self._count_names(part, -1)
             if part.producer_id not in self.present.runs:
-                self._count_producer_ids(-1)
+                self._count_session(part.producer_id, -1)
             self.digests.stale[part.producer_id] = None
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0
@@ -314,7 +339,7 @@ class Batches:
                 learned += subtract(gap, self.reclaimed.within(gap))
         for part in learned:
             self.idle_since.setdefault(part.producer_id, now.mono)
-            self.reclaimed.add(part)
+            self.note_reclaimed(part)
             self.absent.remove(part)
             self.digests.stale[part.producer_id] = None
         return learned
@@ -340,6 +365,11 @@ class Batches:
         ]
         for span in fresh:
             self.closed.add(span)
+        for producer_id in among(
+            [span for span in fresh if is_windowed(span.producer_id)], self.reclaimed.runs
+        ):
+            for part in self.reclaimed.spans_of(producer_id):
+                self._count_names(part, -1)
         self.digests.stale.update(dict.fromkeys(forget(fresh, self.reclaimed)))
         for table in (self.wanted, self.absent, self.idle_since):
             forget(fresh, table)
@@ -472,6 +502,9 @@ class Batches:
         for span, slot in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"
             assert slot.number in self.stored, f"{span} is in batch {slot.number}, which is not here"
+        assert self.sessions == sum(producer_id.node != NAMED for producer_id in self.present.runs)
+        known = (*self.present.items(), *self.reclaimed.items())
+        assert self.names == sum(span.size for span in known if span.producer_id.node == NAMED)
         for number in self.waiting:
             assert self.stored[number].due > now.mono, f"batch {number} is due, and waits"
         for number in self.fresh:

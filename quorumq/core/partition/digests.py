@@ -30,6 +30,9 @@ DIGITS: Final = limits.DIGEST_DIGITS
 LISTED_MAX: Final = 64
 """Producer ids up to which a node is not parted, and is compared producer id by producer id."""
 
+COUNTED_BYTES: Final = 256
+"""Bytes of content that cost as much as one more producer id: some six runs of names."""
+
 DIGEST_BYTES: Final = limits.DIGEST_BYTES
 SUMS_END: Final = 1 << 8 * DIGEST_BYTES
 ROOT: Final = 1
@@ -161,16 +164,16 @@ class Digests:
 
         Args:
             content_of: returns the table's content for a producer id; b"" if it has nothing.
-            most: producer ids to look at.
+            most: cost of the producer ids to look at: one each, and one for each `COUNTED_BYTES` of content.
 
         Returns:
-            the number of producer ids that were looked at.
+            the cost of the producer ids that were looked at.
         """
         stale, count = self.stale, 0
         while stale and count < most:
             producer_id, _ = stale.popitem()
-            count += 1
             content, name = content_of(producer_id), named(producer_id)
+            count += 1 + len(content) // COUNTED_BYTES
             place = keyed.place(name)
             value = keyed.digest(label, name, content) << _PLACE_BITS | place if content else 0
             self.put(place, producer_id, value)
@@ -277,7 +280,7 @@ class Digests:
             if content and producer_id not in self.stale
         }
         anew.stale = fresh
-        anew.renew(keyed, label, contents.__getitem__, len(fresh))
+        anew.renew(keyed, label, contents.__getitem__, limits.NUMBERS_END)
         for producer_id in self.stale:
             kept.put(keyed.place(named(producer_id)), producer_id, 0)
         ours, theirs = (it.root and it.root.state() for it in (kept, anew))

@@ -97,7 +97,7 @@ class Recall(ClosingComponent):
         match record:
             case Reclaimed():
                 for span in record.spans:
-                    self.batches.reclaimed.add(span)
+                    self.batches.note_reclaimed(span)
                     self.batches.digests.stale[span.producer_id] = None
                     self.batches.idle_since.setdefault(span.producer_id, now.mono)
             case AbsentNoted():

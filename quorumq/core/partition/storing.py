@@ -9,7 +9,12 @@ from quorumq.core.partition.closing import ClosingComponent
 from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.errors import Code
-from quorumq.core.values.limits import PRODUCER_IDS_PER_TOPIC_MAX, SESSIONS_PER_PARTITION_MAX
+from quorumq.core.values.limits import (
+    NAMES_PER_PARTITION_MAX,
+    NAMES_PER_TOPIC_MAX,
+    PRODUCER_IDS_PER_TOPIC_MAX,
+    SESSIONS_PER_PARTITION_MAX,
+)
 from quorumq.core.values.types import NAMED, NodeId, Now, ProducerId, Span, Topic
 
 
@@ -83,19 +88,38 @@ class Storing(ClosingComponent):
             error = ""  # anti-entropy brings what else is in the batch
         if (self.node.capacity or self.node.memory_full) and new and not error:
             error, detail = Code.STORAGE_FULL, self.node.no_capacity(BatchStored)
-        there = self.batches.present.runs
-        in_all = self.node.producer_ids.get(header.partition.topic, 0)
-        full = len(there) >= SESSIONS_PER_PARTITION_MAX or in_all >= PRODUCER_IDS_PER_TOPIC_MAX
-        if not error and full and any(span.producer_id not in there for span, _ in new):
-            where = f"{header.partition} has messages of {SESSIONS_PER_PARTITION_MAX}"
-            if in_all >= PRODUCER_IDS_PER_TOPIC_MAX:
-                where = f"the whole topic of {header.partition} has messages of {PRODUCER_IDS_PER_TOPIC_MAX}"
-            error = Code.STORAGE_FULL
-            detail = (
+        full = self._full_of_producers([span for span, _ in new], asked=asked) if new and not error else ""
+        return (new, Code.STORAGE_FULL, full) if full else (new, error, detail)
+
+    def _full_of_producers(self, new: list[Span], *, asked: bool) -> str:
+        """Return why no messages of other sessions, or under other names, are taken; "" if these are.
+
+        A name counts until its window is closed, with payload or without. Peers' copies of names are taken all the
+        same: they counted where they came from.
+        """
+        partition, batches = self.batches.partition, self.batches
+        there, topic = batches.present.runs, partition.topic
+        in_all = self.node.producer_ids.get(topic, 0)
+        where = f"{partition} has messages of {SESSIONS_PER_PARTITION_MAX}"
+        if in_all >= PRODUCER_IDS_PER_TOPIC_MAX:
+            where = f"the whole topic of {partition} has messages of {PRODUCER_IDS_PER_TOPIC_MAX}"
+        full = batches.sessions >= SESSIONS_PER_PARTITION_MAX or in_all >= PRODUCER_IDS_PER_TOPIC_MAX
+        if full and any(span.producer_id.node != NAMED and span.producer_id not in there for span in new):
+            return (
                 f"{where} producers' sessions, and takes none of others: let consumers ack what is there, and let "
                 "producers send more messages each"
             )
-        return new, error, detail
+        fresh = sum([span.size for span in new if span.producer_id.node == NAMED]) if asked else 0
+        if fresh and self.node.names.get(topic, 0) + fresh > NAMES_PER_TOPIC_MAX:
+            where = f"the whole topic of {partition} keeps {NAMES_PER_TOPIC_MAX}"
+        elif fresh and batches.names + fresh > NAMES_PER_PARTITION_MAX:
+            where = f"{partition} keeps {NAMES_PER_PARTITION_MAX}"
+        else:
+            return ""
+        return (
+            f"{where} names of messages, and takes no more: name them for a short window, and let consumers ack "
+            "them, or publish without a name"
+        )
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> None:
         """Take new messages from a batch of the journal, at start; `Views.refresh_all` follows."""

@@ -421,6 +421,7 @@ class Context:
             replica = self.replicas.pop(found)
             effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
         self.state.producer_ids.pop(topic.id, None)
+        self.state.names.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)
         self.catalogue.labels.drop(topic.id)
         self.peer_groups.forget(topic.id)
@@ -494,11 +495,14 @@ class Context:
         self.hold_times.check()
         self.costly.check()
         producer_ids = dict.fromkeys(self.state.producer_ids, 0)
+        names = dict.fromkeys(self.state.names, 0)
         for replica in self.replicas.values():
             replica.check(now)
-            producer_ids[replica.partition.topic] = producer_ids.get(replica.partition.topic, 0)
-            producer_ids[replica.partition.topic] += len(replica.batches.present.runs)
+            topic, batches = replica.partition.topic, replica.batches
+            producer_ids[topic] = producer_ids.get(topic, 0) + batches.sessions
+            names[topic] = names.get(topic, 0) + batches.names
         assert all(self.state.producer_ids.get(topic, 0) == count for topic, count in producer_ids.items())
+        assert all(self.state.names.get(topic, 0) == count for topic, count in names.items())
         self.check_requests()
 
     def check_requests(self) -> None:

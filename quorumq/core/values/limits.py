@@ -148,6 +148,10 @@ of a partition's 250,000 names a slot has about 60."""
 NAME_WINDOW_SLOTS = ((0, NAME_SLOTS), (86_400, NAME_SLOTS), (3600, 256), (60, 16))
 """Shortest window with each number of slots; 0 stands for the topic's life. Short windows have few names and fewer
 slots, because each slot of each window has to be closed."""
+NAMES_PER_PARTITION_MAX = 250_000
+"""Names that a partition keeps: each is a run of messages, here and in each group. No more are taken."""
+NAMES_PER_TOPIC_MAX = 1_000_000
+"""Names in all of a topic's partitions that one node has, each once for each partition: no more are taken."""
 NAME_NUMBERS = 1 << 61
 """Sequence numbers of one of them."""
 HOLD_TIME_MIN_S = 0.1
