@@ -143,7 +143,8 @@ class Drain:
                     yield f"{where}: group {group} is unknown"
                     continue
                 for span, slot in replica.batches.index.items():
-                    covered = view.covers(replica.batches.stored[slot.number].header.published_ms)
+                    published_ms = replica.batches.stored[slot.number].header.published_ms
+                    covered = view.covers(span.producer_id, published_ms)
                     if open_spans := view.readable(span, covered):
                         yield f"{where}: group {group} has not settled {open_spans[0]}"
 

@@ -14,6 +14,7 @@ from quorumq.audit.clocks import moments_of
 from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run
 from quorumq.audit.moments import Moment, maybe_by, seconds
 from quorumq.audit.table import Numbers, Table, by_block, spread
+from quorumq.core.values.names import begins_ms_of
 
 NO_GROUP: Final = Group()
 NO_PLACE: Final = Place()
@@ -193,7 +194,8 @@ class Message:
         self.last_try = max((it.event.at for it in asked), default=None)
         self.first_crc = min(crcs, default=-1)
         self.last_crc = max(crcs, default=-1)
-        self.made_ms = min((it.event.made for it in asked if it.event.made >= 0), default=None)
+        made_ms = min((it.event.made for it in asked if it.event.made >= 0), default=None)
+        self.made_ms = None if made_ms is None else begins_ms_of(self.producer_id, made_ms)
         self.dies = max((it.event.dies for it in asked if it.event.dies is not None), default=None)
         self.due_at = min((it.event.due for it in asked if it.event.due is not None), default=None)
         firsts = {(it.event.who, it.event.op) for it in asked}

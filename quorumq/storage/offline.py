@@ -221,7 +221,7 @@ class OfflineDirectory:
 
 def states_of(view: GroupView, span: Span, published_ms: int) -> list[str]:
     """Return the state in a group of each message of ``span``, of one batch."""
-    covered = view.covers(published_ms)
+    covered = view.covers(span.producer_id, published_ms)
     states = ["skipped"] * span.size  # OPEN and not readable: before the start of the generation
     for part, record in view.shown(span, covered):
         if record.kind != Kind.OPEN:

@@ -17,6 +17,7 @@ and what was redriven open. A deletion of the group voids it.
 
 from __future__ import annotations
 
+from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
@@ -68,7 +69,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             for key in messages(row):
-                self.published_ms[key] = row.get("published_ms", 0)
+                self.published_ms[key] = begins_ms_of(key[1], row.get("published_ms", 0))
 
     def on_fetch(self, row: Row) -> None:
         self.skips.see(row)

@@ -15,6 +15,7 @@ That every message that a generation covers is delivered again is the part of th
 from __future__ import annotations
 
 from quorumq.core.values.limits import INTERRUPTIONS_MAX
+from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
@@ -59,7 +60,7 @@ class GroupsAsAsked(SettingsChecker):
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             for key in messages(row):
-                self.published_ms.setdefault(key, row.get("published_ms", 0))
+                self.published_ms.setdefault(key, begins_ms_of(key[1], row.get("published_ms", 0)))
                 self.sent.setdefault(key, row["at"])
         elif row["outcome"] == "ok":
             for key in messages(row):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 
+from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
@@ -68,7 +69,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         if row["outcome"] == "invoke":
             for key in messages(row):
                 self.sent.setdefault(key, row["at"])
-                self.published_ms[key] = row.get("published_ms", 0)
+                self.published_ms[key] = begins_ms_of(key[1], row.get("published_ms", 0))
         elif row["outcome"] == "ok":
             for key in messages(row):
                 self.confirmed.setdefault(key, row["at"])

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
@@ -154,7 +155,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
         if row["outcome"] == "invoke":
             for key in messages(row):
                 self.sent.setdefault(key, row["at"])
-                self.published_ms.setdefault(key, row.get("published_ms", 0))
+                self.published_ms.setdefault(key, begins_ms_of(key[1], row.get("published_ms", 0)))
         elif row["outcome"] == "ok":
             for key in messages(row):
                 self.confirmed.setdefault(key, row["at"])

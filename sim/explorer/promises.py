@@ -67,7 +67,7 @@ def conserved(world: World, locals_: Locals, facts: Facts) -> str:
 def is_kept(this: Local, kind: Kind) -> bool:
     """Return True if the group offers an open message, holds and delays aside, or keeps a dead one."""
     return kind == Kind.DEAD or all(
-        view.readable(SPAN, view.covers(batch.header.published_ms))
+        view.readable(SPAN, view.covers(SPAN.producer_id, batch.header.published_ms))
         for replica in this.core.replicas.values()
         for view in replica.views.sources()
         for batch in replica.batches.stored.values()

@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "predicate-ignored",
         "every replica applies the start predicate",
-        ((GroupView, "covers", lambda self, published_ms: True),),
+        ((GroupView, "covers", lambda self, producer_id, published_ms: True),),
     ),
     Rule(
         "group-of-each-set",

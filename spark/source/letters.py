@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from quorumq.client.base.message import MessageId
-from quorumq.core.values.types import BatchHeader, Group, Kind, Letter, PartitionId
+from quorumq.core.values.names import begins_ms
+from quorumq.core.values.types import DERIVED, NAMED, BatchHeader, Group, Kind, Letter, PartitionId
 from quorumq.history import producer_id_text
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of
@@ -28,6 +29,9 @@ from .journals import RECORDS_MERGED, Copies, Directory, OpenDirectory, SegmentP
 from .merged import LOADED_MAX, MergingReader
 from .reader import BATCHES, CONTENT, content
 from .records import CLOSED
+
+NEVER: Final = 1 << 62
+"""Milliseconds since 1970 that no message is published at or after."""
 
 ROWS: Final = 2048
 """Deaths of one block of rows."""
@@ -267,6 +271,8 @@ class LettersReader(MergingReader):
             key, producer_id = places[place]
             register = self.groups.get((key.topic, groups[group]))
             borders[at] = 0 if register is None else register.from_ms
+            if producer_id.node in (NAMED, DERIVED):  # their ids alone decide
+                borders[at] = NEVER if begins_ms(producer_id, 0) < borders[at] else -NEVER
             for covered in (False, True):
                 outcome = resolved(ranks[own], ranks[then], register, covered)
                 if self.is_closed(key, producer_id):

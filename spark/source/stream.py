@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.core.values.names import begins_ms
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import PartitionId, Record, Span, record_rank
 from quorumq.storage.segment import segment_name
@@ -391,7 +392,9 @@ class Planner:
             if then is not None and order(then) > order(now):
                 now = then
         register = self.registers.groups.get((entry.key.topic, entry.group))
-        covered = register is not None and entry.published_ms >= register.from_ms
+        covered = (
+            register is not None and begins_ms(entry.producer_id, entry.published_ms) >= register.from_ms
+        )
         resolution = resolved(entry.rank, now, register, covered)
         closed = self.stream.closed.get(entry.key)
         if closed is not None and entry.producer_id in closed:

@@ -7,7 +7,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.messages import AckRequest, BrowseReply, BrowseRequest, Failed, Publish, RejectRequest
 from quorumq.core.values import limits
-from quorumq.core.values.types import Letter, Stamp
+from quorumq.core.values.types import DERIVED, Letter, ProducerId, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, published, receipts
 
@@ -75,6 +75,10 @@ def test_a_rewind_is_counted_by_state_from_a_time_on() -> None:
     assert {row.state: row.messages for row in everything} == {"acked": 2, "ready": 5}
     later, _ = counted(cluster, "c", "all", since)
     assert {row.state: row.messages for row in later} == {"ready": 4}
+    derived = ProducerId(DERIVED, 1, 2, 3)  # which a rewind to any time covers
+    cluster.ask("a", Publish(cluster.batch(topic, derived, 0, [b"x"], published_ms=since - 1)))
+    later, _ = counted(cluster, "c", "all", since)
+    assert {row.state: row.messages for row in later} == {"ready": 5}
 
 
 def test_a_page_of_counts_looks_at_a_bounded_number_of_batches_also_of_those_before_the_time(

@@ -9,19 +9,22 @@ from quorumq.core.messages import (
     Failed,
     FindName,
     FindNameReply,
+    Hold,
     OpenSession,
     Publish,
     PublishReply,
+    PurgeReply,
+    PurgeRequest,
     Store,
 )
 from quorumq.core.requests.publish import producer_ids_begun
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.names import slots_of
+from quorumq.core.values.names import begins_ms, begins_ms_of, slots_of
 from quorumq.core.values.types import DERIVED, NAMED, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import closed, drained, fetch, receipts, replica_of, root_of
+from tests.core.steps import closed, drained, fetch, receipts, replica_of, rewind, root_of, seqs
 
 WINDOW_S = 60
 SLOT, SEQ = 3, 17
@@ -352,3 +355,69 @@ IDS = {
     "the topic's life": ProducerId(NAMED, 0, SLOT, 0),
     "derived": ProducerId(DERIVED, 1, 2, 3),
 }
+
+
+def with_two_times(cluster: Cluster, topic: Topic, producer_id: ProducerId, ahead_ms: int) -> int:
+    """Publish one id so that a has a try from ``ahead_ms`` after now, the others one from before; return the time."""
+    border = cluster.now.wall_ms
+    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "a"
+    first = cluster.batch(topic, producer_id, SEQ, [b"x"], published_ms=border + ahead_ms)
+    cluster.submit("a", Publish(first))
+    cluster.drop = lambda sender, to, message: False
+    second = cluster.batch(topic, producer_id, SEQ, [b"x"], published_ms=border - ahead_ms)
+    assert isinstance(cluster.ask("b", Publish(second)), PublishReply)
+    times = [
+        batch.header.published_ms
+        for node in "abc"
+        for batch in replica_of(cluster, node).batches.stored.values()
+    ]
+    assert times == [border + ahead_ms, border - ahead_ms, border - ahead_ms]
+    return border
+
+
+@pytest.mark.parametrize("ahead_ms", [5000, -5000])
+@pytest.mark.parametrize("kind", IDS)
+def test_copies_of_one_id_with_other_times_are_covered_alike(kind: str, ahead_ms: int) -> None:
+    cluster = Cluster(sync_grace=0.0)
+    topic = cluster.topic(retention_s=3600.0)
+    producer_id = IDS[kind]
+    if producer_id.n == WINDOW_S:
+        producer_id = found(cluster, topic)[0]
+    border = with_two_times(cluster, topic, producer_id, ahead_ms)
+    drained(cluster)
+    rewind(cluster, start="time", from_ms=border)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and sender != "c"
+    assert seqs(cluster.ask("c", fetch())) == [SEQ]
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_purge_covers_what_a_replica_with_another_time_would_deliver(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not rule:
+        for module in ("group", "views"):
+            monkeypatch.setattr(f"quorumq.core.partition.{module}.begins_ms", lambda producer_id, ms: ms)
+    cluster = Cluster(sync_interval=1000.0)
+    topic = cluster.topic(retention_s=3600.0)
+    border = with_two_times(cluster, topic, IDS["derived"], 5000)
+    drained(cluster)
+    rewind(cluster, start="time", from_ms=border)
+    cluster.drop = lambda sender, to, message: (sender, to) == ("b", "a")
+    purge = cluster.ask("b", PurgeRequest("jobs", 0, "g"))
+    assert isinstance(purge, PurgeReply), purge
+    cluster.drop = lambda sender, to, message: False
+    assert seqs(cluster.ask("a", fetch())) == ([] if rule else [SEQ])
+
+
+def test_a_rewind_skips_windows_that_were_over_before_it() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(retention_s=3600.0)
+    first, _ = found(cluster, topic)
+    end_ms = 1000 * WINDOW_S * (first.k + 1)
+    assert begins_ms(first, 0) == begins_ms_of(str(first), 0) == end_ms
+    published(cluster, topic, first)
+    drained(cluster)
+    rewind(cluster, start="time", from_ms=end_ms + 1)
+    assert seqs(cluster.ask("c", fetch())) == [], "whatever its time of publishing"
+    rewind(cluster, start="time", from_ms=end_ms)
+    assert seqs(cluster.ask("c", fetch())) == [SEQ]

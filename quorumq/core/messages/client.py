@@ -388,8 +388,9 @@ class BrowseRequest(NamedTuple):
     the order of message ids; ``after`` is the ``upto`` of the page before.
 
     With ``counted``, the messages are counted and not listed, page by page, as one replica sees them. ``since_ms``
-    leaves out what was published before, by the producers' clocks; 0 is none. With ``follow`` the cursor of the last
-    page is behind what is there, for what comes; the cursor (-1, 0) begins there.
+    leaves out what was published before, by the producers' clocks, or, of a count, what a rewind to then would. 0 is
+    none. With ``follow`` the cursor of the last page is behind what is there, for what comes; the cursor (-1, 0) begins
+    there.
     """
 
     topic: str

@@ -171,8 +171,8 @@ class Choice:
         batches = [key[1] for key in islice(view.kept.batches.get(why, ()), SCAN_MAX)]
         for number in batches if why != OVERDUE else self.overdue(view, now):
             batch = self.batches.stored[number]
-            covered = view.covers(batch.header.published_ms)
             for part in self.batches.parts_of(batch):
+                covered = view.covers(part.producer_id, batch.header.published_ms)
                 offered = [offer.spans.within(part) for offer in (view.available, view.suspects)]
                 for span, kept in itertools.chain(*offered) if why == OVERDUE else spans.within(part):
                     if why == OVERDUE or kept == why:
@@ -253,7 +253,8 @@ class Choice:
                 else:
                     picked.messages_left -= cut.size
                     picked.bytes_left -= size
-                for span, record in view.readable(cut, view.covers(batch.header.published_ms)):
+                covered = view.covers(cut.producer_id, batch.header.published_ms)
+                for span, record in view.readable(cut, covered):
                     if not picked.wants:
                         picked.generation = record.generation
                     if record.generation == picked.generation:  # messages left out may stand in several

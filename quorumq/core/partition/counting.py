@@ -13,6 +13,7 @@ from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.listing import is_shown, peek, stored_parts
 from quorumq.core.values import limits
+from quorumq.core.values.names import begins_ms
 from quorumq.core.values.types import Now
 
 HOUR_MS = 3_600_000
@@ -28,7 +29,7 @@ def count_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) 
     for part, shift, batch in stored_parts(batches, message.cursor):
         if scanned > limits.PEEK_SCAN_MAX:
             return reply(message, rows, (batch.number, part.start + shift))
-        if message.since_ms and batch.header.published_ms < message.since_ms:
+        if message.since_ms and begins_ms(part.producer_id, batch.header.published_ms) < message.since_ms:
             scanned += 1
             continue
         for chunk, runs in view.chunks(part):

@@ -25,6 +25,7 @@ from quorumq.core.partition.lease import FREE, NO_BALLOTS, NO_OWNER, Ballots, He
 from quorumq.core.partition.offer import Kept, Offer
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
+from quorumq.core.values.names import begins_ms
 from quorumq.core.values.spans import SpanMap, SpanSet, across
 from quorumq.core.values.types import (
     OPEN_ZERO,
@@ -274,10 +275,12 @@ class GroupView:
 
     # ------------------------------------------------------------------ records
 
-    def covers(self, published_ms: int) -> bool:
-        """Return True if the generation's start predicate holds for a batch published then, by its producer's clock."""
+    def covers(self, producer_id: ProducerId, published_ms: int) -> bool:
+        """Return True if the generation's start predicate holds for messages of a batch published then, by its
+        producer's clock (`begins_ms`)."""
         from_ms = self.home.from_ms
-        return published_ms >= from_ms or not from_ms  # 0 covers clocks from before 1970 too
+        # 0 covers clocks from before 1970 too
+        return not from_ms or begins_ms(producer_id, published_ms) >= from_ms
 
     def record_chunks(self, span: Span, generation: int | None = None) -> list[tuple[Span, Record]]:
         """Return ``span`` in chunks of one record each, as ``generation`` reads them (the current one if None).

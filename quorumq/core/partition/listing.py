@@ -290,7 +290,8 @@ def peek(batches: Batches, view: GroupView, span: Span, batch: StoredBatch | Non
     """
     if batch is not None:
         early = batch.due - now.mono if batch.number in batches.waiting else 0.0
-        return peek_as(view, span, now, early, covered=view.covers(batch.header.published_ms))
+        covered = view.covers(span.producer_id, batch.header.published_ms)
+        return peek_as(view, span, now, early, covered=covered)
     items: list[Peeked] = []
     generation, from_ms = view.home.generation, view.home.from_ms
     for part, record in view.home.records.split(span):

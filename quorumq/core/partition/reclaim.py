@@ -49,8 +49,8 @@ class Reclaim(PartitionComponent):
         parts = self.batches.parts_of(batch)
         node.reclaims_left -= len(parts)
         for view in readers:
-            covered = view.covers(batch.header.published_ms)
             for part in parts:
+                covered = view.covers(part.producer_id, batch.header.published_ms)
                 node.reclaims_left -= 1
                 if view.readable(part, covered):
                     return False

@@ -145,7 +145,9 @@ class Replica:
         if home is view and not all(n for _, n in asked):
             return view.is_stale(generation)
         return any(
-            unseen if slot is None else view.covers(self.batches.stored[slot.number].header.published_ms)
+            unseen
+            if slot is None
+            else view.covers(span.producer_id, self.batches.stored[slot.number].header.published_ms)
             for span, _ in asked
             for _, slot in self.batches.index.split(span)
         )

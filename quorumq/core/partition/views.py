@@ -27,6 +27,7 @@ from quorumq.core.partition.offer import Kept
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
+from quorumq.core.values.names import begins_ms
 from quorumq.core.values.spans import SpanMap, across
 from quorumq.core.values.types import OPEN_ZERO, Group, Kind, Now, PartitionId, ProducerId, Record, Span
 
@@ -260,14 +261,16 @@ class Views:
 
     def _look_at(self, view: GroupView, backfill: Backfill, batch: StoredBatch, now: Now) -> bool:
         """Offer what the group may have of a batch; return False if the step has no time for all of it."""
-        if backfill.passes_over(batch.header.published_ms):
+        spans = batch.header.sections
+        newest = max([begins_ms(span.producer_id, batch.header.published_ms) for span in spans])
+        if backfill.passes_over(newest):
             if self.node.looks_left <= 0:
                 backfill.pause(batch.key, 0, 0)
                 return False
             self.node.looks_left -= PASSED_OVER
             return True
         first, seq = backfill.place if batch.key == backfill.key else (0, 0)
-        for number, section in enumerate(batch.header.sections[first:], first):
+        for number, section in enumerate(spans[first:], first):
             if not seq and self.is_over(view, section):
                 self.node.looks_left -= PASSED_OVER
                 self.to_reclaim[batch.number] = None
@@ -353,7 +356,7 @@ class Views:
             if slot is None or not read:
                 facts, key = view.facts(now.mono, unseen=True, closed=closed), None
             else:
-                facts, key = self._facts_of(view, self.batches.stored[slot.number], now)
+                facts, key = self._facts_of(view, part.producer_id, self.batches.stored[slot.number], now)
             found = view.apply(part, rule, ask, facts, changes, key)
             if not answers:
                 answers = found
@@ -363,13 +366,13 @@ class Views:
         return answers
 
     def _facts_of(
-        self, view: GroupView, batch: StoredBatch, now: Now
+        self, view: GroupView, producer_id: ProducerId, batch: StoredBatch, now: Now
     ) -> tuple[Facts, tuple[int, int] | None]:
-        """Return the inputs of rules for the messages of a batch; and its key, if it is durable."""
+        """Return the inputs of rules for the messages of a section; and the key of its batch, if that is durable."""
         header = batch.header
         early = batch.due - now.mono if batch.number in self.batches.waiting else 0.0
         home = view.home
-        covered = header.published_ms >= home.from_ms or view.covers(header.published_ms)
+        covered = not home.from_ms or view.covers(producer_id, header.published_ms)
         group = (now.mono, home is not view, home.generation, view.min_ballot)
         facts = (*group, covered, early, batch.born, header.ttl_ms / 1000, False, False, home.since)
         return _new_facts((*facts, self.max_deliveries)), batch.key if batch.durable else None
@@ -480,7 +483,7 @@ class Views:
                     for offer in (view.available, view.suspects):
                         assert not offer.spans.within(span), f"{span} is available too early"
                     continue
-                facts, _ = self._facts_of(view, batches.stored[slot.number], now)
+                facts, _ = self._facts_of(view, span.producer_id, batches.stored[slot.number], now)
                 for offer in (view.available, view.suspects):
                     free: SpanMap[int] = SpanMap()
                     for part, (record, lease) in across(span, (view.home.records, view.leases)):
@@ -510,7 +513,7 @@ class Views:
         anew = Kept()
         for span, slot in self.batches.index.items():
             batch = self.batches.stored[slot.number]
-            facts, key = self._facts_of(view, batch, now)
+            facts, key = self._facts_of(view, span.producer_id, batch, now)
             for part, (record, lease) in across(span, (view.home.records, view.leases)):
                 why = fate.standing(record or OPEN_ZERO, lease or FREE, facts)
                 if key is not None and why not in (None, fate.READY):

@@ -56,7 +56,7 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
     """Return True if the group may have new messages: its generation covers them, and has no record of them yet."""
     (span,) = header.sections
     return (
-        view.covers(header.published_ms)  # voters on a HOLD do not ask
+        view.covers(span.producer_id, header.published_ms)  # voters on a HOLD do not ask
         and view.backfill is None
         and not view.paused
         and not view.records.within(span)

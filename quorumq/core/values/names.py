@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from quorumq.core.values.limits import NAME_NUMBERS, NAME_WINDOW_SLOTS, NAME_WINDOWS
-from quorumq.core.values.types import NAMED, ProducerId, Span
+from quorumq.core.values.limits import AGES_END, NAME_NUMBERS, NAME_WINDOW_SLOTS, NAME_WINDOWS
+from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Span
 
 LOOKED_IN: Final = (0, -1, -2, 1)
 """Windows in which a name is looked for, counted from the current one. Between two questions at most n seconds pass,
@@ -80,3 +80,24 @@ def early(spans: Iterable[Span], wall_ms: int) -> str:
                 "asked for the name has another. Set the clocks of the nodes right, and publish it anew"
             )
     return ""
+
+
+def begins_ms(producer_id: ProducerId, published_ms: int) -> int:
+    """Return the time of day, in milliseconds, that the beginning of a generation is compared with.
+
+    Messages that are derived or named may be published by several clients, each at its own time, and replicas may keep
+    copies of either. Their time therefore is a function of the id alone: of a name the end of its window. Without a
+    window, and of what is derived, it is later than any beginning.
+    """
+    node, window_s, _, number = producer_id
+    if node == NAMED and window_s:
+        return 1000 * window_s * (number + 1)
+    return AGES_END if node in (NAMED, DERIVED) else published_ms
+
+
+def begins_ms_of(producer_id: str, published_ms: int) -> int:
+    """Return the same of a producer id as histories have it."""
+    if not producer_id.startswith("~"):
+        return published_ms
+    node, n, _, k = producer_id.split(".")
+    return begins_ms(ProducerId(node, int(n), 0, int(k)), published_ms)
