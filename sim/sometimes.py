@@ -62,6 +62,7 @@ SOMETIMES: tuple[str, ...] = (
     "a group was paused",
     "a group was resumed",
     "a name was known",
+    "a name was known from another window",
     "labels were changed",
     "labels were read",
     "a change of a topic was confirmed",

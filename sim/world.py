@@ -26,7 +26,7 @@ from quorumq.core.values.types import Now
 from quorumq.history import Row
 from sim.schedule import Schedule
 
-EPOCH_MS = 1_700_000_000_000
+EPOCH_MS = 1_700_000_038_500
 """The true time of day when a run begins."""
 
 

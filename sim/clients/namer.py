@@ -6,15 +6,16 @@ from typing import Any
 
 from quorumq.core.messages import Failed, FindName, FindNameReply, PublishReply
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Batch, PartitionId
+from quorumq.core.values.names import number_at
+from quorumq.core.values.types import NAMED, Batch, PartitionId, ProducerId
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.client import Answer, Client
-from sim.world import EPOCH_MS
 
 NAMES = 3
-WINDOW_S = 60
-PUBLISHED_MS = EPOCH_MS
-"""Time of day of every try: the checkers of rewinds take that of the first one for the message's."""
+WINDOWS_S = (0, 60, 60, 3600)
+"""Windows that names are drawn from; a minute ends 1.5 s after each run begins (`EPOCH_MS`)."""
+APART_MS = 4000
+"""Time by which tries of one name are made earlier than they are sent, at most: replicas keep copies of either."""
 
 
 class Namer(Client):
@@ -24,25 +25,32 @@ class Namer(Client):
         if self.world.healed:
             return
         if self.topics.current is not None:
-            self.find(self.rng.randrange(NAMES))
+            window_s = self.rng.choice(WINDOWS_S)
+            self.find(window_s, window_s + self.rng.randrange(NAMES))
         self.later(self.rng.random() * 0.8, self.begin)
 
-    def find(self, name: int) -> None:
-        """Ask for the id of a name, once."""
+    def find(self, window_s: int, name: int) -> None:
+        """Ask for the id of a name, once; without a window it is known."""
         topic = self.topics.current
         assert topic is not None
         partition = PartitionId(topic.id, name % topic.born)
         asked = self.world.time
+        published_ms = self.wall_ms - self.rng.randrange(APART_MS)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, FindNameReply):
                 if answer.known:
                     self.world.saw("a name was known")
+                    if answer.producer_id.k != number_at(window_s, self.wall_ms):
+                        self.world.saw("a name was known from another window")
                 text = Message(b"named %d" % name)
-                batch = build_batch(partition, answer.producer_id, name, PUBLISHED_MS, [text])
+                batch = build_batch(partition, answer.producer_id, name, published_ms, [text])
                 self.publish(batch, asked, "")
 
-        self.ask(self.node(), FindName(partition, WINDOW_S, 0, name), self.timeout, then)
+        if window_s:
+            self.ask(self.node(), FindName(partition, window_s, 0, name), self.timeout, then)
+        else:
+            then(FindNameReply(ProducerId(NAMED, 0, 0, 0), False), None)
 
     def publish(self, batch: Batch, asked: float, tried: str) -> None:
         """Publish it through a node, another than the one just tried."""
