@@ -12,6 +12,8 @@ LOCKED  := $(INSTALL) --require-hashes
 
 # How long `make soak` runs each generator of tests/fuzz.
 FUZZ_SECONDS := 900
+# How long it kills nodes and gateways under clients of all protocols.
+MIXED_SECONDS := 600
 
 # A report on what a demo left behind; a Java comes with it where the machine has none.
 REPORT := build/report
@@ -45,7 +47,8 @@ types: $(VENV)/.dev-stamp
 
 soak: $(VENV)/.dev-stamp
 	$(LOCKED) -r .ci/java.txt -r .ci/dramatiq.txt -r .ci/taskiq.txt -r .ci/kombu.txt -r .ci/celery.txt
-	$(BIN)/python -m pytest -m soak --fuzz-seconds $(FUZZ_SECONDS)
+	$(LOCKED) --upgrade --target build/boto3 -r .ci/boto3.txt
+	$(BIN)/python -m pytest -m soak --fuzz-seconds $(FUZZ_SECONDS) --mixed-seconds $(MIXED_SECONDS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

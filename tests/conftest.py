@@ -46,6 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=900.0,
         help="how long each generator of tests/fuzz runs in a soak",
     )
+    parser.addoption(
+        "--mixed-seconds",
+        type=float,
+        default=600.0,
+        help="how long nodes and gateways are killed under clients of all protocols in a soak",
+    )
 
 
 @pytest.fixture(autouse=True)
