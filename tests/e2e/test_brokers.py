@@ -16,6 +16,8 @@ import pytest
 
 from quorumq.client.blocking import connect
 from quorumq.lab.local import LocalCluster
+from tests.measure.celery_brokers import HOLD_S, Quorumq
+from tests.measure.celery_kills import Kills
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.soak
@@ -221,3 +223,20 @@ def test_a_stopped_worker_gives_back_what_it_has_not_begun(
         backlog = client.backlog(topic.replace("killed-", "stopped-"), group)
     assert backlog.held == 0, worker.log.read_text()
     assert backlog.ready == 4 * TASKS_IN_HAND - len(worker.numbers("done"))
+
+
+def test_no_task_of_an_application_is_lost_while_workers_and_nodes_are_killed(tmp_path: Path) -> None:
+    """The application and the kills of the table in docs/rivals.md, for a minute."""
+    if find_spec("celery") is None:
+        pytest.skip("needs the extra: pip install 'quorumq[celery]'")
+    broker = Quorumq(tmp_path)
+    try:
+        broker.cluster.start_all()
+        kills = Kills(broker, tmp_path, seconds=40.0, every=20.0, again_s=2 * HOLD_S)
+        kills.run()
+    finally:
+        broker.close()
+    figures = kills.figures()
+    assert (figures["never"], figures["refused"]) == (0, 0), (figures, kills.refused)
+    assert figures["sent"] == len(kills.sent) > 200
+    assert kills.killed == {"worker": 2, "server": 2}
