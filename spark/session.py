@@ -21,11 +21,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from pyarrow.parquet import ParquetFile
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.core.values import errors
@@ -198,23 +198,38 @@ def check_shared(out: Path, shared: bool, master: str) -> None:
         )
 
 
-def written(frame: DataFrame, path: Path, *by: str) -> None:
+def written(
+    frame: DataFrame, path: Path, *by: str, observed: Mapping[str, Column] | None = None
+) -> dict[str, Any]:
     """Write a table, and check that this machine sees the rows that executors elsewhere wrote.
+
+    Args:
+        frame: the rows.
+        path: a new directory.
+        by: columns by which the files are kept apart.
+        observed: aggregates of the rows.
+
+    Returns:
+        the values of ``observed``; none if there are no rows.
 
     Raises:
         StorageError: it sees fewer.
     """
     seen = Observation()
     away = not is_local(frame.sparkSession.sparkContext.master)
-    writer = (frame.observe(seen, F.count(F.lit(1)).alias("rows")) if away else frame).write
-    (writer.partitionBy(*by) if by else writer).parquet(file_path(path))
+    measures = {**(observed or {}), **({"rows": F.count(F.lit(1))} if away else {})}
+    if measures:
+        frame = frame.observe(seen, *(value.alias(name) for name, value in measures.items()))
+    (frame.write.partitionBy(*by) if by else frame.write).parquet(file_path(path))
+    values = seen.get if measures else {}
     if away:
         rows = sum(ParquetFile(part).metadata.num_rows for part in path.rglob("*.parquet"))
-        if rows != seen.get["rows"]:
+        if rows != values["rows"]:
             raise StorageError(
-                f"{path}: executors wrote {seen.get['rows']:,} rows, and {rows:,} are here: OUT is not on a mount that "
+                f"{path}: executors wrote {values['rows']:,} rows, and {rows:,} are here: OUT is not on a mount that "
                 "all of them share"
             )
+    return values
 
 
 def job_session(
@@ -296,14 +311,18 @@ def exactly(path: str) -> str:
 
 
 def fit(spark: SparkSession, size: int) -> None:
-    """Cut the work into as many pieces as ``size`` bytes of input are worth, if no setting says how many.
+    """Cut the work into as many pieces as ``size`` bytes of input are worth, if no setting says how many; 0: not known.
 
     Spark's default of 200 is made for a cluster: on a few cores, a small input would spend its time on starting tasks,
     and on planning again work that is done before it is planned.
     """
     said = spark.sparkContext.getConf()
     if not said.contains("spark.sql.shuffle.partitions"):
-        pieces = max(spark.sparkContext.defaultParallelism, -(-size // PIECE_BYTES))
+        pieces = (
+            1
+            if 0 < size < PIECE_BYTES
+            else max(spark.sparkContext.defaultParallelism, -(-size // PIECE_BYTES))
+        )
         spark.conf.set("spark.sql.shuffle.partitions", str(pieces))
 
 

@@ -1,33 +1,39 @@
 """The analysis of dead letters: tables, the plan, and the files of both.
 
-The source is read once, into the table `letters`; all else is computed from that table, column by column. Only tops
-and totals come to the driver; the plan's messages pass through it one by one, in order, on their way into a file.
+The source is read once, into the table `letters`. A few passes over that table make a cube and sketches, and all other
+tables are made of these. Only tops and totals come to the driver. The plan's messages pass through it one by one, in
+order, on their way into a file.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyarrow.parquet import ParquetFile
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from quorumq.core.values.errors import UsageError
+
 from ..report.deadletters import page
+from ..schemas import TABLES
 from ..session import exactly, file_path, interruptible, written
 from ..transforms import letters as t
 from ..transforms import plan, rates
-from .letters_input import OUTPUT, Input, check_previous, only, read_previous_head, with_topics
-from .letters_summary import facts_of, iso, summarised, utc
+from .letters_input import OUTPUT, Input, check_previous, only, read_previous_head
+from .letters_summary import PAYLOAD_SHOWN, facts_of, iso, summarised
 from .output import SUMMARY
 
 PLAN: Final = "plan.jsonl"
 REPORT: Final = "report.html"
+STEPS: Final = "steps"
+"""The directory in OUT, while it is made, of tables that only serve others."""
 
 
 class Settings(NamedTuple):
@@ -60,69 +66,105 @@ def run(inputs: Input, out: Path, settings: Settings) -> dict[str, Any]:
     if previous is not None:
         check_previous(previous, settings.previous, inputs)
     with OUTPUT.staged(out, settings.overwrite) as new, interruptible():
-        frames = analyse(inputs, new / "tables", settings)
+        frames = analyse(inputs, new, settings)
         facts = facts_of(frames, settings.payloads)
         before = {**previous, "out": str(settings.previous)} if previous is not None else None
         summary = summarised(frames, facts, inputs, settings.now, before)
-        redrive = write_plan(frames, new / PLAN, inputs, settings)
+        redrive = write_plan(frames, new, inputs, settings)
         assert redrive == summary["plan"]["redrive"]["messages"], (
             "the plan must have every message that it counts"
         )
         (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         (new / REPORT).write_text(page(summary, facts), encoding="utf-8")
+        shutil.rmtree(new / STEPS)
     return summary
 
 
-def analyse(inputs: Input, tables: Path, settings: Settings) -> dict[str, DataFrame]:
-    """Write every table of TABLES under ``tables``, and return them read back from there.
+def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame]:
+    """Write every table of TABLES under ``tables``, what serves them under ``steps``, and return all, read from there.
 
     ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
     """
     session = inputs.deadletters.sparkSession
     now, limits = settings.now, settings.limits
     frames: dict[str, DataFrame] = {}
-    pieces = int(session.conf.get("spark.sql.shuffle.partitions") or 0)
-    large = pieces > session.sparkContext.defaultParallelism
 
-    def store(name: str, frame: DataFrame, *, small: bool = True) -> DataFrame:
-        path = file_path(tables / name)
-        by = [column for column in ("date", "topic") if column in frame.columns]
-        # A small table is one file a day and topic, not one for each task. Of large input, all tasks compute it.
-        one = frame.repartition(1) if large else frame.coalesce(1)
-        written(one if small else frame, tables / name, *by)
-        stored = with_topics(session.read.schema(frame.schema).parquet(exactly(path)))
+    def store(name: str, frame: DataFrame, folder: str = "tables") -> DataFrame:
+        by = [column for column in ("date", "of") if column in frame.columns]
+        written(frame, out / folder / name, *by)
+        stored = session.read.schema(frame.schema).parquet(exactly(file_path(out / folder / name)))
         frames[name] = stored.select(*frame.columns)
         return frames[name]
 
     rows = t.letters(inputs.deadletters, now, payloads=settings.payloads)
-    letters = store("letters", rows, small=False)
-    begin, end = period(letters, now)
+    seen = written(by_date(rows), out / "tables" / "letters", "date", observed=observed())
+    check_complete(seen, inputs.source)
+    stored = session.read.schema(rows.schema).parquet(exactly(file_path(out / "tables" / "letters")))
+    letters = frames["letters"] = stored.select(*rows.columns)
+    begin, end = period(seen, now)
     seconds = rates.bucket_seconds((end - begin).total_seconds())
     frames["period"] = session.createDataFrame(
         [(begin, end, seconds)], "begin timestamp, end timestamp, seconds bigint"
     )
 
-    samples = store("samples", t.samples(letters))
-    places = store("places", t.places(letters, now))
-    store("failures", t.failures(letters, samples, places, now, failures_before(inputs, settings.previous)))
-    counts = store("counts", rates.counts(letters, seconds))
+    before = failures_before(inputs, settings.previous)
+    counted = {"quiet_s": limits.quiet_s, "redrives_max": limits.redrives_max}
+    cube = store("cube", t.cube(letters, seconds, now, before, **counted), STEPS)
+    sketches = store("sketches", t.sketches(letters, now), STEPS)
+    again = store("again", t.again(letters, store("repeated", t.repeated(letters), STEPS)), STEPS)
+
+    places = store("places", t.places(cube, now))
+    proof = plan.evidence(cube, again, places)
+    decisions = store("decisions", plan.decisions(proof, now, limits, settings.decide))
+    payload_bytes = PAYLOAD_SHOWN if settings.payloads else 0
+    fetched = store("fetched", t.fetched(letters, sketches, decisions, payload_bytes=payload_bytes), STEPS)
+    samples = store("samples", t.shaped(fetched.where("rank IS NOT NULL"), t.SAMPLES_OF))
+    store("failures", t.failures(cube, samples, places, now, before))
+    counts = store("counts", rates.counts(cube))
     over_time = store("rates", rates.rates(counts, begin, end, seconds))
     store("bursts", rates.bursts(over_time, counts, seconds))
-    store("ages", t.ages(letters, now))
+    store("ages", t.ages(cube, sketches, now))
     store("deploys", rates.deploys(counts, begin, end, seconds, now))
-    with tempfile.TemporaryDirectory(dir=tables.parent, prefix="steps-") as steps:
-        path = file_path(Path(steps, "repeated"))
-        t.repeated(letters).write.parquet(path)
-        repeated = session.read.schema(t.REPEATED).parquet(exactly(path))
-        store("poison", t.poison(letters, repeated, now))
-    store("attempts", t.attempts(letters, now))
-    store("sizes", t.sizes(letters, now))
-    store("to_death", t.to_death(letters, now))
-    proof = plan.evidence(letters, places, now, limits)
-    store("decisions", plan.decisions(proof, now, limits, settings.decide))
+    store("poison", t.poison(again, cube, now))
+    store("attempts", t.attempts(cube, now))
+    store("sizes", t.sizes(cube, now))
+    store("to_death", t.to_death(cube, now))
     if inputs.problems is not None:
         store("problems", inputs.problems)
     return frames
+
+
+def by_date(letters: DataFrame) -> DataFrame:
+    """Return the rows so that their files are as many as their size and their days need, not their tasks.
+
+    Of small input there are few tasks. Without adaptive execution, Spark would make as many pieces as it was told.
+    """
+    if letters.sparkSession.conf.get("spark.sql.adaptive.enabled") != "true":
+        return letters
+    return letters.hint("rebalance", "date")
+
+
+NEEDED: Final = tuple(
+    column.name for column in TABLES["deadletters"]
+    if not column.nullable and column.name not in ("message", "stack")
+)  # fmt: skip
+"""Columns that every row must have, because something is counted by them."""
+
+
+def observed() -> dict[str, Column]:
+    """Return what is asked of letters while they are written."""
+    at = F.when(F.col("dated"), F.unix_micros("died_at"))
+    nulls = {f"no {name}": F.count_if(F.col(name).isNull()) for name in NEEDED}
+    return {"begin": F.min(at), "end": F.max(at), **nulls}
+
+
+def check_complete(seen: Mapping[str, Any], source: str) -> None:
+    """Refuse letters without a value that every dead letter has: they would be in no group, kind or plan."""
+    for name in NEEDED:
+        if seen.get(f"no {name}"):
+            raise UsageError(
+                f"{source} has {seen[f'no {name}']:,} rows without {name}, which every dead letter has"
+            )
 
 
 def failures_before(inputs: Input, previous: Path | None) -> DataFrame | None:
@@ -130,18 +172,21 @@ def failures_before(inputs: Input, previous: Path | None) -> DataFrame | None:
     if previous is None:
         return None
     path = exactly(file_path(previous / "tables" / "failures"))
-    before = with_topics(inputs.deadletters.sparkSession.read.schema(t.PREVIOUS).parquet(path))
+    before = inputs.deadletters.sparkSession.read.schema(t.PREVIOUS).parquet(path)
     return only(before, inputs.topics, inputs.groups)
 
 
-def period(letters: DataFrame, now: datetime) -> tuple[datetime, datetime]:
-    """The first and the last plausible time of death, in UTC: an hour that a clock shows twice a year is one of two."""
-    times = letters.where("dated").agg(F.min("died_at").alias("begin"), F.max("died_at").alias("end")).first()
-    bounds = (times["begin"], times["end"]) if times is not None and times["begin"] else (now, now)
-    return utc(bounds[0]), utc(bounds[1])
+def period(seen: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
+    """Return the first and the last plausible time of death, in UTC, of the result of `observed`."""
+    if seen.get("begin") is None:
+        return now, now
+    begin, end = (
+        datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=seen[name]) for name in ("begin", "end")
+    )
+    return begin, end
 
 
-PLANNED: Final = ("rank", "id", "generation", "n")
+PLANNED: Final = ("planned", "id", "generation", "n")
 """Columns of the plan about a message, and the rank of its decision."""
 
 
@@ -163,11 +208,13 @@ def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
                 yield from zip(*(batch.column(name).to_pylist() for name in PLANNED), strict=True)
 
 
-def write_plan(frames: Mapping[str, DataFrame], path: Path, inputs: Input, settings: Settings) -> int:
+def write_plan(frames: Mapping[str, DataFrame], out: Path, inputs: Input, settings: Settings) -> int:
     """Write the redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); return its number of messages."""
     decisions = frames["decisions"].orderBy("rank").toLocalIterator()
     chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
     total = int(chosen["count"] or 0) if chosen is not None else 0
+    folder = out / STEPS / "plan"
+    plan.messages(frames["fetched"], total).write.parquet(file_path(folder))
     count = 0
     head = {
         "quorumq_plan": 1,
@@ -175,13 +222,7 @@ def write_plan(frames: Mapping[str, DataFrame], path: Path, inputs: Input, setti
         "made_at": iso(settings.now),
         "source": inputs.source,
     }
-    with (
-        # Interrupted, Spark may write there yet: that must not take the place of the interrupt.
-        tempfile.TemporaryDirectory(dir=path.parent, prefix="steps-", ignore_cleanup_errors=True) as steps,
-        path.open("w", encoding="utf-8") as lines,
-    ):
-        folder = Path(steps, "messages")
-        plan.messages(frames["letters"], frames["decisions"], total).write.parquet(file_path(folder))
+    with (out / PLAN).open("w", encoding="utf-8") as lines:
         messages = in_order(folder)
         waiting = next(messages, None)
 

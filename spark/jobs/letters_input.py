@@ -91,7 +91,7 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
 
     Raises:
         NotFound: there is no Parquet in it.
-        UsageError: a column that every dead letter has is missing, or null in some row: nothing would be counted of it.
+        UsageError: a column that every dead letter has is missing.
     """
     whole, path = schema("deadletters"), exactly(file_path(place))
     if not any(name.is_file() and not name.name.startswith(("_", ".")) for name in place.rglob("*")):
@@ -108,21 +108,7 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
         raise UsageError(
             f"{place} has no column {', '.join(missing)}: --parquet takes rows of the table deadletters"
         )
-    letters = with_topics(session.read.schema(whole).parquet(path))
-    # The other two are long, and nothing is counted by them.
-    columns = [name for name in needed if name not in ("message", "stack")]
-    nulls = letters.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in columns)).first()
-    for name in columns:
-        if nulls is not None and nulls[name]:
-            raise UsageError(f"{place} has {nulls[name]:,} rows without {name}, which every dead letter has")
-    return letters
-
-
-def with_topics(rows: DataFrame) -> DataFrame:
-    """Return rows filed by topic with their topics: one with the name that Spark gives to null was read as null."""
-    if "topic" not in rows.columns:
-        return rows
-    return rows.withColumn("topic", F.coalesce("topic", F.lit("__HIVE_DEFAULT_PARTITION__")))
+    return session.read.schema(whole).parquet(path)
 
 
 def only(rows: DataFrame, topics: Iterable[str], groups: Iterable[str]) -> DataFrame:

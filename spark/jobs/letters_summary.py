@@ -38,7 +38,8 @@ def facts_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
         "bursts": _top(frames["bursts"], F.col("score").desc(), "from_at", "topic", "group"),
         "ages": _top(frames["ages"], many, "topic", "group"),
         "deploys": _top(
-            frames["deploys"], F.col("regression").desc_nulls_last(), F.col("score").desc_nulls_last(), "version"
+            frames["deploys"], F.col("regression").desc_nulls_last(), F.col("score").desc_nulls_last(), "version",
+            "topic", "group",
         ),
         "places": [
             row
@@ -54,7 +55,7 @@ def facts_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
         "payloads": payloads,
     }  # fmt: skip
     facts.update(series(frames, facts["failures"]))
-    facts["samples"] = shown_samples(frames, facts["failures"], payloads)
+    facts["samples"] = shown_samples(frames, facts["failures"])
     return facts
 
 
@@ -197,24 +198,18 @@ def over_kinds(
 
 
 def shown_samples(
-    frames: Mapping[str, DataFrame], failures: list[dict[str, Any]], payloads: bool
+    frames: Mapping[str, DataFrame], failures: list[dict[str, Any]]
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return a message for each of the largest kinds of failures, long texts cut; with key and payload if wanted."""
-    session = frames["samples"].sparkSession
+    session = frames["fetched"].sparkSession
     kinds = [(row["topic"], row["group"], row["failure"]) for row in failures[:SAMPLES_SHOWN]]
     chosen = session.createDataFrame(kinds, "topic string, `group` string, failure string")
-    rows = frames["samples"].where("rank = 1").join(F.broadcast(chosen), ["topic", "group", "failure"])
+    rows = frames["fetched"].where("rank = 1").join(F.broadcast(chosen), ["topic", "group", "failure"])
     rows = rows.withColumns({
         "message": F.substring("message", 1, TEXT_SHOWN),
         # The end of a traceback is what was raised.
         "stack": F.expr(f"right(stack, {TEXT_SHOWN})"),
     })  # fmt: skip
-    if payloads:
-        content = frames["letters"].select(
-            "id", "group", "generation", "n", F.substring("key", 1, PAYLOAD_SHOWN).alias("key"),
-            F.substring("payload", 1, PAYLOAD_SHOWN).alias("payload"), "headers",
-        )  # fmt: skip
-        rows = content.join(F.broadcast(rows), ["id", "group", "generation", "n"], "right")
     return {(row["topic"], row["group"], row["failure"]): plain(row) for row in rows.collect()}
 
 

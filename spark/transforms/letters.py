@@ -1,12 +1,12 @@
 """Tables about dead letters that are too many to read.
 
 Every function takes frames and gives a frame with the schema named beside it; nothing is read, written or collected
-here. They begin with `letters`, a dead letter a row, which the job stores first, so that what follows reads only the
-columns that it needs.
+here. They begin with `letters`, a dead letter a row, which the job stores first. Five passes read it, each only the
+columns that it needs: `cube`, `sketches`, `repeated`, `again` and `fetched`. All tables are made of their results.
 
-One failure may be nearly all rows. So counts are grouped over numbers and times only (Spark keeps those in one hash
-map and adds partial sums before it shuffles), samples are taken by a ranking that keeps the first few on each side of
-the shuffle, and no list grows with the number of rows.
+One failure may be nearly all rows. So the cube groups over numbers and times only (Spark keeps those in one hash map
+and adds partial sums before it shuffles), samples and quantiles come from sketches of a fixed size, and no list grows
+with the number of rows. Sketches are not part of the cube, because Spark would then sort all rows of both.
 """
 
 from __future__ import annotations
@@ -84,6 +84,29 @@ POISON: Final = """
     date DATE, topic STRING, `group` STRING, kind STRING, name STRING, messages BIGINT, deaths BIGINT, dead BIGINT,
     redrives INT, failures BIGINT, share DOUBLE, first_died_at TIMESTAMP, last_died_at TIMESTAMP, sample_id STRING"""
 REPEATED: Final = "hash BIGINT"
+MEASURES: Final = f"""
+    deaths BIGINT, {" BIGINT, ".join(RESOLUTIONS)} BIGINT, again BIGINT, often BIGINT, recent BIGINT, since BIGINT,
+    digests BIGINT, skewed BIGINT, undated BIGINT, to_death_known BIGINT, to_death_max DOUBLE, first_died_at TIMESTAMP,
+    last_died_at TIMESTAMP, oldest_died_at TIMESTAMP, oldest_dated_at TIMESTAMP, oldest_published_at TIMESTAMP"""
+CUBE: Final = f"""
+    of STRING, topic STRING, `group` STRING, failure STRING, topic_id STRING, reason STRING, error_class STRING,
+    consumer_version STRING, host STRING, consumer STRING, node STRING, from_at TIMESTAMP, attempts INT,
+    size_from BIGINT, step BIGINT, {MEASURES}"""
+SETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cause": (*KIND, "topic_id", "reason", "error_class"),
+    "place": (*KIND, "consumer_version", "host", "consumer", "node"),
+    "time": (*KIND, "consumer_version", "from_at"),
+    "size": (*GROUP, "reason", "attempts", "size_from", "step"),
+}
+"""Columns of a cell of the cube, by the value of its column ``of``."""
+
+SKETCHES: Final = """
+    topic STRING, `group` STRING, failure STRING, age ARRAY<DOUBLE>, to_death ARRAY<DOUBLE>,
+    first ARRAY<STRUCT<settled: BOOLEAN, undated: BOOLEAN, back: BIGINT, id: STRING, down: INT,
+    generation: DECIMAL(20,0)>>"""
+AGAIN: Final = """
+    topic STRING, `group` STRING, failure STRING, kind STRING, name STRING, id STRING, deaths BIGINT, dead BIGINT,
+    first_died_at TIMESTAMP, last_died_at TIMESTAMP, redrives INT"""
 ATTEMPTS: Final = "date DATE, topic STRING, `group` STRING, reason STRING, attempts INT, deaths BIGINT"
 SIZES: Final = "date DATE, topic STRING, `group` STRING, size_from BIGINT, size_to BIGINT, deaths BIGINT"
 TO_DEATH: Final = """
@@ -106,23 +129,120 @@ def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) ->
     return shaped(made, f"{LETTERS}, {CONTENT}" if payloads else LETTERS)
 
 
-def failures(
+def cube(
     letters: DataFrame,
+    seconds: int,
+    now: datetime,
+    previous: DataFrame | None = None,
+    *,
+    quiet_s: int = 3600,
+    redrives_max: int = 3,
+) -> DataFrame:
+    """Return the counts of all tables, in cells of SETS: LETTERS in, CUBE out.
+
+    Args:
+        letters: a row for each death.
+        seconds: width of a time bucket.
+        now: time of the analysis.
+        previous: PREVIOUS, to count the deaths since the last one of each kind there as ``since``.
+        quiet_s: seconds within which a death is ``recent``.
+        redrives_max: number of redrives from which on a dead letter counts as ``often``.
+    """
+    seconds_to, dead = F.col("seconds_to_death"), F.col("resolution") == "dead"
+    known = F.col("dated") & (seconds_to >= 0)
+    power = F.floor(F.log10(F.greatest(seconds_to, F.lit(0.001))) * 4)
+    since = F.lit(False)
+    rows = letters
+    if previous is not None:
+        before = previous.select(*KIND, F.lit(True).alias("known"), F.col("last_died_at").alias("until"))
+        rows = letters.join(before, [*KIND], "left")
+        since = F.col("known") & (F.col("until").isNull() | (F.col("died_at") > F.col("until")))
+    recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {quiet_s} SECONDS")
+    rows = with_facts(rows, {
+        "from_at": F.when(F.col("dated"), bucket(F.col("died_at"), seconds)),
+        "size_from": "CASE WHEN size = 0 THEN 0 WHEN size > 0 THEN bigint(pow(2.0, int(floor(log2(size))))) END",
+        "step": F.when(known, F.when(seconds_to < 0.001, -13).otherwise(F.greatest(power, F.lit(-12)))),
+    })  # fmt: skip
+    columns = list(dict.fromkeys(name for names in SETS.values() for name in names))
+    of = F.coalesce(*(F.when(F.grouping(names[-1]) == 0, F.lit(of)) for of, names in SETS.items()))
+    cells = rows.groupingSets([[*names] for names in SETS.values()], *columns).agg(
+        *(F.count_if(F.col("resolution") == name).alias(name) for name in RESOLUTIONS),
+        F.count("*").alias("deaths"),
+        F.count_if(dead & (F.col("n") >= 1)).alias("again"),
+        F.count_if(dead & (F.col("n") >= redrives_max)).alias("often"),
+        F.count_if(dead & F.col("digest").isNotNull()).alias("digests"),
+        F.count_if(recent).alias("recent"),
+        F.count_if(since).alias("since"),
+        F.count_if(seconds_to < 0).alias("skewed"),
+        F.count_if(~F.col("dated")).alias("undated"),
+        F.count_if(known).alias("to_death_known"),
+        F.max(F.when(known, seconds_to)).alias("to_death_max"),
+        F.min("died_at").alias("first_died_at"),
+        F.max("died_at").alias("last_died_at"),
+        F.min(F.when(dead, F.col("died_at"))).alias("oldest_died_at"),
+        F.min(F.when(dead & F.col("dated"), F.col("died_at"))).alias("oldest_dated_at"),
+        F.min(F.when(dead, F.col("published_at"))).alias("oldest_published_at"),
+        of.alias("of"),
+    )
+    return shaped(cells, CUBE)
+
+
+def cells(cube: DataFrame, of: str) -> DataFrame:
+    """Return the cells of one of SETS."""
+    return cube.where(F.col("of") == of)
+
+
+def totals(rows: DataFrame, *by: str | Column) -> DataFrame:
+    """Return the sums of cells by some columns: MEASURES."""
+    names = [field.name for field in StructType.fromDDL(MEASURES)]
+    least = ("first_died_at", *(name for name in names if name.startswith("oldest")))
+    return rows.groupBy(*by).agg(*(
+        (F.min if name in least else F.max if name in ("last_died_at", "to_death_max") else F.sum)(name).alias(name)
+        for name in names
+    ))  # fmt: skip
+
+
+def sketches(letters: DataFrame, now: datetime) -> DataFrame:
+    """Return what counts cannot say: LETTERS in, SKETCHES out.
+
+    A row for each kind has its first `SAMPLES` dead letters: those still dead first, then the newest. A row for each
+    group, with no failure, has p50 and p99 of ages and of times to death: values that occur, off by at most a rank in
+    10,000.
+    """
+    dead = F.col("resolution") == "dead"
+    age = F.when(dead & F.col("dated"), seconds_of(F.lit(now)) - seconds_of(F.col("died_at")))
+    to_death = F.when(F.col("dated") & (F.col("seconds_to_death") >= 0), F.col("seconds_to_death"))
+    order = F.struct(
+        (~dead).alias("settled"), F.col("died_at").isNull().alias("undated"),
+        (-F.unix_micros("died_at")).alias("back"), "id", (-F.col("n")).alias("down"), "generation",
+    )  # fmt: skip
+    each = letters.select(
+        *GROUP, F.explode(F.array("failure", F.lit(None))).alias("failure"), age.alias("age"),
+        to_death.alias("to_death"), order.alias("order"),
+    )  # fmt: skip
+    of_group, order = F.col("failure").isNull(), F.when(F.col("failure").isNotNull(), F.col("order"))
+    made = each.groupBy(*KIND).agg(
+        *(F.percentile_approx(F.when(of_group, F.col(name)), [0.5, 0.99]).alias(name) for name in ("age", "to_death")),
+        F.min_by(order, order, SAMPLES).alias("first"),
+    )  # fmt: skip
+    return shaped(made, SKETCHES)
+
+
+def failures(
+    cube: DataFrame,
     samples: DataFrame,
     places: DataFrame,
     now: datetime,
     previous: DataFrame | None = None,
 ) -> DataFrame:
-    """Return kinds of failures: LETTERS, SAMPLES_OF and PLACES in, and a previous run's PREVIOUS; FAILURES out.
+    """Return kinds of failures: CUBE, SAMPLES_OF and PLACES in, and a previous run's PREVIOUS; FAILURES out.
 
     ``status`` is null without a previous run. Else a kind is `new` if that run did not have it; `gone` if nothing died
     of it since and nothing of it is dead; `regressed` if it died again after it was gone or settled; else `ongoing`.
     What was gone is listed on, with no deaths, so that its return is noticed.
     """
-    totals = letters.groupBy(*KIND).agg(
-        *tally(), *(F.count_if(F.col("resolution") == name).alias(name) for name in RESOLUTIONS[1:])
-    )
-    rows = _with_status(letters, totals, previous)
+    kinds = totals(cells(cube, "cause"), *KIND)
+    rows = _with_status(kinds, previous)
     own = samples.groupBy(*KIND).agg(
         F.sort_array(F.collect_list(F.struct("rank", "id", "reason", "error_class", "message"))).alias("own")
     )
@@ -135,7 +255,7 @@ def failures(
         )
     )
     everywhere = (
-        totals.groupBy("failure").agg(
+        kinds.groupBy("failure").agg(
             F.sort_array(F.collect_set("topic")).alias("topics"), F.sort_array(F.collect_set("group")).alias("groups")
         )
     )  # fmt: skip
@@ -160,24 +280,17 @@ def failures(
     return shaped(with_facts(joined, facts), FAILURES, now)
 
 
-def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | None) -> DataFrame:
+def _with_status(kinds: DataFrame, previous: DataFrame | None) -> DataFrame:
     """Return totals with ``status`` and ``fresh``, and rows of a previous run that are no longer there."""
     if previous is None:
-        return totals.withColumn("status", F.lit(None).cast("string")).withColumn("fresh", F.col("deaths"))
+        return kinds.withColumn("status", F.lit(None).cast("string")).withColumn("fresh", F.col("deaths"))
     before = previous.select(
         *KIND,
         F.col("status").alias("was"),
         F.col("dead").alias("was_dead"),
         F.col("last_died_at").alias("until"),
     )
-    since = (
-        letters.select(*KIND, "died_at")
-        .join(before.select(*KIND, "until"), [*KIND])
-        .where(F.col("until").isNull() | (F.col("died_at") > F.col("until")))
-        .groupBy(*KIND)
-        .agg(F.count("*").alias("since"))
-    )
-    joined = totals.join(before, [*KIND], "full").join(since, [*KIND], "left")
+    joined = kinds.join(before, [*KIND], "full")
     facts = {
         **{name: f"coalesce({name}, 0)" for name in ("deaths", *RESOLUTIONS)},
         "fresh": "if(was_dead IS NULL, deaths, coalesce(since, 0))",
@@ -190,62 +303,60 @@ def _with_status(letters: DataFrame, totals: DataFrame, previous: DataFrame | No
     return with_facts(joined, facts)
 
 
-def samples(letters: DataFrame, most: int = SAMPLES) -> DataFrame:
-    """Return a few dead letters of each kind, those still dead first, then the newest: LETTERS in, SAMPLES_OF out."""
-    newest = (
-        F.col("resolution") != "dead",
-        F.col("died_at").desc_nulls_last(),
-        "id",
-        F.col("n").desc(),
-        "generation",
-    )
-    # The long texts are fetched afterwards, for the few rows that stay.
+def fetched(
+    letters: DataFrame, sketches: DataFrame, decisions: DataFrame, *, payload_bytes: int = 0
+) -> DataFrame:
+    """Return the samples, with ``rank``, and the messages to redrive, with ``planned``, the rank of their decision.
+
+    LETTERS, SKETCHES and `spark.transforms.plan.DECISIONS` in. Texts come with samples only. Of the first sample of a
+    kind come ``payload_bytes`` bytes of key and payload, and the headers, unless that is 0.
+    """
     names = ("id", "group", "generation", "n")
-    rows = letters.select(*KIND, "id", "generation", "n", "died_at", "resolution")
-    chosen = ranked(rows, KIND, *newest, most=most).select(*names, "rank")
-    return shaped(letters.join(F.broadcast(chosen), [*names]), SAMPLES_OF)
+    chosen = sketches.where(F.col("failure").isNotNull()).select(
+        "group", F.posexplode(F.sort_array("first")).alias("at", "it")
+    )
+    chosen = chosen.select(
+        "it.id", "group", "it.generation", (-F.col("it.down")).alias("n"), (F.col("at") + 1).alias("rank")
+    )
+    planned = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", F.col("rank").alias("planned"))
+    rows = letters.join(F.broadcast(chosen), [*names], "left")
+    rows = rows.join(F.broadcast(planned), [*KIND, "topic_id"], "left")
+    facts = {"planned": "if(resolution = 'dead', planned, NULL)"}
+    facts |= {name: f"if(rank IS NOT NULL, {name}, NULL)" for name in ("message", "stack")}
+    columns = f"{SAMPLES_OF}, planned INT"
+    if payload_bytes:
+        cut = {name: f"substring({name}, 1, {payload_bytes})" for name in ("key", "payload")} | {
+            "headers": "headers"
+        }
+        facts |= {name: f"if(rank = 1, {text}, NULL)" for name, text in cut.items()}
+        columns += f", {CONTENT}"
+    rows = with_facts(rows, facts).where("rank IS NOT NULL OR planned IS NOT NULL")
+    return shaped(rows, columns)
 
 
-def ages(letters: DataFrame, now: datetime) -> DataFrame:
-    """Return ages of dead letters and their times to death, in seconds: LETTERS in, AGES out.
+def ages(cube: DataFrame, sketches: DataFrame, now: datetime) -> DataFrame:
+    """Return ages of dead letters and their times to death, in seconds: CUBE and SKETCHES in, AGES out.
 
     Ages are of those still dead, counted from their death. A time to death below zero is a producer's clock ahead of a
-    node's: counted as ``skewed``, in no quantile. Quantiles are values that occur, off by at most a rank in 10,000.
+    node's: counted as ``skewed``, in no quantile.
     """
-    dead = F.col("resolution") == "dead"
-    age = F.when(dead & F.col("dated"), seconds_of(F.lit(now)) - seconds_of(F.col("died_at")))
-    to_death = F.when(F.col("dated") & (F.col("seconds_to_death") >= 0), F.col("seconds_to_death"))
-    made = letters.groupBy(*GROUP).agg(
-        F.count("*").alias("deaths"),
-        F.count_if(dead).alias("dead"),
-        F.min(F.when(dead, F.col("published_at"))).alias("oldest_published_at"),
-        F.min(F.when(dead, F.col("died_at"))).alias("oldest_died_at"),
-        F.percentile_approx(age, [0.5, 0.99]).alias("age"),
-        F.max(age).alias("age_max"),
-        F.count(to_death).alias("to_death_known"),
-        F.percentile_approx(to_death, [0.5, 0.99]).alias("to_death"),
-        F.max(to_death).alias("to_death_max"),
-        F.count_if(F.col("seconds_to_death") < 0).alias("skewed"),
-        F.count_if(~F.col("dated")).alias("undated"),
-    )
-    quantiles = {
+    of_group = sketches.where(F.col("failure").isNull()).select(*GROUP, "age", "to_death")
+    made = totals(cells(cube, "size"), *GROUP).join(of_group, [*GROUP])
+    facts: dict[str, str | Column] = {
         f"{name}_p{of}": f"{name}[{at}]" for name in ("age", "to_death") for at, of in enumerate((50, 99))
     }
-    return shaped(with_facts(made, quantiles), AGES, now)
+    facts["age_max"] = seconds_of(F.lit(now)) - seconds_of(F.col("oldest_dated_at"))
+    return shaped(with_facts(made, facts), AGES, now)
 
 
-def places(letters: DataFrame, now: datetime) -> DataFrame:
-    """Return deaths by consumer version, host, consumer and node: LETTERS in, PLACES out, with ``kind`` of those names.
+def places(cube: DataFrame, now: datetime) -> DataFrame:
+    """Return deaths by consumer version, host, consumer and node: CUBE in, PLACES out, with ``kind`` of those names.
 
     Rows of kind `version-of-failure` say which versions each kind of failure was seen with; ``failure`` is that kind.
     """
     kinds = {"version": "consumer_version", "host": "host", "consumer": "consumer", "node": "node"}
-    each = (
-        letters.select(*KIND, "died_at", "resolution", *kinds.values())
-        .withColumn("place", F.explode(_named(kinds)))
-        .groupBy(*KIND, "place.kind", "place.name")
-        .agg(*tally())
-    )
+    each = cells(cube, "place").withColumn("place", F.explode(_named(kinds)))
+    each = each.groupBy(*KIND, "place.kind", "place.name").agg(*counted())
     most, name = F.col("deaths").desc(), (*GROUP, "kind", "name")
     top = ranked(each, name, most, "failure")
     top = top.select(*name, "failure", F.col("deaths").alias("failure_deaths"))
@@ -265,19 +376,43 @@ def places(letters: DataFrame, now: datetime) -> DataFrame:
 
 
 def repeated(letters: DataFrame) -> DataFrame:
-    """Return hashes of the keys and payloads that enough deaths of a group have: LETTERS in, REPEATED out.
+    """Return hashes of the keys and payloads that enough deaths of a group have, and of messages that were redriven.
 
-    They may be poison. Nearly every key and payload dies once. Counting numbers first leaves these out.
+    LETTERS in, REPEATED out. They may be poison. Nearly every key and payload dies once. Counting numbers first leaves
+    these out.
     """
-    name = F.explode(_named(_DIGESTS)).alias("what")
-    rows = letters.select(*GROUP, "key_digest", "digest").select(*GROUP, name)
-    hashes = rows.where(F.col("what.name").isNotNull()).select(_hash("what").alias("hash"))
-    enough = min(DEFAULTS.poison_key, DEFAULTS.poison_payload)
-    return shaped(hashes.groupBy("hash").count().where(F.col("count") >= enough), REPEATED)
+    hashes = _named_deaths(letters.select(*GROUP, "id", "n", "key_digest", "digest"))
+    enough = F.lit(min(DEFAULTS.poison_key, DEFAULTS.poison_payload))
+    made = hashes.groupBy("hash").agg(
+        F.count("*").alias("count"), F.max(F.col("what.kind") == "message").alias("again")
+    )
+    return shaped(made.where((F.col("count") >= enough) | F.col("again")), REPEATED)
 
 
-_DIGESTS: Final = {"key": "key_digest", "payload": "digest"}
-"""The column that tells one of each kind of poison from another."""
+def again(letters: DataFrame, repeated: DataFrame) -> DataFrame:
+    """Return the deaths of each message that may be poison: LETTERS and REPEATED in, AGAIN out.
+
+    ``kind`` is `key`, `payload` or `message`. ``name`` is the SHA-256 of key or payload, or the message's id.
+    """
+    rows = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
+    each = _named_deaths(rows).join(repeated, "hash", "left_semi")
+    made = each.groupBy(*KIND, "what.kind", "what.name", "id").agg(
+        F.count("*").alias("deaths"),
+        F.count_if(F.col("resolution") == "dead").alias("dead"),
+        F.min("died_at").alias("first_died_at"),
+        F.max("died_at").alias("last_died_at"),
+        F.max("n").alias("redrives"),
+    )
+    return shaped(made, AGAIN)
+
+
+def _named_deaths(rows: DataFrame) -> DataFrame:
+    """Return rows by key, payload and, if it was redriven, message, as ``what`` and as ``hash``."""
+    # A message counts as one in a loop only if it was redriven.
+    rows = rows.withColumn("redriven", F.when(F.col("n") > 0, F.col("id")))
+    names = {"key": "key_digest", "payload": "digest", "message": "redriven"}
+    rows = rows.withColumn("what", F.explode(_named(names))).where(F.col("what.name").isNotNull())
+    return rows.withColumn("hash", F.xxhash64(*GROUP, "what.kind", "what.name"))
 
 
 def _named(columns: Mapping[str, str]) -> Column:
@@ -286,37 +421,21 @@ def _named(columns: Mapping[str, str]) -> Column:
     return F.array(*each)
 
 
-def _hash(column: str) -> Column:
-    return F.xxhash64(*GROUP, f"{column}.kind", f"{column}.name")
-
-
-def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
-    """Return keys, payloads and messages that die again and again: LETTERS and REPEATED in, POISON out.
+def poison(again: DataFrame, cube: DataFrame, now: datetime) -> DataFrame:
+    """Return keys, payloads and messages that die again and again: AGAIN and CUBE in, POISON out.
 
     ``kind`` is `key` (at least `poison_key` messages with this key died), `payload` (at least `poison_payload` messages
-    with the same bytes), or `message` (it died again after at least `poison_redrives` redrives). ``name`` is the
-    SHA-256 of key or payload, or the message's id. ``share`` is of the group's deaths.
+    with the same bytes), or `message` (it died again after at least `poison_redrives` redrives). ``share`` is of the
+    group's deaths.
     """
-    rows = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
-    again = rows.withColumn("what", F.explode(_named(_DIGESTS))).withColumn("hash", _hash("what"))
-    # A message counts as one in a loop only if it was redriven.
-    redriven = rows.where(F.col("n") > 0).withColumn("what", F.explode(_named({"message": "id"})))
-    each = (
-        again.join(repeated, "hash", "left_semi")
-        .drop("hash")
-        .unionByName(redriven)
-        .where(F.col("what.name").isNotNull())
-        .groupBy(*KIND, "what.kind", "what.name", "id")
-        .agg(*tally(), F.max("n").alias("redrives"))
-    )
     numbers, name = (*counted(), F.max("redrives").alias("redrives")), (*GROUP, "kind", "name")
-    by_message = each.groupBy(*name, "id").agg(*numbers)
-    failures = each.select(*name, "failure").distinct().groupBy(*name).agg(F.count("*").alias("failures"))
+    by_message = again.groupBy(*name, "id").agg(*numbers)
+    failures = again.select(*name, "failure").distinct().groupBy(*name).agg(F.count("*").alias("failures"))
     enough = (
         "kind = 'key' AND messages >= {poison_key} OR kind = 'payload' AND messages >= {poison_payload} "
         "OR kind = 'message' AND redrives >= {poison_redrives}"
     ).format(**DEFAULTS._asdict())
-    total = letters.groupBy(*GROUP).agg(F.count("*").alias("all"))
+    total = cells(cube, "size").groupBy(*GROUP).agg(F.sum("deaths").alias("all"))
     made = (
         by_message.groupBy(*name)
         .agg(F.count("*").alias("messages"), F.min("id").alias("sample_id"), *numbers)
@@ -328,55 +447,33 @@ def poison(letters: DataFrame, repeated: DataFrame, now: datetime) -> DataFrame:
     return shaped(made, POISON, now)
 
 
-def attempts(letters: DataFrame, now: datetime) -> DataFrame:
-    """Return the numbers of deliveries of messages at their death: LETTERS in, ATTEMPTS out."""
-    made = letters.groupBy(*GROUP, "reason", "attempts").agg(F.count("*").alias("deaths"))
-    return shaped(made, ATTEMPTS, now)
-
-
-def sizes(letters: DataFrame, now: datetime) -> DataFrame:
-    """Return payload sizes in powers of two, `size_from` to below `size_to`: LETTERS in, SIZES out; null: not known."""
-    low = F.expr("CASE WHEN size = 0 THEN 0 WHEN size > 0 THEN bigint(pow(2.0, int(floor(log2(size))))) END")
-    made = (
-        letters.groupBy(*GROUP, low.alias("size_from"))
-        .agg(F.count("*").alias("deaths"))
-        .withColumn("size_to", F.expr("if(size_from IS NOT NULL, greatest(1, 2 * size_from), NULL)"))
+def attempts(cube: DataFrame, now: datetime) -> DataFrame:
+    """Return the numbers of deliveries of messages at their death: CUBE in, ATTEMPTS out."""
+    return shaped(
+        cells(cube, "size").groupBy(*GROUP, "reason", "attempts").agg(*summed("deaths")), ATTEMPTS, now
     )
-    return shaped(made, SIZES, now)
 
 
-def to_death(letters: DataFrame, now: datetime) -> DataFrame:
-    """Return time from publish to death in seconds, four buckets to a power of ten: LETTERS in, TO_DEATH out.
+def sizes(cube: DataFrame, now: datetime) -> DataFrame:
+    """Return payload sizes in powers of two, `size_from` to below `size_to`: CUBE in, SIZES out; null: not known."""
+    made = cells(cube, "size").groupBy(*GROUP, "size_from").agg(*summed("deaths"))
+    high = F.expr("if(size_from IS NOT NULL, greatest(1, 2 * size_from), NULL)")
+    return shaped(made.withColumn("size_to", high), SIZES, now)
+
+
+def to_death(cube: DataFrame, now: datetime) -> DataFrame:
+    """Return time from publish to death in seconds, four buckets to a power of ten: CUBE in, TO_DEATH out.
 
     Below a millisecond is in the bucket that begins with 0; unknown and negative times are left out.
     """
-    seconds = F.col("seconds_to_death")
-    step = F.floor(F.log10(F.greatest(seconds, F.lit(0.001))) * 4)
-    made = (
-        letters.where(F.col("dated") & (seconds >= 0))
-        .withColumn("step", F.when(seconds < 0.001, F.lit(-13)).otherwise(F.greatest(step, F.lit(-12))))
-        .groupBy(*GROUP, "step")
-        .agg(F.count("*").alias("deaths"))
-        .withColumn(
-            "seconds_from", F.when(F.col("step") < -12, 0.0).otherwise(F.pow(F.lit(10.0), F.col("step") / 4))
-        )
-        .withColumn("seconds_to", F.pow(F.lit(10.0), (F.col("step") + 1) / 4))
-    )
-    return shaped(made, TO_DEATH, now)
-
-
-def tally() -> list[Column]:
-    """Return counts of rows of LETTERS that died and that are dead, and times of the first and the last death."""
-    return [
-        F.count("*").alias("deaths"),
-        F.count_if(F.col("resolution") == "dead").alias("dead"),
-        F.min("died_at").alias("first_died_at"),
-        F.max("died_at").alias("last_died_at"),
-    ]
+    made = cells(cube, "size").where(F.col("step").isNotNull()).groupBy(*GROUP, "step").agg(*summed("deaths"))
+    low = F.when(F.col("step") < -12, 0.0).otherwise(F.pow(F.lit(10.0), F.col("step") / 4))
+    high = F.pow(F.lit(10.0), (F.col("step") + 1) / 4)
+    return shaped(made.withColumns({"seconds_from": low, "seconds_to": high}), TO_DEATH, now)
 
 
 def counted() -> list[Column]:
-    """Return the same of rows that `tally` has made."""
+    """Return the sums of counts of deaths and of the dead, and the times of the first and the last death."""
     first, last = F.min("first_died_at").alias("first_died_at"), F.max("last_died_at").alias("last_died_at")
     return [*summed("deaths", "dead"), first, last]
 
@@ -394,6 +491,11 @@ def ranked(rows: DataFrame, by: Sequence[str], *order: Column | str, most: int =
 
 def seconds_of(time: Column) -> Column:
     return F.unix_micros(time) / 1e6
+
+
+def bucket(time: Column, seconds: int) -> Column:
+    """Return the beginning of a time's bucket."""
+    return F.timestamp_seconds(F.floor(seconds_of(time) / seconds) * seconds)
 
 
 def with_facts(rows: DataFrame, facts: Mapping[str, str | Column]) -> DataFrame:

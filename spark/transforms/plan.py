@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import GROUP, KIND, ranked, shaped
+from .letters import GROUP, KIND, cells, ranked, shaped, summed
 
 VERDICTS: Final = ("redrive", "hold", "discard")
 
@@ -111,33 +111,24 @@ def _span(seconds: int) -> str:
     return f"{seconds} seconds"
 
 
-def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limits = DEFAULTS) -> DataFrame:
-    """Return the rules' input for each kind of failure that has dead letters: LETTERS and PLACES in, EVIDENCE out.
+def evidence(cube: DataFrame, again: DataFrame, places: DataFrame) -> DataFrame:
+    """Return the rules' input for each kind of failure that has dead letters: CUBE, AGAIN and PLACES in, EVIDENCE out.
 
     ``newer_version`` is the version of the group's consumers that was first seen last, if all deaths of this kind were
     before it and none is of it; null otherwise. Only versions with deaths are seen.
     """
-    dead = letters.where("resolution = 'dead'")
-    recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {limits.quiet_s} SECONDS")
-    totals = dead.groupBy(*KIND, "topic_id").agg(
-        F.count("*").alias("dead"),
-        F.count_if(F.col("n") >= 1).alias("again"),
-        F.count_if(F.col("n") >= limits.redrives_max).alias("often"),
-    )
+    every = cells(cube, "cause")
+    dead = every.where("dead > 0")
+    totals = dead.groupBy(*KIND, "topic_id").agg(*summed("dead", "again", "often", "digests"))
     # Whether it still happens is seen at every death, those that were settled since too.
-    times = letters.groupBy(*KIND).agg(
-        F.count_if(recent).alias("recent"),
-        F.min("died_at").alias("first_died_at"),
-        F.max("died_at").alias("last_died_at"),
+    times = every.groupBy(*KIND).agg(
+        F.sum("recent").alias("recent"),
+        F.min("first_died_at").alias("first_died_at"),
+        F.max("last_died_at").alias("last_died_at"),
     )
-    payloads = (
-        dead.where(F.col("digest").isNotNull())
-        .groupBy(*KIND, "digest")
-        .agg(F.count("*").alias("copies"))
-        .groupBy(*KIND)
-        .agg(F.max("copies").alias("same_payload"))
-    )
-    causes = dead.groupBy(*KIND, "reason", "error_class").agg(F.count("*").alias("times"))
+    copies = again.where("kind = 'payload'").groupBy(*KIND, "name").agg(F.sum("dead").alias("copies"))
+    payloads = copies.groupBy(*KIND).agg(F.max("copies").alias("copies"))
+    causes = dead.groupBy(*KIND, "reason", "error_class").agg(F.sum("dead").alias("times"))
     causes = ranked(causes, KIND, F.col("times").desc(), "reason", "error_class").drop("rank", "times")
     versions = places.where((F.col("kind") == "version") & (F.col("name") != ""))
     versions = versions.select(
@@ -149,7 +140,8 @@ def evidence(letters: DataFrame, places: DataFrame, now: datetime, limits: Limit
         .join(causes, [*KIND])
         .join(payloads, [*KIND], "left")
         .join(newest, [*GROUP], "left")
-        .withColumn("same_payload", F.coalesce("same_payload", F.lit(0)))
+        # A payload that one dead letter has is not in AGAIN.
+        .withColumn("same_payload", F.greatest("copies", (F.col("digests") > 0).cast("bigint")))
         .withColumn("newer_version", F.when(F.col("version_at") > F.col("last_died_at"), F.col("version")))
     )
     return shaped(rows, EVIDENCE)
@@ -204,23 +196,20 @@ PIECE_ROWS: Final = 100_000
 """Messages of the plan that are sorted, and written to one file, at once."""
 
 
-def messages(letters: DataFrame, decisions: DataFrame, count: int) -> DataFrame:
-    """Return the messages to redrive, in the order of the plan: LETTERS and DECISIONS in.
+def messages(fetched: DataFrame, count: int) -> DataFrame:
+    """Return the messages to redrive, in the order of the plan: the result of `spark.transforms.letters.fetched` in.
 
     By decision, then oldest first: by their time of publish, then by id.
 
     Args:
-        letters, decisions: tables.
+        fetched: samples and messages.
         count: number of messages, about. They come in pieces of some PIECE_ROWS, one after the other: left to itself
             Spark makes pieces by their packed size, and one may not fit in a small Java.
     """
-    order = (F.col("rank").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())
-    chosen = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", "rank")
+    order = (F.col("planned").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())
     return (
-        letters.where("resolution = 'dead'")
-        .select(*KIND, "topic_id", "id", "generation", "n", "published_at")
-        .join(F.broadcast(chosen), [*KIND, "topic_id"])
-        .select("rank", "id", "generation", "n", "published_at")
+        fetched.where(F.col("planned").isNotNull())
+        .select("planned", "id", "generation", "n", "published_at")
         .repartitionByRange(-(-max(count, 1) // PIECE_ROWS), *order)
         .sortWithinPartitions(*order)
     )

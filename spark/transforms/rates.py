@@ -9,10 +9,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import DEFAULTS, GROUP, KIND, VERSIONS_MAX, ranked, seconds_of, shaped, with_facts
+from .letters import (
+    DEFAULTS,
+    GROUP,
+    VERSIONS_MAX,
+    bucket,
+    cells,
+    ranked,
+    seconds_of,
+    shaped,
+    with_facts,
+)
 
 COUNTS: Final = """
     topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
@@ -28,18 +38,12 @@ DEPLOYS: Final = """
     after_per_hour DOUBLE, after_own BIGINT, score DOUBLE, regression BOOLEAN"""
 
 
-def counts(letters: DataFrame, seconds: int) -> DataFrame:
-    """Return deaths per kind, consumer version and bucket of ``seconds``: LETTERS in, COUNTS out.
+def counts(cube: DataFrame) -> DataFrame:
+    """Return deaths per kind, consumer version and bucket: CUBE in, COUNTS out.
 
     Those without a plausible time of death are left out; AGES counts them.
     """
-    return shaped(
-        letters.where("dated")
-        .withColumn("from_at", _bucket(F.col("died_at"), seconds))
-        .groupBy(*KIND, "consumer_version", "from_at")
-        .agg(F.count("*").alias("deaths")),
-        COUNTS,
-    )
+    return shaped(cells(cube, "time").where(F.col("from_at").isNotNull()), COUNTS)
 
 
 def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> DataFrame:
@@ -150,7 +154,7 @@ def deploys(
             F.sum(F.when(after & own, F.col("died")).otherwise(0)).alias("after_own"),
         )
     )
-    first, last = (seconds_of(_bucket(F.lit(time), seconds)) for time in (begin, end))
+    first, last = (seconds_of(bucket(F.lit(time), seconds)) for time in (begin, end))
     most = F.lit(float(reach))
     facts = {
         "before_hours": F.least(most, (start - first) / seconds) * seconds / 3600,
@@ -172,7 +176,3 @@ def bucket_seconds(span: float, most: int = 96) -> int:
     """Return the width of a bucket, so that ``span`` seconds are at most about ``most`` of them."""
     steps: Sequence[int] = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400)
     return next((step for step in steps if span / step <= most), 86400 * (1 + int(span / 86400 / most)))
-
-
-def _bucket(time: Column, seconds: int) -> Column:
-    return F.timestamp_seconds(F.floor(seconds_of(time) / seconds) * seconds)

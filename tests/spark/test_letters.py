@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from spark.transforms import letters as t
 from spark.transforms import rates as r
+from spark.transforms.plan import DECISIONS
 from tests.spark.rows import NOON, at, frame, letter
 
 
@@ -34,8 +35,15 @@ def shown(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     return sorted(rows, key=repr)
 
 
+def cubed(letters: DataFrame, seconds: int = 3600, previous: DataFrame | None = None) -> DataFrame:
+    return t.cube(letters, seconds, NOON, previous).cache()
+
+
 def kinds(letters: DataFrame, previous: DataFrame | None = None) -> DataFrame:
-    return t.failures(letters, t.samples(letters), t.places(letters, NOON), NOON, previous)
+    cube = cubed(letters, previous=previous)
+    nothing = letters.sparkSession.createDataFrame([], DECISIONS)
+    samples = t.fetched(letters, t.sketches(letters, NOON), nothing)
+    return t.failures(cube, samples, t.places(cube, NOON), NOON, previous)
 
 
 def test_kinds_of_failures_are_counted_with_what_became_of_them(spark: SparkSession) -> None:
@@ -107,7 +115,7 @@ def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkS
     # Nine are not ten: rare groups have no bursts of a few.
     rare = [letter(8000 + i, topic="mail", died_at=at(-3600)) for i in range(9)]
     letters = made(spark, *usual, *high, *rare)
-    counts = r.counts(letters, 3600).cache()
+    counts = r.counts(cubed(letters)).cache()
     rates = r.rates(counts, at(-12 * 3600), at(-3600), 3600)
     by_time = {(row["topic"], row["from_at"]): row for row in rates.collect()}
     assert len(by_time) == 2 * 12, "the empty hours are there"
@@ -141,7 +149,8 @@ def test_ages_are_of_the_dead_and_clocks_that_go_wrong_are_counted(spark: SparkS
         letter(6, died_at=NOON + timedelta(days=30), published_at=at(-1)),
     )
     names = ("deaths", "dead", "oldest_published_at", "age_p50", "age_max", "to_death_known", "to_death_p50")
-    assert shown(t.ages(letters, NOON), *names, "to_death_max", "skewed", "undated") == [
+    ages = t.ages(cubed(letters), t.sketches(letters, NOON), NOON)
+    assert shown(ages, *names, "to_death_max", "skewed", "undated") == [
         (6, 5, -9000.0, 50.0, 100.0, 3, 10.0, 300.0, 1, 2)
     ]  # fmt: skip
 
@@ -154,7 +163,7 @@ def test_deaths_are_told_by_version_host_and_node(spark: SparkSession) -> None:
         letter(3, consumer_version="2.0", host="b", resolution="acked", node="n2"),
         letter(4, consumer_version="2.0", host="b", fingerprint="f2"),
     )
-    places = t.places(letters, NOON).where("kind in ('version', 'host', 'node')")
+    places = t.places(cubed(letters), NOON).where("kind in ('version', 'host', 'node')")
     assert shown(
         places, "kind", "name", "deaths", "dead", "share", "failures", "failure", "failure_deaths"
     ) == [
@@ -174,7 +183,7 @@ def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: Sp
     rows += [letter(200 + hour, topic="mail", died_at=at(3600 * (hour - 12))) for hour in range(12)]
     rows += [letter(300 + i, topic="mail", died_at=at(-3 * 3600 + 100 * i)) for i in range(30)]
     rows += [letter(400, topic="mail", died_at=at(-3 * 3600), consumer_version="2.0")]
-    counts = r.counts(made(spark, *rows), 3600)
+    counts = r.counts(cubed(made(spark, *rows)))
     deploys = r.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
     score = lambda before, after: round((after - (before + after) / 4) / sqrt((before + after) * 3 / 16), 4)  # noqa: E731
     names = (
@@ -206,7 +215,7 @@ def test_keys_payloads_and_messages_that_die_again_are_found(spark: SparkSession
     )
     key, same = letters.where("seq = 0").first()["key_digest"], letters.where("seq = 10").first()["digest"]
     names = ("kind", "name", "messages", "deaths", "dead", "redrives", "failures")
-    assert shown(t.poison(letters, t.repeated(letters), NOON), *names) == sorted([
+    assert shown(t.poison(t.again(letters, t.repeated(letters)), cubed(letters), NOON), *names) == sorted([
         ("key", key, 3, 3, 3, 0, 1),
         ("message", letter(20)["id"], 1, 2, 1, 2, 1),
         ("payload", same, 2, 2, 2, 0, 2),
@@ -222,13 +231,14 @@ def test_histograms_have_attempts_sizes_and_times(spark: SparkSession) -> None:
         letter(4, payload=b"x" * 1024, attempts=3, reason="max-deliveries", published_at=at(-1.7)),
         letter(5, payload=None, attempts=0, published_at=at(5)),
     )
-    assert shown(t.attempts(letters, NOON), "attempts", "reason", "deaths") == [
+    cube = cubed(letters).cache()
+    assert shown(t.attempts(cube, NOON), "attempts", "reason", "deaths") == [
         (0, "rejected", 1), (1, "rejected", 1), (3, "max-deliveries", 1), (3, "rejected", 2),
     ]  # fmt: skip
-    assert shown(t.sizes(letters, NOON), "size_from", "size_to", "deaths") == [
+    assert shown(t.sizes(cube, NOON), "size_from", "size_to", "deaths") == [
         (0, 1, 1), (1, 2, 1), (1024, 2048, 1), (512, 1024, 1), (None, None, 1),
     ]  # fmt: skip
-    assert shown(t.to_death(letters, NOON), "seconds_from", "seconds_to", "deaths") == [
+    assert shown(t.to_death(cube, NOON), "seconds_from", "seconds_to", "deaths") == [
         (0.0, 0.001, 1), (0.0018, 0.0032, 1), (1.0, 1.7783, 2),
     ]  # fmt: skip
 
@@ -270,7 +280,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
 
     first = min(row["died_at"] for row in rows)
     last = max(row["died_at"] for row in rows)
-    counts = r.counts(letters, 900)
+    counts = r.counts(cubed(letters, 900))
     rates = r.rates(counts, first, last, 900).cache()
     assert {
         row[:3]: row[3] for row in shown(rates, "topic", "group", "from_at", "deaths") if row[3]
@@ -286,7 +296,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
     for row in rows:
         payloads[row["topic"], row["group"], row["digest"]].add(row["id"])
     found_poison = shown(
-        t.poison(letters, t.repeated(letters), NOON).where("kind = 'payload'"),
+        t.poison(t.again(letters, t.repeated(letters)), cubed(letters), NOON).where("kind = 'payload'"),
         "topic",
         "group",
         "name",
@@ -313,9 +323,9 @@ def test_buckets_of_days_are_days_whatever_the_time_zone_of_the_session(spark: S
     letters = made(spark, *(letter(n, died_at=begin + timedelta(days=n)) for n in range(11)))
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # the 25th has 25 hours there
     try:
-        rates = r.rates(r.counts(letters, day), begin, end, day)
+        rates = r.rates(r.counts(cubed(letters, day)), begin, end, day)
         assert [row["deaths"] for row in rates.orderBy("from_at").collect()] == [1] * 11
-        bursts = r.bursts(rates.withColumn("burst", F.lit(True)), r.counts(letters, day), day)
+        bursts = r.bursts(rates.withColumn("burst", F.lit(True)), r.counts(cubed(letters, day)), day)
         seconds = F.unix_seconds("to_at") - F.unix_seconds("from_at")
         assert [row[0] for row in bursts.select(seconds).collect()] == [11 * day]
     finally:

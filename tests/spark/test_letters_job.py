@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +20,10 @@ from spark.__main__ import main
 from spark.errors import told
 from spark.jobs import deadletters as job
 from spark.jobs import letters_input
-from spark.jobs.letters_analysis import period
+from spark.jobs.letters_analysis import by_date, observed, period
 from spark.jobs.letters_input import Input
 from spark.jobs.output import SUMMARY
+from spark.session import written
 from spark.transforms import letters as t
 from tests.cli.shell import Shell
 from tests.spark.cluster_on_disk import DiskCluster
@@ -169,7 +171,7 @@ def test_impossible_options_are_refused_before_spark_starts(
 
 
 def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = (datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1))  # both are 2:30 in Berlin
     rows = [letter(1, died_at=first), letter(2, died_at=last)]
@@ -177,7 +179,8 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        assert period(letters, NOON) == (first, last)
+        seen = written(letters, tmp_path / "letters", observed=observed())
+        assert period(seen, NOON) == (first, last)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -194,23 +197,12 @@ def test_parquet_that_is_no_table_of_dead_letters_is_refused(spark: SparkSession
         job.read(spark, parquet=tmp_path / "fewer")
     unknown = rows.withColumn("fingerprint", F.when(F.col("seq") == 1, F.col("fingerprint")))
     unknown.write.parquet(str(tmp_path / "nulls"))
+    nulls = job.read(spark, parquet=tmp_path / "nulls")
     with pytest.raises(UsageError, match="1 rows without fingerprint"):
-        job.read(spark, parquet=tmp_path / "nulls")
+        job.run(nulls, tmp_path / "out", job.Settings(now=NOON))
+    assert not (tmp_path / "out").exists()
     rows.write.parquet(str(tmp_path / "whole [1]"))
     assert job.read(spark, parquet=tmp_path / "whole [1]").deadletters.count() == 2
-
-
-def test_a_topic_may_have_the_name_under_which_spark_files_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    names = ["__HIVE_DEFAULT_PARTITION__", "007", "2026-11-22"]
-    t.letters(frame(spark, [letter(1, topic=name) for name in names]), NOON).write.partitionBy(
-        "topic"
-    ).parquet(str(tmp_path / "letters"))
-    letters = spark.read.schema(t.LETTERS).parquet(str(tmp_path / "letters"))
-    assert sorted(
-        row["topic"] for row in letters_input.with_topics(letters).select("topic").collect()
-    ) == sorted(names)
 
 
 @pytest.mark.soak
@@ -227,6 +219,56 @@ def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) ->
     assert "There are no dead letters." in (out / job.REPORT).read_text()
     assert len((out / job.PLAN).read_text().splitlines()) == 1
     assert job.told(summary, tmp_path)[0] == "no dead letters in nothing"
+
+
+def test_letters_are_as_many_files_as_they_have_days(spark: SparkSession, tmp_path: Path) -> None:
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    rows = [letter(n, died_at=NOON + timedelta(days=n % 3), topic=f"t{n % 2}") for n in range(24)]
+    letters = t.letters(frame(spark, rows), NOON).repartition(8)
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        written(by_date(letters), tmp_path / "letters", "date")
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", str(before))
+    assert len([*(tmp_path / "letters").rglob("*.parquet")]) == 3
+    assert spark.read.parquet(str(tmp_path / "letters")).count() == 24
+
+
+def plans_of(spark: SparkSession, since: int = 0) -> list[str]:
+    """The physical plans of the session's queries."""
+    session: Any = spark
+    store = session._jsparkSession.sharedState().statusStore()
+    there = store.executionsList()
+    return [there.apply(at).physicalPlanDescription() for at in range(since, there.size())]
+
+
+@pytest.mark.soak
+def test_a_run_reads_its_letters_five_times(spark: SparkSession, tmp_path: Path) -> None:
+    """The cube, the sketches, hashes of keys and payloads, those that repeat, and samples with the plan's messages."""
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # the text of such a plan has it twice
+    source = tmp_path / "source"
+    frame(spark, [letter(n, fingerprint=f"f{n % 3}", key=b"k", n=n % 2) for n in range(30)]).write.parquet(
+        str(source)
+    )
+    try:
+        known = len(plans_of(spark))
+        job.run(job.read(spark, parquet=source), tmp_path / "out", job.Settings(now=NOON, payloads=True))
+        plans = plans_of(spark, known)
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", str(before))
+
+    def count(pattern: str) -> int:
+        return sum(len(re.findall(pattern, plan, re.MULTILINE)) for plan in plans)
+
+    assert count(rf"Location: [^\n]*{source}[\],]") == 1, "of the source, to make the table"
+    assert count(r"Location: [^\n]*/tables/letters[\],]") == 5
+    wide = [
+        plan for plan in plans if re.search(r"/tables/letters[\],](?:.*\n)*?ReadSchema: [^\n]*stack:", plan)
+    ]
+    assert len(wide) == 1, "texts are read once"
+    assert count(r"^\(\d+\) Coalesce") == 0
+    assert (len(plans), count(r"^\(\d+\) (?:Broadcast)?Exchange")) <= (47, 84)
 
 
 def test_a_refusal_of_the_data_source_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:

@@ -51,8 +51,13 @@ CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
 
 def decided(spark: SparkSession, overrides: dict[str, str] | None = None) -> tuple[DataFrame, DataFrame]:
     letters = t.letters(frame(spark, [row for case in CASES for row in case[3]]), NOON).cache()
-    proof = plan.evidence(letters, t.places(letters, NOON), NOON)
-    return letters, plan.decisions(proof, NOON, overrides=overrides)
+    return letters, judged(letters, overrides)
+
+
+def judged(letters: DataFrame, overrides: dict[str, str] | None = None) -> DataFrame:
+    cube = t.cube(letters, 3600, NOON).cache()
+    proof = plan.evidence(cube, t.again(letters, t.repeated(letters)), t.places(cube, NOON))
+    return plan.decisions(proof, NOON, overrides=overrides).cache()
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +102,9 @@ def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
         letter(5, topic="mail", published_at=at(-99), died_at=OLD),
     ]
     letters = t.letters(frame(spark, rows), NOON)
-    proof = plan.evidence(letters, t.places(letters, NOON), NOON)
-    decisions = plan.decisions(proof, NOON, overrides={"f1": "redrive"})
+    decisions = judged(letters, {"f1": "redrive"})
     assert {(row["rule"], row["reason"]) for row in decisions.collect()} == {("override", "decided by hand")}
-    messages = plan.messages(letters, decisions, 4)
+    messages = plan.messages(t.fetched(letters, t.sketches(letters, NOON), decisions), 4)
     messages.write.parquet(str(tmp_path / "messages"))
     assert len([*(tmp_path / "messages").glob("part-*")]) == -(-4 // piece)
     seqs = [int(name.rpartition("/")[2]) for _, name, _, _ in in_order(tmp_path / "messages")]
