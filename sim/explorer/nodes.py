@@ -75,9 +75,14 @@ def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
         view = replica.views.groups.get(GROUP)
         if view is not None:
             for _, record in view.records.within(SPAN):
-                if record.generation >= view.generation or not view.covers(WALL_MS):
+                if record.generation >= view.generation or not view.covers(SPAN.producer_id, WALL_MS):
                     return (record.generation, record.kind == Kind.ACKED, record.n, int(record.kind))
-            return (view.generation if view.covers(WALL_MS) else 0, False, 0, int(Kind.OPEN))
+            return (
+                view.generation if view.covers(SPAN.producer_id, WALL_MS) else 0,
+                False,
+                0,
+                int(Kind.OPEN),
+            )
     return (0, False, 0, int(Kind.OPEN))
 
 
