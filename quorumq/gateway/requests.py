@@ -21,7 +21,7 @@ BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of all bodies of a gateway under way together."""
 
 OWNER_SHARE: Final = 8
-"""Part of `BODIES_BYTES_MAX` that one owner may have: one in so many."""
+"""Divisor of `BODIES_BYTES_MAX`: one owner may have that share of it."""
 
 BODY_S: Final = 30.0
 """Seconds within which a body has to come."""
@@ -85,7 +85,7 @@ class Bodies:
                     chunk = message.get("body", b"")
                     if len(body) + len(chunk) > most:
                         raise TooLarge(f"a body of more than {most} bytes: send less at once")
-                    self._check_room(owner, len(chunk))
+                    self._check_capacity(owner, len(chunk))
                     self._count(owner, len(chunk))
                     body += chunk
                     more = message.get("more_body", False)
@@ -95,7 +95,7 @@ class Bodies:
         finally:
             self._count(owner, -len(body))
 
-    def _check_room(self, owner: Owner, size: int) -> None:
+    def _check_capacity(self, owner: Owner, size: int) -> None:
         if self.bytes + size > BODIES_BYTES_MAX:
             raise Busy("the gateway has no room for more bodies now: try again", delay=1.0)
         if self.by_owner.get(owner, 0) + size > BODIES_BYTES_MAX // OWNER_SHARE:
@@ -110,7 +110,7 @@ class Bodies:
 
 
 def draining(app: ASGIApp) -> ASGIApp:
-    """Return an application that reads what it left of a request's body before its answer is complete.
+    """Return an application that reads the rest of a request's body before its answer is complete.
 
     Why: the server queues a few parts of a body. If they are never read, the part behind them waits for room in the
     queue, and the end of the answer waits behind that part: the connection is never closed. And a client that sends

@@ -78,7 +78,7 @@ async def serve(settings: Settings, started: Callable[[str], None], stop: trio.E
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     try:
         await _serve(settings, started, stop)
-    except BaseExceptionGroup as group:  # of the nurseries, here and in hypercorn
+    except BaseExceptionGroup as group:  # nurseries here and in hypercorn wrap it
         raise only(group) from None
 
 
@@ -106,7 +106,7 @@ async def _serve(settings: Settings, started: Callable[[str], None], stop: trio.
 def ending(end: Callable[[int], object] = os._exit) -> Iterator[Callable[[float], None]]:
     """Yield a function that ends the process after some seconds, if the ``with`` has not ended before.
 
-    Why: hypercorn shields what it sends from cancellation. A client that does not read its answer would keep a process
+    Why: hypercorn shields its sends from cancellation. A client that does not read its answer would keep a process
     that is to stop, for as long as its kernel keeps the connection. The gateway has nothing that is lost with it.
     """
     timers: list[threading.Timer] = []

@@ -58,7 +58,7 @@ def _name_of(url: str) -> str | None:
 
 
 def is_private(name: str) -> bool:
-    """Return True if nobody can have a host's name in the public DNS: an address, or a name within a network."""
+    """Return True for names that the public DNS cannot have: an address, or a name within a network."""
     name = name.rstrip(".").lower()
     try:
         return bool(ip_address(name))

@@ -137,7 +137,7 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
 def by_date(letters: DataFrame) -> DataFrame:
     """Return the rows so that their files are as many as their size and their days need, not their tasks.
 
-    Of small input there are few tasks. Without adaptive execution, Spark would make as many pieces as it was told.
+    Of small input there are few tasks. Without adaptive execution, Spark would make as many pieces as its setting says.
     """
     if letters.sparkSession.conf.get("spark.sql.adaptive.enabled") != "true":
         return letters

@@ -171,7 +171,7 @@ def has_judge(row: dict[str, Any]) -> bool:
 
 
 def differences(seen: Seen) -> list[str]:
-    """Runs and promises of which judges and audit do not say the same."""
+    """Runs and promises on which judges and audit disagree."""
     ours: dict[tuple[str, str], str] = {}
     for row in seen.violations:
         if row["verdict"] == "broken" and has_judge(row):

@@ -111,8 +111,8 @@ async def test_a_search_ends_at_its_bytes() -> None:
         await client.create_group("jobs", "g")
         for number in range(10):
             await client.publish("jobs", b"%d" % number + 999 * b"x", key=b"")
-        some = await client.search("jobs", "g", max_bytes=3500)
-        assert (len(some.matches), some.looked_at, some.of, some.complete) == (3, 3, 10, False)
+        first = await client.search("jobs", "g", max_bytes=3500)
+        assert (len(first.matches), first.looked_at, first.of, first.complete) == (3, 3, 10, False)
         one = await client.search("jobs", "g", max_bytes=10)
         assert (len(one.matches), one.complete) == (1, False), "one that is larger by itself comes alone"
         few = await client.search("jobs", "g", text="9x", look_at_bytes=3500)

@@ -23,6 +23,7 @@ from quorumq.testing import Cluster, cluster
 
 HOST = "127.0.0.1:7480"
 URL = f"http://{HOST}/000000000000"
+JOBS = f"{URL}/jobs"
 
 
 class Answer(NamedTuple):
@@ -174,3 +175,15 @@ async def world(**options: Any) -> AsyncIterator[World]:
         running(Settings(nodes=("a:7401",)), lambda user: nodes.connect(timeout=3)) as gateway,
     ):
         yield World(nodes, client, gateway, Sdk(SqsApp(gateway)))
+
+
+async def receive(sdk: Sdk, url: str = JOBS, **params: Any) -> list[dict[str, Any]]:
+    """Receive up to 10 messages."""
+    answer = await sdk.ok("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, **params)
+    return list(answer.get("Messages", []))
+
+
+async def counts(sdk: Sdk, url: str = JOBS) -> list[int]:
+    """Counts of visible, held and delayed messages."""
+    attributes = (await sdk.ok("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"]))["Attributes"]
+    return [int(attributes[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible", "Delayed")]

@@ -9,8 +9,7 @@ from typing import Any
 
 import trio
 
-from tests.gateway.sdk import URL, Sdk, World, world
-from tests.gateway.test_sqs import JOBS, counts, receive
+from tests.gateway.sdk import JOBS, URL, Sdk, World, counts, receive, world
 
 DEAD, DEAD_ARN = f"{URL}/dead", "arn:aws:sqs:quorumq:000000000000:dead"
 

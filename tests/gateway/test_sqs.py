@@ -12,22 +12,9 @@ import trio
 from quorumq.gateway.gateway import running
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.app import SqsApp
-from tests.gateway.sdk import URL, Answer, Sdk, World, world
+from tests.gateway.sdk import JOBS, URL, Answer, Sdk, World, counts, receive, world
 
-JOBS = f"{URL}/jobs"
 MIB = 1024 * 1024
-
-
-async def receive(sdk: Sdk, url: str = JOBS, **params: Any) -> list[dict[str, Any]]:
-    """Receive up to 10 messages."""
-    answer = await sdk.ok("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, **params)
-    return list(answer.get("Messages", []))
-
-
-async def counts(sdk: Sdk, url: str = JOBS) -> list[int]:
-    """Counts of visible, held and delayed messages."""
-    attributes = (await sdk.ok("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"]))["Attributes"]
-    return [int(attributes[f"ApproximateNumberOfMessages{kind}"]) for kind in ("", "NotVisible", "Delayed")]
 
 
 async def test_a_message_is_sent_received_and_deleted() -> None:

@@ -89,7 +89,7 @@ class Recall(ClosingComponent):
         ]
 
     def note_absent(self) -> list[JournalRecord]:
-        """Return the records of all absent messages, before this replica votes for what it lost, or was told."""
+        """Return the records of all absent messages, before this replica votes for what it lost or heard of."""
         return self.absent_noted(self.batches.note_absent())
 
     def replay(self, record: PartitionRecord, now: Now) -> None:

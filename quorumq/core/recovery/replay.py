@@ -198,7 +198,7 @@ class Replay:
                 and record.partition in replicas
             ):
                 replicas[record.partition].recall.replay(record, now)
-        for missing in absent:  # what is not here by now
+        for missing in absent:  # the journal may have brought some of it
             if missing.partition in replicas:
                 replicas[missing.partition].recall.replay(missing, now)
         if self.stop is not None:

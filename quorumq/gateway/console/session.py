@@ -74,7 +74,7 @@ class Sessions:
         return session if now < session.ends else None
 
     def _signed(self, text: bytes, name: str) -> bytes:
-        """Return what a cookie's digest is over: its text, and the token of its client as it is now."""
+        """Return the bytes under a cookie's digest: its text, and the present token of its client."""
         return text + b"\0" + self._token_hash_of(name).encode()
 
     def form_token(self, session: Session) -> str:

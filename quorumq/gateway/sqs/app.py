@@ -140,7 +140,7 @@ class SqsApp:
                 "The request is not signed: `quorumq clients key` has keys.",
                 403,
             )
-        # Nobody has verified the claim yet: names that are none share one part of the room.
+        # The claim is not verified yet: names of no client share one part of the space.
         is_known = claim is not None and self._gateway.identities.secrets_of(claim.name)
         owner = owner_of(scope, claim.name if claim is not None and is_known else "")
         async with self._gateway.bodies.read(receive, owner) as body:
