@@ -110,9 +110,9 @@ async def test_messages_of_many_tasks_share_batches() -> None:
         assert len(cluster.of(OpenSession)) == 1, "one producer is kept for the topic"
 
 
-async def test_the_client_keeps_so_many_producers_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.produce.publishing.PRODUCERS_MAX", 3)
+async def test_the_client_keeps_so_many_producers_and_no_more() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
+        client._kept_max = 3
         for name in ("a", "b", "c", "a", "d", "e", "a"):
             await client.publish(name, b"x")
         await trio.testing.wait_all_tasks_blocked()
@@ -123,9 +123,9 @@ async def test_the_client_keeps_so_many_producers_and_no_more(monkeypatch: pytes
     assert len(cluster.of(CloseSession)) == 5
 
 
-async def test_producers_in_use_are_not_closed_though_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.produce.publishing.PRODUCERS_MAX", 1)
+async def test_producers_in_use_are_not_closed_though_they_are_many() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
+        client._kept_max = 1
         await client.publish("b", b"x")
         async with trio.open_nursery() as nursery:
             cluster.answer = failing("not-stored", times=1_000, of=OpenSession)
