@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from quorumq.client import Client, DeadLetterKind, Peek
-from quorumq.core.values.types import Letter, Record
+from quorumq.client import Client, Peek
+from quorumq.core.values.types import Record
 from quorumq.gateway.jsonapi.shapes import dead_letter_of
 
 
@@ -23,15 +23,15 @@ class Selection(NamedTuple):
 
     def matches(self, peek: Peek) -> bool:
         """Return True if a message is a dead letter and chosen."""
-        letter = dead_letter_of(peek.peeked.record)
-        return letter is not None and self.fits(letter)
+        history = dead_letter_of(peek.peeked.record)
+        return history is not None and self.fits(history.fingerprint, history.error_class, history.reason)
 
-    def fits(self, failure: Letter | DeadLetterKind) -> bool:
+    def fits(self, fingerprint: str, error_class: str, reason: str) -> bool:
         """Return True if a kind of failure is chosen."""
         return (
-            self.fingerprint in (None, failure.fingerprint)
-            and self.error_class in (None, failure.error_class)
-            and self.reason in (None, failure.reason)
+            self.fingerprint in (None, fingerprint)
+            and self.error_class in (None, error_class)
+            and self.reason in (None, reason)
         )
 
 

@@ -39,7 +39,7 @@ async def test_a_suspect_comes_alone_also_if_the_others_cannot_be_given_back() -
         assert call.given_back == ["b", "c"]
 
 
-async def test_a_client_that_leaves_meanwhile_has_all_of_them_given_back() -> None:
+async def test_all_messages_are_given_back_when_the_request_is_cancelled() -> None:
     call: Any = Rejecting(hangs=True)
     with trio.move_on_after(1):
         await first_alone(call, SUSPECTS)

@@ -443,7 +443,11 @@ async def redrive(page: Page) -> Response:
     back = url("dead", topic=topic, group=name)
     if page.get("sure") != "yes" and ids is None:
         counts = await page.client.count_dead_letters(topic, name)
-        number = sum(one.messages for one in counts.kinds if selection.fits(one))
+        number = sum(
+            one.messages
+            for one in counts.kinds
+            if selection.fits(one.fingerprint, one.error_class, one.reason)
+        )
         count = min(number, limit) if limit is not None else number
         return page.render(
             "confirm.html",

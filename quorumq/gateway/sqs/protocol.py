@@ -87,7 +87,7 @@ def _check_tree(params: dict[str, Any]) -> None:
     """Refuse parameters that are nested too deeply, or whose texts no queue can keep, before they are looked at.
 
     Raises:
-        SqsError: names what it is.
+        SqsError: names the fault.
     """
     level: list[Any] = [params]
     for _ in range(DEPTH_MAX):
