@@ -247,22 +247,22 @@ def check_command(line: str) -> None:
 
 def test_a_user_has_few_redrives_at_once_and_stops_them() -> None:
     async def test(client: Client, browser: Browser) -> None:
-        await die(client, 50, ValueError("bad"))
+        await die(client, 30, ValueError("bad"))
         fields = {"topic": "jobs", "group": "g", "count": "all", "rate": "1", "sure": "yes"}
         for _ in range(4):
             assert (await post(browser, "/console/redrive", **fields)).status == 303
         refused = await post(browser, "/console/redrive", **fields)
         assert "4 redrives of yours run" in checked(refused, 429)
-        await trio.sleep(5)
+        await trio.sleep(2)
         text = checked(await browser.get(DEAD))
         for number in re.findall(r'name="number" value="(\d+)"', text):
             answer = await post(browser, "/console/stop", topic="jobs", group="g", number=number)
             assert "The redrive stops." in checked(await browser.get(answer.headers["location"]))
         dead = (await client.backlog("jobs", "g")).dead
-        await trio.sleep(10)
+        await trio.sleep(3)
         text = checked(await browser.get(DEAD))
         assert (text.count("; stopped"), text.count("under way")) == (4, 0)
-        assert (await client.backlog("jobs", "g")).dead == dead > 20
+        assert (await client.backlog("jobs", "g")).dead == dead > 10
         checked(await post(browser, "/console/stop", topic="jobs", group="g", number="99"), 404)
 
     in_cluster(test)
