@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -208,8 +209,11 @@ class EventStream:
 
         async def look() -> None:
             try:
-                async with self.gateway.client(self.user) as client:
-                    async for value in await self.operation.handler(replace(self.call, client=client)):
+                async with (
+                    self.gateway.client(self.user) as client,
+                    aclosing(await self.operation.handler(replace(self.call, client=client))) as values,
+                ):
+                    async for value in values:
                         text = b"id: %b\nevent: message\ndata: %b\n\n"
                         await put(text % (value.id.encode(), encoded(value)))
             except QuorumqError as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from quorumq.client import Client, MessageId, Pending, QuorumqError, receipt_from_text
+from quorumq.client import Client, Match, MessageId, Pending, QuorumqError, receipt_from_text
 from quorumq.core.values.errors import UsageError
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
@@ -187,7 +188,14 @@ async def show(call: Call) -> shapes.LifeView:
 async def tail(call: Call) -> Any:
     topic, group = call.topic_and_group
     await call.client.topic(topic)  # an unknown topic is an error before the stream begins
-    return (shapes.peeked_of(match) async for match in call.client.tail(topic, group, call.query.which))
+    return followed(call.client.tail(topic, group, call.query.which))
+
+
+async def followed(matches: AsyncIterator[Match]) -> AsyncGenerator[shapes.Peeked, None]:
+    """Yield messages for JSON as they are published, and close their source at the end."""
+    async with aclosing(matches):  # type: ignore[type-var]
+        async for match in matches:
+            yield shapes.peeked_of(match)
 
 
 # ------------------------------------------------------------------------------------ receipts
