@@ -30,7 +30,13 @@ def test_an_id_is_read_back(
     assert MessageId.parse(str(name)) == name
 
 
-@pytest.mark.parametrize("text", ["", "jobs/0/a.1.2.3/4", "00/0/a.1.0000000000000002.3/4", "x" * 500])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "jobs/0/a.1.2.3/4", "00/0/a.1.0000000000000002.3/4", "x" * 500,
+        f"{32 * '0'}/0/a.1.{16 * '0'}.3/{1 << 64}", f"{32 * '0'}/0/a.1.{16 * '0'}.3/{5000 * '1'}",
+    ],
+)  # fmt: skip
 def test_a_text_that_is_no_id_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="not a message id"):
         MessageId.parse(text)

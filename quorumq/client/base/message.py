@@ -64,17 +64,20 @@ class MessageId(NamedTuple):
     def parse(cls, text: str) -> MessageId:
         """Return the id that ``str`` gave; ValueError with the text if it is none."""
         match = _ID.fullmatch(text)
-        if match is None:
-            raise ValueError(f"not a message id: {text!r}; it looks like TOPIC/PARTITION/NODE.N.NONCE.K/SEQ")
-        topic, number, node, n, nonce, k, seq = match.groups()
-        return cls(
-            PartitionId(bytes.fromhex(topic), int(number)),
-            ProducerId(node, int(n), int(nonce, 16), int(k)),
-            int(seq),
-        )
+        numbers = [] if match is None else [int(match[at]) for at in (2, 4, 6, 7)]
+        if match is None or max(numbers) >= 1 << 64:
+            shown = (
+                f"{text[:200]!r}; it looks like TOPIC/PARTITION/NODE.N.NONCE.K/SEQ, with numbers of 64 bits"
+            )
+            raise ValueError(f"not a message id: {shown}")
+        number, n, k, seq = numbers
+        producer_id = ProducerId(match[3], n, int(match[5], 16), k)
+        return cls(PartitionId(bytes.fromhex(match[1]), number), producer_id, seq)
 
 
-_ID: Final = re.compile(r"([0-9a-f]{32})/(\d+)/([^./]+)\.(\d+)\.([0-9a-f]{16})\.(\d+)/(\d+)")
+_ID: Final = re.compile(
+    r"([0-9a-f]{32})/(\d{1,20})/([^./]+)\.(\d{1,20})\.([0-9a-f]{16})\.(\d{1,20})/(\d{1,20})"
+)
 
 
 def id_of(message: MessageId | str | Any) -> MessageId:
