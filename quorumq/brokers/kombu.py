@@ -283,7 +283,7 @@ class Channel(virtual.Channel):
         """Publish a message. When this returns, a majority has it on disk.
 
         Raises:
-            UsageError: it has a priority, or an ETA that is too far away.
+            UsageError: it has a priority, or an ETA that is too far away; or its queue cannot get it.
             ChannelError: its exchange is not declared here.
         """
         if message["properties"].get("priority"):
@@ -297,11 +297,22 @@ class Channel(virtual.Channel):
         if exchange not in self.state.exchanges:
             text = f"NOT_FOUND - no exchange {exchange!r}: declare it before a message is published to it"
             raise ChannelError(text, (60, 40), "Channel.basic_publish", "404")
+        queues = self._lookup(exchange, routing_key)
+        ending = [
+            queue
+            for queue in queues
+            if queue in self.connection.subscriptions or queue in self.connection.transient
+        ]
         if self._is_broadcast(exchange, is_transient):
             is_kept = self.state.exchanges[exchange]["type"] == "fanout" and not is_transient
             self._broadcast(exchange, message, BROADCAST_TTL_S if is_kept else TRANSIENT_TTL_S)
-        for queue in self._lookup(exchange, routing_key):
-            if queue not in self.connection.subscriptions and queue not in self.connection.transient:
+        elif ending:
+            raise UsageError(
+                f"queue {ending[0]!r} ends with its consumers (auto_delete, or not durable), and gets no messages of "
+                f"exchange {exchange!r}, which is durable: declare the queue durable, or the exchange not durable"
+            )
+        for queue in queues:
+            if queue not in ending:
                 self._put(queue, message)
         return None
 

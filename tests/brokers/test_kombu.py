@@ -240,6 +240,14 @@ def test_a_message_to_an_exchange_that_is_not_declared_is_refused(connection: Co
         Producer(channel).publish(1, exchange="none", routing_key="jobs")
 
 
+def test_a_queue_that_ends_with_its_consumers_is_refused_at_a_durable_exchange(
+    connection: Connection,
+) -> None:
+    queue = Queue("short", Exchange("jobs"), routing_key="short", auto_delete=True, durable=False)
+    with pytest.raises(UsageError, match="queue 'short' ends with its consumers"):
+        publish(connection, queue, 1)
+
+
 class Slow:
     """A consumer whose message comes while it is stopped."""
 
