@@ -45,7 +45,8 @@ existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--public-url", default="", metavar="URL",
-    help="Scheme, host and port in URLs of queues, behind a balancer. [default: as the client named the gateway]",
+    help="Scheme, host and port in URLs of queues, behind a balancer; without --clients the only public name that the "
+    "gateway answers to. [default: as the client named the gateway]",
 )  # fmt: skip
 @click.option(
     "--console-write", is_flag=True, help="Let the console change the cluster, with its user's rights."
