@@ -61,6 +61,10 @@ class QuorumqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         check_schema(options.table, schema)
+        if options.since is not None:
+            from .stream import SinceReader
+
+            return SinceReader(options, schema)
         return (PushingReader if options.pushdown else Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

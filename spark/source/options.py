@@ -30,6 +30,8 @@ READ: Final = {
     "far as the journals still have them)",
     "onDamage": "fail (default): whatever cannot be read ends the read; report: go on without it, and `problems` lists "
     "it",
+    "since": "offline, of `deadletters`: only those behind these `positions` of a run's `summary.json`. Newer segments "
+    "alone are read; if a node deleted one, all dead letters that it still has come again",
     "splitBytes": "bytes of a journal that one Spark task reads (default 67108864)",
     "buckets": "Spark tasks per topic partition, each with a share of the producer ids (default 1)",
     "timeout": "live: seconds that a request may take, all attempts together (default 30)",
@@ -101,6 +103,7 @@ class Options(NamedTuple):
     reread: bool = False
     max_rows: int = 0
     max_bytes: int = 0
+    since: Mapping[str, Mapping[str, Any]] | None = None
 
 
 def names_in(value: str) -> tuple[str, ...]:
@@ -215,7 +218,22 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
         one_of(options, "onGap", ("fail", "reread")) == "reread",
         int(number(options, "maxRowsPerTrigger", 0, 1)),
         int(number(options, "maxBytesPerTrigger", 0, 1)),
+        _positions(options.get("since", ""), table, bool(data)),
     )
+
+
+def _positions(text: str, table: str, offline: bool) -> Mapping[str, Mapping[str, Any]] | None:
+    if not text:
+        return None
+    if table != "deadletters" or not offline:
+        raise UsageError("option since is for table deadletters, read from data directories: leave it out")
+    try:
+        positions = json.loads(text)
+        if all(bytes.fromhex(it["directory"]) and it["position"] + 0 >= 0 for it in positions.values()):
+            return dict(positions)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise UsageError(f"option since is {text!r:.100}: it must be `positions` of the summary.json of a run")
 
 
 def _check_place(

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -339,6 +339,36 @@ class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from .stream_task import StreamReader
 
         yield from StreamReader(partition, self.options, Batches(self.schema)).read()
+
+
+class SinceReader(DataSourceReader):
+    """Reads the dead letters behind some positions once, as one micro-batch that no gap ends."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.stream = LettersStream(options._replace(reread=True), schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start = dict(self.stream.options.since or {})
+        try:
+            tasks = self.stream.partitions(start, self.stream.latestOffset(start, ReadAllAvailable()))
+        finally:
+            self.stream.stop()
+        for task in tasks:
+            task.held = ()  # type: ignore[attr-defined]  # they are closed: Spark plans in a process of its own
+        return tasks
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        if isinstance(partition, StreamTask):  # Spark makes another one if there is nothing to read
+            yield from self.stream.read(partition)
+
+
+def positions_of(options: Options, schema: StructType) -> dict[str, Any]:
+    """Return the positions of nodes now, as an offset of a stream has them; only their newest segments are read."""
+    stream = LettersStream(options._replace(latest=True), schema)
+    try:
+        return stream.initialOffset()
+    finally:
+        stream.stop()
 
 
 class Planner:

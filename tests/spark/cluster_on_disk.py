@@ -45,6 +45,9 @@ ORDERS = topic_id("orders", 3)
 MAILS = topic_id("mails", 3)
 GROUPS = ("billing", "audit")
 Name = tuple[PartitionId, ProducerId, int]
+PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
+START_MS = 1_795_305_600_000
+HOUR_MS = 3_600_000
 
 
 def topic(name: str, identity: bytes, partitions: int = 2) -> Topic:
@@ -287,3 +290,29 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
         if rng.random() < 0.5:
             rng.choice(cluster.nodes).commit()
     cluster.commit()
+
+
+def die_at(cluster: DiskCluster, seq: int, fingerprint: str, at_ms: int, n: int = 0) -> None:
+    wrote = letter(at_ms, START_MS, f"{fingerprint} failed")
+    wrote = wrote._replace(
+        fingerprint=fingerprint, first_delivered_ms=at_ms - 2, last_delivered_ms=at_ms - 1, died_ms=at_ms
+    )
+    cluster.resolve(
+        cluster.keys[0], "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, n, Kind.DEAD, wrote)
+    )
+
+
+def mark(cluster: DiskCluster) -> None:
+    """Whatever was appended is durable, and a later record says so."""
+    for node in cluster.nodes:
+        node.store.commit()
+        node.register(node.registers.pop())
+        node.store.commit()
+
+
+def roll(cluster: DiskCluster) -> None:
+    for node in cluster.nodes:
+        for number in list(node.batches):
+            node.reclaim(number)
+        node.store.roll(node.snapshot)
+        node.store.commit()

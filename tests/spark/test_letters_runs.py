@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.values.types import Kind, ProducerId, Record, Span
-from tests.spark.cluster_on_disk import DiskCluster, letter
-
-PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
-START_MS = 1_795_305_600_000
-HOUR_MS = 3_600_000
+from quorumq.core.values.types import Kind, Record, Span
+from tests.spark.cluster_on_disk import HOUR_MS, PRODUCER_ID, START_MS, DiskCluster, die_at
 
 
 def analysed(
@@ -32,16 +28,6 @@ def analysed(
     return summary, done
 
 
-def die(cluster: DiskCluster, seq: int, fingerprint: str, at_ms: int, n: int = 0) -> None:
-    wrote = letter(at_ms, START_MS, f"{fingerprint} failed")
-    wrote = wrote._replace(
-        fingerprint=fingerprint, first_delivered_ms=at_ms - 2, last_delivered_ms=at_ms - 1, died_ms=at_ms
-    )
-    cluster.resolve(
-        cluster.keys[0], "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, n, Kind.DEAD, wrote)
-    )
-
-
 @pytest.mark.soak
 def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_reported(
     tmp_path: Path,
@@ -49,18 +35,18 @@ def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_r
     cluster = DiskCluster(tmp_path / "nodes", segment_bytes=1 << 12)
     for seq in range(40):
         cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, seq, seq + 1),), START_MS - HOUR_MS)
-    die(cluster, 0, "lasting", START_MS)
-    die(cluster, 1, "lasting", START_MS + 1)
-    die(cluster, 2, "mended", START_MS + 2)
-    die(cluster, 3, "returning", START_MS + 3)
+    die_at(cluster, 0, "lasting", START_MS)
+    die_at(cluster, 1, "lasting", START_MS + 1)
+    die_at(cluster, 2, "mended", START_MS + 2)
+    die_at(cluster, 3, "returning", START_MS + 3)
     cluster.resolve(cluster.keys[0], "billing", Span(PRODUCER_ID, 3, 4), Record(0, 1, Kind.OPEN))
     cluster.commit()
     first, _ = analysed(cluster.data, tmp_path / "first", "--as-of", "2026-11-22T14:00:00Z")
     assert (first["status"], first["dead"], first["problems"]["count"]) == (None, 3, 0)
 
-    die(cluster, 4, "lasting", START_MS + 3 * HOUR_MS)
-    die(cluster, 3, "returning", START_MS + 3 * HOUR_MS + 1, n=1)
-    die(cluster, 5, "unheard-of", START_MS + 3 * HOUR_MS + 2)
+    die_at(cluster, 4, "lasting", START_MS + 3 * HOUR_MS)
+    die_at(cluster, 3, "returning", START_MS + 3 * HOUR_MS + 1, n=1)
+    die_at(cluster, 5, "unheard-of", START_MS + 3 * HOUR_MS + 2)
     cluster.resolve(cluster.keys[0], "billing", Span(PRODUCER_ID, 2, 3), Record(0, 0, Kind.ACKED))
     cluster.commit()
     cluster.close()

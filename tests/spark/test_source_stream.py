@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import shutil
@@ -14,17 +15,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.errors import StorageError, UsageError
-from quorumq.core.values.types import Kind, ProducerId, Record, Span
+from quorumq.core.values.types import Kind, Record, Span
 from quorumq.storage.scan import Scan
 from quorumq.storage.segment import segment_name
 from spark.schemas import schema
 from spark.source.follow import Gap
 from spark.source.options import read_options
-from spark.source.stream import LettersStream
-from tests.spark.cluster_on_disk import DiskCluster, Name, letter, turmoil
+from spark.source.stream import LettersStream, SinceReader, positions_of
+from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, letter, mark, roll, turmoil
 from tests.spark.journals import bury, write
 
-PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 Death = tuple[Name, str, int, int]
 
 
@@ -66,22 +66,6 @@ def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
     )
     mark(cluster)
     return (key, PRODUCER_ID, seq), "billing", 0, 0
-
-
-def mark(cluster: DiskCluster) -> None:
-    """Whatever was appended is durable, and a later record says so."""
-    for node in cluster.nodes:
-        node.store.commit()
-        node.register(node.registers.pop())
-        node.store.commit()
-
-
-def roll(cluster: DiskCluster) -> None:
-    for node in cluster.nodes:
-        for number in list(node.batches):
-            node.reclaim(number)
-        node.store.roll(node.snapshot)
-        node.store.commit()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -395,3 +379,40 @@ def test_names_that_kafka_has_are_known() -> None:
 def test_a_journal_that_cannot_be_followed_is_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says):
         read_options(options, stream=True)
+
+
+def rows_since(cluster: DiskCluster, positions: dict[str, Any]) -> list[int]:
+    """The numbers of the messages of a batch read behind these positions, its tasks pickled as Spark does."""
+    given = {"table": "deadletters", "data": ",".join(map(str, cluster.data)), "since": json.dumps(positions)}
+    reader = SinceReader(read_options(given), schema("deadletters"))
+    tasks = pickle.loads(pickle.dumps(list(reader.partitions())))
+    assert not any(task.held for task in tasks), "no task reads by the number of a file that is closed"
+    reader = pickle.loads(pickle.dumps(reader))
+    return sorted(row["seq"] for task in tasks for rows in reader.read(task) for row in rows.to_pylist())
+
+
+def test_a_batch_read_goes_on_from_the_positions_of_an_earlier_one(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    die(cluster, 1, 0, 1, 2)
+    die(cluster, 2, 0)
+    options = read_options({"table": "deadletters", "data": ",".join(map(str, cluster.data))})
+    positions = positions_of(options, schema("deadletters"))
+    assert rows_since(cluster, positions) == []
+    die(cluster, 2, 1, 2)  # known before, by another node
+    die(cluster, 3, 1)
+    assert rows_since(cluster, positions) == [3]
+    assert rows_since(cluster, positions) == [3], "the same positions give the same rows"
+    roll(cluster)
+    assert rows_since(cluster, positions_of(options, schema("deadletters"))) == []
+    die(cluster, 4, 1)
+    assert rows_since(cluster, positions) == [1, 2, 3, 4], (
+        "the segments are gone, and nodes say what they have"
+    )
+
+
+@pytest.mark.parametrize("since", ["7", "[]x", '{"n1": 3}', '{"n1": {"directory": "xyz", "position": 1}}'])
+def test_positions_that_are_none_are_refused(since: str) -> None:
+    with pytest.raises(UsageError, match=r"must be `positions` of the summary.json"):
+        read_options({"table": "deadletters", "data": "d", "since": since})
+    with pytest.raises(UsageError, match="is for table deadletters"):
+        read_options({"table": "messages", "data": "d", "since": "{}"})
