@@ -64,6 +64,9 @@ _SPAN: Final = (
     Column("stop", NUMBER, "the number behind the last"),
 )
 
+SHARED: Final = {"Columns of messages": (*_NAME, *_CONTENT), "Columns of spans": _SPAN}
+"""Columns of several tables, which docs/spark.md lists once, by its heading."""
+
 _HISTORY: Final = {**COMMON, **dict(sorted(FIELDS.items()))}
 _SHAPES: Final = {
     "integer": NUMBER, "number": SECONDS, "flag": FLAG, "texts": TEXTS, "spans": SPANS,

@@ -457,7 +457,7 @@ class Clocks:
             yield run, Bound(before, early_window, name, late_window, seconds)
 
     def shown(self) -> list[dict[str, Any]]:
-        """Return the shown row of each clock, if a run has several: see docs/spark.md."""
+        """Return the shown row of each clock, if a run has several: see docs/audit.md."""
         mine: dict[tuple[str, str], list[Stretch]] = defaultdict(list)
         for it in self._stretches:
             clock = self._of[(it.writer.run, it.writer.who)]

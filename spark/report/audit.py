@@ -92,7 +92,7 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
     builders = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
     parts += [part(summary) for part in builders]
     parts.append(tables_beside(TABLES))
-    where = "what each word means: docs/spark.md, “The audit” · all rows: tables/, beside it"
+    where = "what each word means: docs/audit.md · all rows: tables/, beside it"
     parts.append(tag("footer", f"{COMMAND} audit · {where}"))
     return document(f"{title} · Delivery audit", join(parts))
 

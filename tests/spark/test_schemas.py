@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import StructType
 
 from quorumq.history import COMMON, FIELDS
-from spark.schemas import TABLES, schema
+from spark.schemas import SHARED, TABLES, Column, schema
 from spark.source.options import READ, STREAM, WRITE
 
 DOC = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text()
@@ -41,18 +42,38 @@ def section(title: str) -> str:
     return match[1]
 
 
+def listed(columns: Iterable[Column]) -> list[str]:
+    return [f"| `{column.name}` | {column.type.simpleString()} | {column.meaning} |" for column in columns]
+
+
+def rows_in(title: str) -> list[str]:
+    return [line for line in section(title).splitlines() if line.startswith("| `")]
+
+
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "history"])
 def test_the_page_lists_every_column(table: str) -> None:
-    rows = [line for line in section(f"`{table}`").splitlines() if line.startswith("| `")]
-    assert rows == [
-        f"| `{column.name}` | {column.type.simpleString()} | {column.meaning} |" for column in TABLES[table]
-    ]
+    shared = {title: columns for title, columns in SHARED.items() if set(columns) <= set(TABLES[table])}
+    named = {title for title in SHARED if title.lower() in section(f"`{table}`")}
+    assert named == set(shared)
+    own = [column for column in TABLES[table] if not any(column in columns for columns in shared.values())]
+    assert rows_in(f"`{table}`") == listed(own)
+
+
+@pytest.mark.parametrize("title", SHARED)
+def test_the_page_lists_columns_of_several_tables_once(title: str) -> None:
+    assert rows_in(title) == listed(SHARED[title])
 
 
 @pytest.mark.parametrize(
     ("title", "options"),
-    [("Options of read", READ), ("Options of readStream", STREAM), ("Options of write", WRITE)],
+    [
+        ("Options of read", READ),
+        ("Options of readStream", {name: text for name, text in STREAM.items() if name not in READ}),
+        ("Options of write", WRITE),
+    ],
 )
 def test_the_page_lists_every_option(title: str, options: dict[str, str]) -> None:
-    rows = [line for line in section(title).splitlines() if line.startswith("| `")]
-    assert rows == [f"| `{name}` | {meaning} |" for name, meaning in options.items()]
+    assert rows_in(title) == [f"| `{name}` | {meaning} |" for name, meaning in options.items()]
+    if title == "Options of readStream":
+        named = set(re.findall("`(\\w+)`", section(title).partition("|")[0]))
+        assert named == set(STREAM) & set(READ)
