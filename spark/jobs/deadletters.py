@@ -12,8 +12,9 @@ import click
 
 from ..session import bytes_in, check_shared, fit, job_session, master_for
 from ..transforms.plan import VERDICTS, Limits
+from .deaths_table import check_table
 from .letters_analysis import PLAN, REPORT, Settings, run
-from .letters_input import OUTPUT, read, read_previous_head
+from .letters_input import OUTPUT, head_since, read, read_previous_head
 
 
 def _decide(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> dict[str, str]:
@@ -49,6 +50,10 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
 )
 @click.option("--previous", type=click.Path(file_okay=False, path_type=Path), metavar="OUT",
               help="An earlier run's OUT: say what is new, regressed and gone since.")  # fmt: skip
+@click.option("--since", type=click.Path(file_okay=False, path_type=Path), metavar="OUT",
+              help="An earlier run's OUT, of --data: read only the dead letters that came since.")  # fmt: skip
+@click.option("--table", default="", metavar="NAME",
+              help="A table of a catalog, as catalog.db.letters: write the table `letters` there too.")  # fmt: skip
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be repeated.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be repeated.")
 @click.option(
@@ -82,6 +87,8 @@ def command(
     out: Path,
     overwrite: bool,
     previous: Path | None,
+    since: Path | None,
+    table: str,
     topics: tuple[str, ...],
     groups: tuple[str, ...],
     payloads: bool,
@@ -105,18 +112,25 @@ def command(
         raise click.UsageError(
             "say what to read: --data DIR for each node, or --nodes HOST:PORT,…, or --parquet DIR"
         )
+    if since is not None and previous is not None:
+        raise click.UsageError("--since reads a part only, and --previous compares all: give one of them")
     OUTPUT.check(out, overwrite)
     check_shared(out, shared, master_for(master))
     before = read_previous_head(previous) if previous is not None else None
+    if since is not None:
+        head_since(since, bool(data))
     size = None if nodes else bytes_in(*data, *([] if parquet is None else [parquet]))
     spark = job_session("quorumq deadletters", size=size, master=master)
     fit(spark, size or 0)
-    inputs = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups)
+    if table:
+        check_table(spark, table)
+    inputs = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups, since=since)
     settings = Settings(
         now=as_of or datetime.now(UTC),
         previous=previous if before else None,
         payloads=payloads,
         overwrite=overwrite,
+        table=table,
         limits=Limits(quiet_s=quiet_s, rate_max=rate_max),
         decide=decide,
     )

@@ -26,7 +26,8 @@ from ..schemas import TABLES
 from ..session import exactly, file_path, interruptible, written
 from ..transforms import letters as t
 from ..transforms import plan, rates
-from .letters_input import OUTPUT, Input, check_previous, only, read_previous_head
+from .deaths_table import into_table
+from .letters_input import KNOWN, OUTPUT, Input, check_previous, death_hash, only, read_previous_head
 from .letters_summary import PAYLOAD_SHOWN, facts_of, iso, summarised
 from .output import SUMMARY
 
@@ -44,6 +45,7 @@ class Settings(NamedTuple):
         previous: an OUT of an earlier run.
         payloads: keep keys, headers and payloads.
         overwrite: replace OUT if a job wrote it.
+        table: a table of a catalog that gets the dead letters too; none if empty.
         limits: the numbers in the rules of the plan.
         decide: verdicts by failure that win over the rules.
     """
@@ -52,6 +54,7 @@ class Settings(NamedTuple):
     previous: Path | None = None
     payloads: bool = False
     overwrite: bool = False
+    table: str = ""
     limits: plan.Limits = plan.DEFAULTS
     decide: Mapping[str, str] = {}
 
@@ -77,6 +80,8 @@ def run(inputs: Input, out: Path, settings: Settings) -> dict[str, Any]:
         (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         (new / REPORT).write_text(page(summary, facts), encoding="utf-8")
         shutil.rmtree(new / STEPS)
+        if settings.table:
+            into_table(frames["letters"], settings.table, inputs.since["as_of"] if inputs.since else None)
     return summary
 
 
@@ -97,6 +102,9 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
         return frames[name]
 
     rows = t.letters(inputs.deadletters, now, payloads=settings.payloads)
+    if inputs.known is not None:
+        known = store(KNOWN, inputs.known, "")
+        rows = rows.withColumn("hash", death_hash()).join(known, "hash", "left_anti").select(*rows.columns)
     seen = written(by_date(rows), out / "tables" / "letters", "date", observed=observed())
     check_complete(seen, inputs.source)
     stored = session.read.schema(rows.schema).parquet(exactly(file_path(out / "tables" / "letters")))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import trio
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.client import connect
@@ -18,11 +18,16 @@ from ..schemas import TABLES, schema
 from ..session import exactly, file_path
 from ..source import register
 from ..source.journals import ignore
-from ..source.options import names_in
+from ..source.options import names_in, read_options
 from ..source.planning import plan_directory
+from ..source.stream import positions_of
+from ..transforms.letters import LETTERS
 from .output import Output
 
 OUTPUT: Final = Output("deadletters", 1)
+
+KNOWN: Final = "known"
+"""The directory in OUT, if it goes on from another run, with hashes of all deaths up to that run."""
 
 
 class Input(NamedTuple):
@@ -35,6 +40,9 @@ class Input(NamedTuple):
         cluster: the cluster's id; None if not known.
         nodes: addresses of the cluster, if it was read live.
         topics, groups: only these are in it; all if empty.
+        positions: positions of the nodes' journals before they were read; None if not known.
+        since: the earlier run to go on from; its `out` and `as_of`.
+        known: hashes of the deaths of that run and of those before it, to be left out; None without such a run.
     """
 
     deadletters: DataFrame
@@ -44,6 +52,9 @@ class Input(NamedTuple):
     nodes: str = ""
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    positions: Mapping[str, Any] | None = None
+    since: Mapping[str, str] | None = None
+    known: DataFrame | None = None
 
 
 def read(
@@ -54,15 +65,21 @@ def read(
     parquet: Path | None = None,
     topics: Iterable[str] = (),
     groups: Iterable[str] = (),
+    since: Path | None = None,
 ) -> Input:
     """Return the dead letters of data directories, of a running cluster, or of a table in Parquet.
+
+    With ``since``, the OUT of an earlier run, only those that nodes have got since.
 
     Raises:
         UsageError, NotFound, StorageError: there is nothing that can be read; the text names it.
     """
     directories = [str(path) for path in data]
+    topics, groups = tuple(topics), tuple(groups)
     problems: DataFrame | None
     cluster: str | None
+    head = head_since(since, bool(directories)) if since is not None else None
+    positions = positions_in(directories) if directories else None
     if parquet is not None:
         if not parquet.is_dir():
             raise NotFound(f"{parquet} is no directory: --parquet takes what `DataFrame.write.parquet` wrote")
@@ -74,16 +91,62 @@ def read(
         reader = session.read.format("quorumq").options(**place)
         if directories:
             reader = reader.option("onDamage", "report")
-        letters = reader.option("table", "deadletters").load()
-        problems = reader.option("table", "problems").load() if directories else None
+        problems = reader.option("table", "problems").load() if directories and not head else None
+        reader = reader.option("table", "deadletters")
+        letters = (reader.option("since", json.dumps(head["positions"])) if head else reader).load()
         source = ", ".join(directories) or nodes
         cluster = cluster_of_directories(directories) if directories else cluster_of_nodes(nodes)
-    topics, groups = tuple(topics), tuple(groups)
     letters = only(letters, topics, groups)
     for column, names in (("topic", topics), ("group", groups)):
         if names:
             source += f"; {column} {', '.join(names)}"
-    return Input(letters, problems, source, cluster, nodes, topics, groups)
+    inputs = Input(letters, problems, source, cluster, nodes, topics, groups, positions)
+    if head is None:
+        return inputs
+    check_previous(head, since, inputs, same=True)
+    return inputs._replace(since={"out": str(since), "as_of": head["as_of"]}, known=known_to(session, since))
+
+
+def known_to(session: SparkSession, out: Path) -> DataFrame:
+    """Return the hashes of the dead letters of a run, and of those before it.
+
+    Its positions are from before it read, and a node whose segments are gone says again what it has.
+    """
+    deaths = session.read.schema(LETTERS).parquet(exactly(file_path(out / "tables" / "letters")))
+    known = deaths.select(death_hash().alias("hash"))
+    if (out / KNOWN).is_dir():
+        known = known.union(session.read.schema("hash BIGINT").parquet(exactly(file_path(out / KNOWN))))
+    return known
+
+
+def death_hash() -> Column:
+    """Return a hash of a death."""
+    return F.xxhash64("id", "group", "generation", "n")
+
+
+def head_since(since: Path, offline: bool) -> dict[str, Any]:
+    """Return the summary of the run to go on from.
+
+    Raises:
+        UsageError: it has no positions, or this run does not read data directories.
+    """
+    head = OUTPUT.read_head(since)
+    if not offline:
+        raise UsageError("--since goes with --data: only journals have positions")
+    if not head.get("positions"):
+        raise UsageError(
+            f"{since} has no positions to go on from: it was not read from data directories that can be followed"
+        )
+    return head
+
+
+def positions_in(directories: Sequence[str]) -> dict[str, Any] | None:
+    """Return the positions of data directories; None if one cannot be followed: the read itself says why."""
+    options = read_options({"table": "deadletters", "data": json.dumps(directories)})
+    try:
+        return positions_of(options, schema("deadletters"))
+    except (QuorumqError, OSError):
+        return None
 
 
 def read_parquet(session: SparkSession, place: Path) -> DataFrame:
@@ -147,22 +210,27 @@ def read_previous_head(previous: Path) -> dict[str, Any]:
     return summary
 
 
-def check_previous(previous: Mapping[str, Any], place: Path | None, inputs: Input) -> None:
+def check_previous(
+    previous: Mapping[str, Any], place: Path | None, inputs: Input, *, same: bool = False
+) -> None:
     """Check that a run can be compared with this one: rows that only one looked at would be called new, or gone.
 
     Raises:
-        UsageError: it was of another cluster, or looked at less.
+        UsageError: it was of another cluster, or looked at less; with ``same``, also if it looked at more.
     """
     cluster = previous.get("cluster")
     if cluster is not None and inputs.cluster is not None and cluster != inputs.cluster:
         raise UsageError(
-            f"{place} is of cluster {cluster!r} and this one is {inputs.cluster!r}: give --previous an OUT "
-            "of the same cluster"
+            f"{place} is of cluster {cluster!r} and this one is {inputs.cluster!r}: give an OUT of the same cluster"
         )
     for option, names in (("topic", inputs.topics), ("group", inputs.groups)):
         before = previous.get("only", {}).get(f"{option}s", [])
+        if same and set(before) != set(names):
+            raise UsageError(
+                f"{place} is of {option} {', '.join(before) or 'all'}: choose the same with --{option}"
+            )
         if before and not (names and set(names) <= set(before)):
             raise UsageError(
                 f"{place} is of {option} {', '.join(before)} only: choose no others with --{option}, or "
-                "give --previous an OUT that has them all"
+                "give an OUT that has them all"
             )

@@ -101,6 +101,8 @@ def summarised(
         "nodes": inputs.nodes,
         "only": {"topics": list(inputs.topics), "groups": list(inputs.groups)},
         "previous": {name: previous[name] for name in ("out", "as_of")} if previous is not None else None,
+        "since": inputs.since,
+        "positions": inputs.positions,
         "deaths": totals["deaths"],
         **{name: totals[name] for name in RESOLUTIONS},
         "failures": totals["kinds"],

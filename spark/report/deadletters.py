@@ -75,6 +75,8 @@ def head(summary: Row) -> Html:
     if summary["cluster"]:
         about.append(f"cluster {summary['cluster']}")
     about.append(f"read from {summary['source']}")
+    if summary["since"]:
+        about.append(f"only those since {summary['since']['out']} of {clock(summary['since']['as_of'])}")
     if summary["previous"]:
         about.append(f"compared with {summary['previous']['out']} of {clock(summary['previous']['as_of'])}")
     return join((tag("h1", "Dead letters"), tag("p", " · ".join(about), class_="meta")))

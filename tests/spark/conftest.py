@@ -11,7 +11,7 @@ from spark.session import SMALL, session
 
 
 @pytest.fixture(scope="session")
-def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
+def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Start a local session with two cores and few shuffle partitions.
 
     It has the settings of jobs with small input, as the input of `make test` is; in `make soak` those of large input.
@@ -25,6 +25,7 @@ def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
         conf={
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             **small,
         },
     )

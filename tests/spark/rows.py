@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.schemas import TABLES, schema
+from spark.transforms import letters as t
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TOPIC_ID = {"jobs": "aa" * 16, "mail": "bb" * 16}
@@ -49,3 +50,8 @@ def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
         tuple(Decimal(row[name]) if name == "generation" else row[name] for name in names) for row in rows
     ]
     return spark.createDataFrame(values, schema("deadletters"))
+
+
+def deaths(spark: SparkSession, *seqs: int) -> DataFrame:
+    """The table `letters` of the job with these messages."""
+    return t.letters(frame(spark, map(letter, seqs)), NOON)

@@ -160,6 +160,8 @@ def test_a_plan_names_the_cluster_whose_directories_were_read(tmp_path: Path) ->
         (("--nodes", "a:1", "--decide", "f=maybe"), 2, "'f=maybe' is not FAILURE=VERDICT"),
         (("--nodes", "a:1", "--as-of", "soon"), 2, "'soon' is not a time"),
         (("--nodes", "a:1", "--previous", "nowhere"), 66, "nowhere has no summary.json"),
+        (("--data", "d", "--since", "nowhere"), 66, "nowhere has no summary.json"),
+        (("--data", "d", "--since", "one", "--previous", "one"), 2, "give one of them"),
     ],
 )
 def test_impossible_options_are_refused_before_spark_starts(
