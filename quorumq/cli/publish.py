@@ -64,7 +64,7 @@ def header(value: str) -> tuple[str, str]:
     "--window",
     type=duration,
     metavar="TIME",
-    help="How long the name is kept, at least 60s. [default: as long as the topic]",
+    help="Time for which the name is kept, at least 60s; rounded up. [default: as long as the topic]",
 )
 @partial(cluster_options, seconds=10.0, help="Seconds to go on trying.")
 async def publish(

@@ -426,6 +426,23 @@ def test_a_rewind_redelivers_only_the_messages_that_it_covers() -> None:
     assert story(50).deliver(6, at=9.0, generation=7).broken() == ["groups as asked"], "before its start"
 
 
+@pytest.mark.parametrize("producer_id", ["~derived.1.0002.3", "~named.0.0002.0", "~named.60.0002.0"])
+def test_a_rewind_covers_what_is_derived_or_named_by_its_id(
+    producer_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published at 10 ms, before the beginning at 50 ms; the window ends at 60,000 ms."""
+    monkeypatch.setitem(globals(), "PRODUCER_ID", producer_id)
+
+    def story(from_ms: int = 50) -> Story:
+        return Story().publish().deliver(5, at=1.0).settle("ack", 5, "acked").rewind(7, from_ms)
+
+    assert story().drained().broken() == ["no loss"]
+    again = story().deliver(6, at=9.0, generation=7)
+    assert again.settle("ack", 6, "acked", generation=7).drained().broken() == []
+    over = producer_id.startswith("~named.60")
+    assert story(60_001).drained().broken() == ([] if over else ["no loss"])
+
+
 def test_no_fetch_sent_after_a_rewind_gets_an_older_generation() -> None:
     assert Story().publish().rewind(7).deliver(5, at=9.0).broken() == ["groups as asked", "creations stand"]
     assert Story().publish().rewind(7).deliver(5, at=9.0, ago=8.9).broken() == []

@@ -40,13 +40,13 @@ class Backfill:
         """Return the key from which on no ready batch counts as the oldest available; None if all of them count."""
         return None if self.last else self.key
 
-    def passes_over(self, newest_ms: int) -> bool:
+    def passes_over(self, covered: bool) -> bool:
         """Return True if the pass that is under way leaves a batch to the other pass.
 
         Args:
-            newest_ms: the time of its newest message, as the start predicate takes it (`begins_ms`).
+            covered: True if the start predicate holds for some of its messages.
         """
-        return (newest_ms >= self.from_ms) == self.last
+        return covered == self.last
 
     def pause(self, key: Key, section: int, seq: int) -> None:
         """Go on here another time."""

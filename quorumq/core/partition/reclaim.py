@@ -50,7 +50,7 @@ class Reclaim(PartitionComponent):
         node.reclaims_left -= len(parts)
         for view in readers:
             for part in parts:
-                covered = view.covers(part.producer_id, batch.header.published_ms)
+                covered = not view.home.from_ms or view.covers(part.producer_id, batch.header.published_ms)
                 node.reclaims_left -= 1
                 if view.readable(part, covered):
                     return False

@@ -262,8 +262,8 @@ class Views:
     def _look_at(self, view: GroupView, backfill: Backfill, batch: StoredBatch, now: Now) -> bool:
         """Offer what the group may have of a batch; return False if the step has no time for all of it."""
         spans = batch.header.sections
-        newest = max([begins_ms(span.producer_id, batch.header.published_ms) for span in spans])
-        if backfill.passes_over(newest):
+        made_ms, from_ms = batch.header.published_ms, backfill.from_ms
+        if backfill.passes_over(any(begins_ms(span.producer_id, made_ms) >= from_ms for span in spans)):
             if self.node.looks_left <= 0:
                 backfill.pause(batch.key, 0, 0)
                 return False
