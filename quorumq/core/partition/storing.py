@@ -68,8 +68,9 @@ class Storing(ClosingComponent):
             return [], Code.WRONG_EPOCH, detail
         error = detail = ""
         new: list[tuple[Span, int]] = []
-        at, closed = 0, self.batches.closed
+        at, closed, named = 0, self.batches.closed, False
         for section in header.sections:
+            named = named or section.producer_id.node == NAMED
             shift = at - section.start
             at += section.stop - section.start
             if closed.numbers.runs and section.producer_id in closed:
@@ -82,37 +83,50 @@ class Storing(ClosingComponent):
                     new += [(gap, shift) for gap in self.batches.worth_storing(span)]
                 elif not self.batches.same_records(header, shift, span, slot):
                     error, detail = Code.CONFLICT, f"other bytes are stored under {span}"
-            if asked and new and self.closing.has_promised(section.producer_id):
+            if (
+                asked
+                and new
+                and self.closing.promised.runs
+                and self.closing.has_promised(section.producer_id)
+            ):
                 error, detail = Code.SESSION_CLOSED, why_closed(section.producer_id)
         if not asked:
             error = ""  # anti-entropy brings what else is in the batch
         if (self.node.capacity or self.node.memory_full) and new and not error:
             error, detail = Code.STORAGE_FULL, self.node.no_capacity(BatchStored)
-        full = self._full_of_producers([span for span, _ in new], asked=asked) if new and not error else ""
-        return (new, Code.STORAGE_FULL, full) if full else (new, error, detail)
+        if new and not error:
+            in_all = self.node.producer_ids.get(header.partition.topic, 0)
+            full = in_all >= PRODUCER_IDS_PER_TOPIC_MAX or self.batches.sessions >= SESSIONS_PER_PARTITION_MAX
+            detail = self._no_sessions(new, in_all) if full else ""
+            if named and asked and not detail:
+                detail = self._no_names(new)
+            error = Code.STORAGE_FULL if detail else ""
+        return new, error, detail
 
-    def _full_of_producers(self, new: list[Span], *, asked: bool) -> str:
-        """Return why no messages of other sessions, or under other names, are taken; "" if these are.
-
-        A name counts until its window is closed, with payload or without. Peers' copies of names are taken all the
-        same: they counted where they came from.
-        """
-        partition, batches = self.batches.partition, self.batches
-        there, topic = batches.present.runs, partition.topic
-        in_all = self.node.producer_ids.get(topic, 0)
+    def _no_sessions(self, new: list[tuple[Span, int]], in_all: int) -> str:
+        """Return the reason why no messages of other sessions are taken; "" if these are of none."""
+        partition, there = self.batches.partition, self.batches.present.runs
+        if all(span.producer_id.node == NAMED or span.producer_id in there for span, _ in new):
+            return ""
         where = f"{partition} has messages of {SESSIONS_PER_PARTITION_MAX}"
         if in_all >= PRODUCER_IDS_PER_TOPIC_MAX:
             where = f"the whole topic of {partition} has messages of {PRODUCER_IDS_PER_TOPIC_MAX}"
-        full = batches.sessions >= SESSIONS_PER_PARTITION_MAX or in_all >= PRODUCER_IDS_PER_TOPIC_MAX
-        if full and any(span.producer_id.node != NAMED and span.producer_id not in there for span in new):
-            return (
-                f"{where} producers' sessions, and takes none of others: let consumers ack what is there, and let "
-                "producers send more messages each"
-            )
-        fresh = sum([span.size for span in new if span.producer_id.node == NAMED]) if asked else 0
-        if fresh and self.node.names.get(topic, 0) + fresh > NAMES_PER_TOPIC_MAX:
+        return (
+            f"{where} producers' sessions, and takes none of others: let consumers ack what is there, and let "
+            "producers send more messages each"
+        )
+
+    def _no_names(self, new: list[tuple[Span, int]]) -> str:
+        """Return the reason why no messages under other names are taken; "" if these are.
+
+        A name counts until its window is closed, with payload or without. Peers' copies are taken all the same: they
+        counted where they came from.
+        """
+        partition, batches = self.batches.partition, self.batches
+        more = sum([span.size for span, _ in new if span.producer_id.node == NAMED])
+        if more and self.node.names.get(partition.topic, 0) + more > NAMES_PER_TOPIC_MAX:
             where = f"the whole topic of {partition} keeps {NAMES_PER_TOPIC_MAX}"
-        elif fresh and batches.names + fresh > NAMES_PER_PARTITION_MAX:
+        elif more and batches.names + more > NAMES_PER_PARTITION_MAX:
             where = f"{partition} keeps {NAMES_PER_PARTITION_MAX}"
         else:
             return ""

@@ -36,7 +36,7 @@ class NameCoordinator(Coordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         partition = self.request.partition
-        problem = problem_with(self.spans)
+        problem = problem_with(self.spans[0])
         if problem:
             return self.fail(context, Code.USAGE, problem)
         members = context.catalogue.members_of(partition)

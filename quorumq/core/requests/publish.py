@@ -44,10 +44,11 @@ class PublishCoordinator(Coordinator):
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
-        spans = self.publish.batch.header.sections
-        problem, not_yet = problem_with(spans), early(spans, now.wall_ms)
-        if problem or not_yet:
-            return self.fail(context, Code.USAGE if problem else Code.NOT_STORED, problem or not_yet)
+        for span in self.publish.batch.header.sections:
+            if span.producer_id.node == NAMED:
+                problem, not_yet = problem_with(span), early(span, now.wall_ms)
+                if problem or not_yet:
+                    return self.fail(context, Code.USAGE if problem else Code.NOT_STORED, problem or not_yet)
         self.came = now.mono
         context.publishing.append(self)
         return []

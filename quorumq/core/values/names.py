@@ -7,7 +7,6 @@ one was given within the last n seconds in one of `LOOKED_IN`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from quorumq.core.values.limits import AGES_END, NAME_NUMBERS, NAME_WINDOW_SLOTS, NAME_WINDOWS
@@ -50,36 +49,30 @@ def past_below(window_s: int, wall_ms: int) -> int:
     return max(0, number_at(window_s, wall_ms) - PAST + 1)
 
 
-def problem_with(spans: Iterable[Span]) -> str:
-    """Return why the ids of a batch can be of no name; "" if they can be, or are not of names."""
-    for (node, window_s, slot, number), _, stop in spans:
-        if node != NAMED:
-            continue
-        if window_s not in (0, *NAME_WINDOWS):
-            return (
-                f"names are kept for {window_s} s: it must be 0 or one of {', '.join(map(str, NAME_WINDOWS))}"
-            )
-        if slot >= slots_of(window_s):
-            return (
-                f"the slot of a name is {slot}: with a window of {window_s} s there are {slots_of(window_s)}"
-            )
-        if stop > NAME_NUMBERS:
-            return f"the number of a name is {stop - 1}: it must be below {NAME_NUMBERS}"
-        if number and not window_s:
-            return f"the number of a window is {number}: without a window it must be 0"
+def problem_with(span: Span) -> str:
+    """Return the reason why messages under a named producer id have the id of no name; "" if they may have."""
+    (_, window_s, slot, number), _, stop = span
+    if window_s not in (0, *NAME_WINDOWS):
+        return f"names are kept for {window_s} s: it must be 0 or one of {', '.join(map(str, NAME_WINDOWS))}"
+    if slot >= slots_of(window_s):
+        return f"the slot of a name is {slot}: with a window of {window_s} s there are {slots_of(window_s)}"
+    if stop > NAME_NUMBERS:
+        return f"the number of a name is {stop - 1}: it must be below {NAME_NUMBERS}"
+    if number and not window_s:
+        return f"the number of a window is {number}: without a window it must be 0"
     return ""
 
 
-def early(spans: Iterable[Span], wall_ms: int) -> str:
-    """Return the reason why this node takes no names of these windows yet; "" if they are not ahead of its clock."""
-    for (node, window_s, _, number), _, _ in spans:
-        if node == NAMED and window_s and number > number_at(window_s, wall_ms) + AHEAD_MAX:
-            ahead_s = number * window_s - wall_ms // 1000
-            return (
-                f"window {number} of {window_s} s begins in {ahead_s} s by this node's time of day: the node that was "
-                "asked for the name has another. Set the clocks of the nodes right, and publish it anew"
-            )
-    return ""
+def early(span: Span, wall_ms: int) -> str:
+    """Return the reason why this node takes no names of a window yet; "" if that is not ahead of its clock."""
+    _, window_s, _, number = span.producer_id
+    if not window_s or number <= number_at(window_s, wall_ms) + AHEAD_MAX:
+        return ""
+    ahead_s = number * window_s - wall_ms // 1000
+    return (
+        f"window {number} of {window_s} s begins in {ahead_s} s by this node's time of day: the node that was asked "
+        "for the name has another. Set the clocks of the nodes right, and publish it anew"
+    )
 
 
 def begins_ms(producer_id: ProducerId, published_ms: int) -> int:
