@@ -263,7 +263,10 @@ class Views:
         """Offer what the group may have of a batch; return False if the step has no time for all of it."""
         spans = batch.header.sections
         made_ms, from_ms = batch.header.published_ms, backfill.from_ms
-        if backfill.passes_over(any(begins_ms(span.producer_id, made_ms) >= from_ms for span in spans)):
+        covered = made_ms >= from_ms
+        if from_ms:
+            covered = any(begins_ms(span.producer_id, made_ms) >= from_ms for span in spans)
+        if backfill.passes_over(covered):
             if self.node.looks_left <= 0:
                 backfill.pause(batch.key, 0, 0)
                 return False
