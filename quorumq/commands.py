@@ -26,7 +26,7 @@ SIGNALLED: Final = 128
 """After Ctrl-C the exit code is 130, after SIGTERM 143: this and the signal's number, as shells have it."""
 
 
-SERVER: Final = ("h11", "msgspec", "prometheus_client", "rich", "structlog")
+SERVER: Final = ("h11", "msgspec", "prometheus_client", "rich")
 """Modules that the extra quorumq[server] brings beside click. If click is missing, no command is imported."""
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -67,7 +67,7 @@ def imported(args: list[str], exit_code: int) -> list[str]:
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     """The time that `quorumq --help` takes is the time of its imports."""
     modules = imported(["--help"], 0)
-    heavy = {"trio", "rich", "cbor2", "msgspec", "structlog", "sortedcontainers", "subprocess"}
+    heavy = {"trio", "rich", "cbor2", "msgspec", "sortedcontainers", "subprocess"}
     assert not heavy & set(modules)
     assert [name for name in modules if name.split(".")[0] == "quorumq"] == [
         "quorumq",
@@ -84,7 +84,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
 def test_publishing_imports_the_client_and_nothing_beside_it() -> None:
     """Nine tenths of the time of one `quorumq publish` are its imports."""
     modules = imported(["publish", "jobs", "x", "--node", "127.0.0.1:1", "--timeout", "0.2"], 69)
-    assert not {"rich", "msgspec", "structlog", "asyncio", "concurrent.futures"} & set(modules)
+    assert not {"rich", "msgspec", "asyncio", "concurrent.futures"} & set(modules)
     ours = [name for name in modules if name.startswith("quorumq.")]
     beside = [name for name in ours if name.split(".")[1] not in ("cli", "client", "core", "history", "wire")]
     assert beside == ["quorumq.commands"]

@@ -57,3 +57,25 @@ def test_names_of_clients_are_escaped_in_logs(form: str) -> None:
     )
     assert file.getvalue().rstrip("\n").isprintable()
     assert "owned" in file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_an_error_has_the_traceback_of_its_exception(form: str) -> None:
+    file = io.StringIO()
+    log = make_log(form, "info", "a", file)
+    try:
+        raise ValueError("a\x1bb")
+    except ValueError as error:
+        log.error("request_failed", request=frozenset(), exc_info=error)
+        log.error("request_failed", exc_info=True)
+    log.error("request_failed", exc_info=None)
+    assert file.getvalue().count(r"ValueError: a\\x1bb" if form == "json" else r"ValueError: a\x1bb") == 2
+    assert file.getvalue().count("Traceback") == 2
+    assert file.getvalue().count("frozenset()") == 1
+
+
+def test_the_console_form_quotes_values_with_spaces_or_line_ends() -> None:
+    file = io.StringIO()
+    make_log("console", "info", "a", file).info("node_stops", reason="a bug\nhere", peer="b", port=1, path="")
+    (line,) = file.getvalue().splitlines()
+    assert line.endswith(r"node=a reason='a bug\nhere' peer=b port=1 path=''")

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -237,3 +238,10 @@ def test_one_process_per_directory_and_one_node_and_both_signals_stop_it_cleanly
         killed.kill()
     with running(write_config(tmp_path)) as (_, said):
         assert 50 < json.loads(said)["quarantine_s"] <= 61.2
+
+
+def test_a_node_that_starts_imports_no_terminal_and_no_second_loop() -> None:
+    """Half of the CPU time of a start is imports."""
+    code = "import sys, quorumq.node.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"rich", "asyncio", "click", "prometheus_client", "h11"} & {*done.stdout.split()}
