@@ -22,7 +22,7 @@ REPORT := build/report
 # the tests start thousands.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo report test lint types soak clean
+.PHONY: demo report test lint types bytecode soak clean
 
 demo: $(VENV)/.run-stamp
 	$(BIN)/quorumq demo
@@ -35,7 +35,8 @@ report: $(VENV)/.spark-stamp
 	$(BIN)/python -m spark audit --drained --history $(REPORT)/demo/histories --out $(REPORT)/audit
 	@echo "Look at $(abspath $(REPORT))/deadletters/report.html and $(abspath $(REPORT))/audit/audit.html"
 
-test: $(VENV)/.dev-stamp lint types
+test: $(VENV)/.dev-stamp
+	$(MAKE) --no-print-directory -j 2 types lint bytecode
 	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.dev-stamp
@@ -44,6 +45,10 @@ lint: $(VENV)/.dev-stamp
 
 types: $(VENV)/.dev-stamp
 	$(BIN)/mypy
+
+# Rewrites and compiles all tests once: each process of pytest would do it for itself. Errors are shown by the tests.
+bytecode: $(VENV)/.dev-stamp
+	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 
 soak: $(VENV)/.dev-stamp
 	$(LOCKED) -r .ci/java.txt -r .ci/dramatiq.txt -r .ci/taskiq.txt -r .ci/kombu.txt -r .ci/celery.txt
