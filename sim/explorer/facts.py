@@ -16,7 +16,9 @@ from quorumq.core.messages import (
     DeleteTopicReply,
     Failed,
     FetchReply,
+    LabelsReply,
     LeaveReply,
+    PauseGroupReply,
     PublishReply,
     PurgeReply,
     SetGroupReply,
@@ -25,6 +27,7 @@ from quorumq.core.messages import (
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.types import STAMP_ZERO, Group, Latest, NodeId, Receipt, Stamp
+from sim.explorer.labels import NO_TEXT, disordered, text_of
 from sim.explorer.scenario import HOLD_S
 
 WAITING, LIVE, OVER, NOTHING, ACKING, REJECTED, LEFT = (
@@ -55,6 +58,8 @@ class Attempt(NamedTuple):
     after_purge: int = -1  # it was started after a purge of the backlog of this generation had said OK
     # It was started after the group was deleted, and before a request to make it again.
     after_deletion: bool = False
+    # It was started while the group was paused, after this number of requests that end a pause; -1 for none.
+    after_pause: int = -1
 
 
 class Asked(NamedTuple):
@@ -62,7 +67,7 @@ class Asked(NamedTuple):
 
     key: int
     # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "beside" | "rewind" | "skip" |
-    # "unmake" | "make" | "publish", or one of `OPERATIONS`
+    # "unmake" | "make" | "pause" | "resume" | "publish", or one of `OPERATIONS`
     kind: str
     attempt: int  # index of the delivery, or of the operation; -1 if it is about neither
     node: NodeId
@@ -70,6 +75,8 @@ class Asked(NamedTuple):
     life: tuple[int, int]  # generation and n
     rewound: int  # the generation that was confirmed when it was sent
     after_ack: int  # an EXTEND: it was sent after an ACK of this generation had succeeded; -1 for none
+    # A pause: number of requests that end a pause when it was sent, if all had been answered with success; else -1.
+    after_ends: int = -1
 
 
 class Operation(NamedTuple):
@@ -82,6 +89,8 @@ class Operation(NamedTuple):
     # It was asked after what bears on it was OK: of "send", a creation from latest, and of "read" that no FETCH is to
     # make a group.
     after: bool = False
+    text: int | None = None  # of the label: as a change writes it, or as a read showed it
+    after_texts: tuple[int, ...] = ()  # those of the operations that had been answered when it was asked
 
 
 class Facts(NamedTuple):
@@ -111,6 +120,9 @@ class Facts(NamedTuple):
     stands: Group | None = None
     before: bool = False  # the message was OK before the first request for the group
     acks_end_nothing: bool = False  # as in `Scenario`
+    # A pause of the group said OK, and nothing was sent since that ends a pause.
+    paused: bool = False
+    pause_ends: tuple[int, int] = (0, 0)  # requests that end a pause: sent, and answered with success
 
 
 CREATIONS = ("set", "set latest", "read", "read latest")
@@ -121,7 +133,13 @@ GROUP_OPERATIONS = (*CREATIONS, *MOVES)
 COVERING = ("rewind", "unmake", "make")
 """After these the group may read the message anew."""
 
-OPERATIONS = ("create", "alter", "delete", "forbid", "send", *GROUP_OPERATIONS)
+UNPAUSING = ("resume", "unmake")
+"""These end a pause."""
+
+OF_LABELS = ("label", "labels")
+"""A change of the label, to the number of this operation; a read."""
+
+OPERATIONS = ("create", "alter", "delete", "forbid", "send", *OF_LABELS, *GROUP_OPERATIONS)
 
 KEY_OF_SETTLING = 100
 """Keys of settling requests begin here; FETCHes have 1, 2, 3 …"""
@@ -148,6 +166,7 @@ def started(
         after_redrive=facts.redriven if of_dead else (-1, -1),
         after_purge=facts.purged,
         after_deletion=facts.deleted,
+        after_pause=facts.pause_ends[0] if facts.paused else -1,
     )
     return facts._replace(attempts=(*facts.attempts, attempt)), len(facts.attempts) + 1
 
@@ -163,7 +182,9 @@ def asked(
     """
     key = KEY_OF_SETTLING + facts.keys
     after_ack = facts.finished if kind == "extend" else -1
-    asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack)
+    sent, done = facts.pause_ends
+    after_ends = sent if kind == "pause" and sent == done else -1
+    asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack, after_ends)
     facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
     if kind in OPERATIONS:
         return _operating(facts, kind, index), key
@@ -177,6 +198,8 @@ def asked(
         facts = facts._replace(redriven=(-1, -1), moved=True)
     if kind == "make":
         facts = facts._replace(deleted=False)
+    if kind in UNPAUSING:
+        facts = facts._replace(paused=False, pause_ends=(sent + 1, done))
     return facts, key
 
 
@@ -235,6 +258,11 @@ def heard(
     if isinstance(reply, SettleReply):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
+    if this.kind in UNPAUSING and not isinstance(reply, Failed):
+        facts = facts._replace(pause_ends=(facts.pause_ends[0], facts.pause_ends[1] + 1))
+    if isinstance(reply, PauseGroupReply):
+        holds = this.kind == "pause" and this.after_ends == facts.pause_ends[0]
+        return facts._replace(paused=facts.paused or holds), ""
     if isinstance(reply, DeleteGroupReply) and not any(item.kind == "make" for item in facts.asked):
         facts = facts._replace(deleted=True)
     if isinstance(reply, SetGroupReply | DeleteGroupReply):
@@ -251,6 +279,11 @@ def heard(
 
 def _operating(facts: Facts, kind: str, index: int) -> Facts:
     """Note that operation ``index`` is asked."""
+    if kind in OF_LABELS:
+        answered = {found.text for found in _of_kind(facts, *OF_LABELS) if found.phase == "done"}
+        before = tuple(sorted(text for text in {NO_TEXT, *answered} if text is not None))
+        text = index if kind == "label" else None
+        return with_operation(facts, index, Operation("asked", text=text, after_texts=before))
     moves = _of_kind(facts, *MOVES)
     moved = len(moves) if all(found.phase == "done" for found in moves) else -1
     if kind == "send":
@@ -304,6 +337,11 @@ def _operated(facts: Facts, this: Asked, reply: ClientReply, group: Group | None
     if isinstance(reply, FetchReply):
         assert group is not None, "a FETCH that is answered has its group"
         return _created(facts, this, group)
+    if isinstance(reply, LabelsReply):
+        text = text_of(reply) if this.kind == "labels" else before.text
+        facts = with_operation(facts, this.attempt, before._replace(phase="done", text=text))
+        texts = [(found.text, found.after_texts) for found in facts.operations if found.text is not None]
+        return facts, disordered(texts)
     if isinstance(reply, PublishReply):
         facts = facts._replace(before=not _of_kind(facts, *GROUP_OPERATIONS))
     if isinstance(reply, PublishReply | SetGroupReply | DeleteGroupReply):
@@ -340,6 +378,8 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
         problem = f"G3 final: a{index} is delivered after the ACK of a{acked} returned `acked`"
     elif attempt.after_deletion:
         problem = f"DELETE: a{index} was fetched after the group was deleted"
+    elif attempt.after_pause == facts.pause_ends[0] and not attempt.of_dead:
+        problem = f"PAUSE: a{index} was fetched after a pause of the group had said OK"
     elif attempt.after_rewind > generation and not (attempt.of_dead or receipt.n):
         problem = f"rewind: a{index} was fetched after a rewind was confirmed, and is of an older generation"
     elif attempt.after_cover > generation and facts.covers:

@@ -12,6 +12,7 @@ from quorumq.core.messages import (
     ExtendRequest,
     Fetch,
     LeaveRequest,
+    PauseGroup,
     PurgeRequest,
     ReceiptPart,
     RedriveRequest,
@@ -21,6 +22,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.types import Kind, Letter, Now, ProducerId, Receipt, Record, Span
+from sim.explorer.labels import labels_request
 from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
 
 TOPIC = "t"
@@ -89,13 +91,15 @@ def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> ClientR
             return SetGroup(CREATED, GROUP, rewind=True)
         case "remove":
             return DeleteGroup(CREATED, GROUP)
+        case "label" | "labels":
+            return labels_request(CREATED, index if kind == "label" else None)
     return creation(scenario, index)
 
 
 def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
     """Return the request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
-    ``life``, purges dead letters, the backlog ("clear") or what is not there ("beside"), rewinds, or deletes the group
-    and makes it again."""
+    ``life``, purges dead letters, the backlog ("clear") or what is not there ("beside"), rewinds, deletes the group
+    and makes it again, or pauses and resumes it."""
     match kind:
         case "redrive":
             return RedriveRequest(TOPIC, 0, GROUP, (SpanRecord(SPAN, Record(*life, Kind.DEAD)),))
@@ -113,6 +117,8 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
             return SetGroup(TOPIC, GROUP)
         case "skip":
             return SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
+        case "pause" | "resume":
+            return PauseGroup(TOPIC, GROUP, kind == "pause")
     assert receipt is not None
     items = (ReceiptPart(receipt, (receipt.span,)),)
     match kind:

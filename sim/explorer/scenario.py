@@ -95,7 +95,7 @@ class Scenario:
     publishes: int = counted()
     wiped_hears: tuple[NodeId, ...] = ()
     # Changes of the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
-    # deletes it, and "make", which makes it again.
+    # deletes it, and "make", which makes it again; "pause" and "resume".
     rewind_to: tuple[str, ...] = ("rewind",)
     # See there; empty: every replica. So with dead_via, purge_via and publish_via.
     rewind_via: tuple[NodeId, ...] = ()

@@ -22,6 +22,8 @@ from quorumq.core.messages import (
     Prepare,
     ProposalReply,
     PutGroup,
+    PutLabels,
+    PutLabelsReply,
     PutReply,
     PutTopic,
     Reject,
@@ -66,6 +68,8 @@ OPERATORS = {
     "skip": "REWIND to behind the message",
     "unmake": "DELETE of the group",
     "make": "CREATE of the group",
+    "pause": "PAUSE",
+    "resume": "RESUME",
     "clear": "PURGE of the backlog",
     "beside": "PURGE of another message",
     "forbid": "no FETCH makes a group",
@@ -76,6 +80,8 @@ OPERATORS = {
     "again": "REWIND",
     "remove": "DELETE of the group",
     "send": "PUBLISH",
+    "label": "change of the label",
+    "labels": "read of the labels",
 }
 """Requests of operators."""
 
@@ -212,6 +218,8 @@ class Teller:
                 if kind == "create":
                     name = f"c{index}"
                     of = f" ({self.ballot(now.made)}'s topic)" if now.phase == "done" else ""
+                if now.text is not None:
+                    of = f" ({now.text if now.text >= 0 else 'no text'})"
                 lines.append(f"{name} hears {'OK' if now.phase == 'done' else now.phase.upper()}{of}")
         if new.finished > old.finished:
             lines.append("the ACK succeeded")
@@ -224,6 +232,10 @@ class Teller:
             lines.append(f"ok: redriven to n={new.redriven[1]}")
         if new.purged > old.purged:
             lines.append("ok: PURGED")
+        if new.paused > old.paused:
+            lines.append("ok: PAUSED")
+        if new.pause_ends[1] > old.pause_ends[1] and not new.deleted:
+            lines.append("ok: RESUMED")
         if new.rewound > old.rewound:
             lines.append("ok: the group is deleted" if new.deleted else "ok: REWOUND")
         return lines
@@ -300,6 +312,11 @@ class Teller:
                 return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
             case PutGroup():
                 return f"PUT-GROUP ({self.value(message.group)})"
+            case PutLabels():
+                texts = [repr(label.text) for label in message.labels.labels]
+                return f"PUT-LABELS ({', '.join(texts) or 'none: a read'})"
+            case PutLabelsReply():
+                return f"LABELS ({', '.join(repr(label.text) for label in message.labels) or 'none'}) for"
             case PutReply():
                 return f"PUT to round {message.round} of"
             case SurveyReply():
@@ -329,7 +346,7 @@ class Teller:
             return f"{self.ballot(value.made)}'s topic"
         what = "deleted" if value.deleted else f"latest, {value.latest.name}" if value.latest else "earliest"
         of = f" of {self.ballot(value.made)}" if value.made != STAMP_ZERO else ""
-        return f"group {value.generation}{of}: {what}"
+        return f"group {value.generation}{of}: {what}{', paused' if value.paused else ''}"
 
     def votes(self, reply: HoldReply) -> str:
         """Return a reply to a HOLD as text."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect
+from quorumq.core.node import nodecore
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.labels import LabelsCoordinator
+from quorumq.core.requests.labels import LabelsCoordinator, put_labels
 from quorumq.core.values.types import Now
+from sim.rules.decisions import on_a_topic
 from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, answered
+from sim.rules.stand_ins import after, say_at_once
 
 
 def answer_a_read(self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
@@ -19,15 +24,76 @@ def read_nothing(self: LabelsCoordinator, context: Context, now: Now) -> list[Ef
     return self._change(context, now)
 
 
+ASKED = answered("PutLabels", "PutLabelsReply", A, B)
+
 RULES = (
     Rule(
         "labels-write-back",
         "a read of labels writes the newest ones to a majority before it answers",
         ((LabelsCoordinator, "_repair", answer_a_read),),
+        off="it answers with what it read",
+        scenario=on_a_topic(
+            "labels-read-twice",
+            "a change of a label and two reads, through three nodes",
+            ("label", A),
+            ("labels", B),
+            ("labels", C),
+            script=(("ask", A, "label", 0), *ASKED),
+        ),
+        hunted=True,
     ),
     Rule(
         "labels-read-first",
         "a change of labels is stamped above what a majority has",
         ((LabelsCoordinator, "start", read_nothing),),
+        off="it is stamped by the clock of its node",
+        scenario=on_a_topic(
+            "labels-changed-twice",
+            "two changes of a label through two nodes, and a read",
+            ("label", C),
+            ("label", A),
+            ("labels", B),
+            script=(
+                ("ask", C, "label", 0),
+                *answered("PutLabels", "PutLabelsReply", C, B),
+                ("ask", A, "label", 1),
+            ),
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "labels-at-a-majority",
+        "a change of labels is OK once a majority of the nodes has it",
+        ((Round, "is_majority", lambda self, bits: bool(bits)),),
+        off="it is OK once one node has it",
+        scenario=on_a_topic(
+            "labels-changed",
+            "a change of a label, and a read",
+            ("label", A),
+            ("labels", C),
+        ),
+    ),
+    Rule(
+        "labels-are-durable",
+        "labels are on disk before they are answered for",
+        ((nodecore, "put_labels", after(put_labels, say_at_once)),),
+        off="the answer does not wait for the fsync",
+        scenario=on_a_topic(
+            "labels-restart",
+            "a change of a label, 1 crash, and a read",
+            ("label", A),
+            ("labels", C),
+            restarts=1,
+            restart_nodes=(B,),
+            unsynced=True,
+            # b has crashed before its fsync; its answer is still under way.
+            script=(
+                ("ask", A, "label", 0),
+                *ASKED,
+                ("deliver", "PutLabels", A, B),
+                ("crash", B),
+                ("link", B, C),
+            ),
+        ),
     ),
 )

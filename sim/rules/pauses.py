@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from quorumq.core import messages as m
+from quorumq.core.cluster import catalogue
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.replica import Replica
-from quorumq.core.values.types import Incarnation, NodeId, Now
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.pausing import PauseCoordinator
+from quorumq.core.requests.registration import Registration
+from quorumq.core.values.types import Group, Incarnation, NodeId, Now
+from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, answered, links
+from sim.rules.stand_ins import after, say_at_once
 
 
 def vote_all_the_same(
@@ -23,12 +30,131 @@ def vote_all_the_same(
 
 _on_hold = Replica.on_hold
 
+
+def answer_what_was_written(self: PauseCoordinator, context: Context, topic: bytes, now: Now) -> list[Effect]:
+    """Answer once the register is at a majority, without a look at the pauses that the answers brought."""
+    newest = self.known(context)
+    assert newest is not None
+    return self.finish(context, m.PauseGroupReply(newest))
+
+
+def later_as_a_whole(ours: Group, theirs: Group) -> Group:
+    """Take the pause of the later change, too."""
+    return max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest, group.pause))
+
+
 RULES = (
     Rule(
         "pause-voters",
         "voters that know of a pause refuse the HOLDs of the group",
         ((Replica, "on_hold", vote_all_the_same),),
-        survives="a FETCH through a node that missed the register, and is back before it learns of it: too rare",
-        test="test_pauses::test_voters_refuse_and_tell_a_coordinator_that_has_not_heard",
+        off="a FETCH through a node that does not know gets the message",
+        scenario=Scenario(
+            "pause",
+            "a pause through one node, 1 attempt through the others",
+            attempts=1,
+            rewinds=1,
+            rewind_to=("pause",),
+            rewind_via=(B,),
+            coordinators=(A, C),
+            give_up=False,
+        ),
+    ),
+    Rule(
+        "pause-of-each-set",
+        "a pause is OK when a majority of each partition's replica set has it, too",
+        (
+            (
+                Registration,
+                "_is_there",
+                lambda self, context, topic, this, wanted, heard: this.is_majority(heard),
+            ),
+        ),
+        off="it is OK when a majority of the nodes has it",
+        scenario=Scenario(
+            "pause-of-five",
+            "five nodes, three replicas: a pause through one of the others, 1 attempt",
+            nodes=(A, B, C, D, E),
+            attempts=1,
+            rewinds=1,
+            rewind_to=("pause",),
+            rewind_via=(C,),
+            give_up=False,
+            script=(("ask", C, "pause"), *answered("PutGroup", "PutReply", C, D)),
+        ),
+    ),
+    Rule(
+        "pause-above-what-is-found",
+        "a pause that meets a later resumption is stamped again above that",
+        ((PauseCoordinator, "on_registered", answer_what_was_written),),
+        off="it is OK all the same",
+        scenario=Scenario(
+            "pause-again",
+            "a pause and a resumption through one node; a pause through another that has not heard of them, 1 attempt",
+            attempts=1,
+            rewinds=3,
+            rewind_to=("pause", "resume"),
+            rewind_via=(A, B),
+            coordinators=(A,),
+            give_up=False,
+            script=(
+                ("ask", B, "pause"),
+                *answered("PutGroup", "PutReply", B, C),
+                ("ask", B, "resume"),
+                *answered("PutGroup", "PutReply", B, C),
+                ("ask", A, "pause"),
+                *answered("PutGroup", "PutReply", A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "pause-outlasts-changes",
+        "of two registers of a group the later pause stands, whichever of them is the later change",
+        ((catalogue, "merge_groups", later_as_a_whole),),
+        off="the later change brings its own",
+        scenario=Scenario(
+            "pause-rewind",
+            "a pause and a rewind at two of three nodes, 1 attempt",
+            attempts=1,
+            rewinds=2,
+            rewind_to=("pause", "rewind"),
+            rewind_via=(A,),
+            coordinators=(A, C),
+            give_up=False,
+            script=(
+                ("ask", A, "pause"),
+                *answered("PutGroup", "PutReply", A, B),
+                ("ask", A, "rewind"),
+                *answered("Prepare", "ProposalReply", A, B),
+                *answered("Accept", "ProposalReply", A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "pause-is-durable",
+        "a pause is on disk before it is answered for",
+        ((Context, "put_group", after(Context.put_group, say_at_once)),),
+        off="the answer does not wait for the fsync",
+        scenario=Scenario(
+            "pause-restart",
+            "a pause, 1 crash, 1 attempt through a node that has not heard of it",
+            attempts=1,
+            rewinds=1,
+            rewind_to=("pause",),
+            rewind_via=(A,),
+            coordinators=(C,),
+            restarts=1,
+            restart_nodes=(B,),
+            unsynced=True,
+            give_up=False,
+            # b has crashed before its fsync; its answer is still under way.
+            script=(
+                ("ask", A, "pause"),
+                ("deliver", "PutGroup", A, B),
+                ("crash", B),
+                *links(B, C),
+                *answered("HoldsRequest", "HoldsReply", B, C),
+            ),
+        ),
     ),
 )

@@ -123,6 +123,15 @@ BROKEN = {
     "begun-at-a-majority": "stands",
     "alter-reads-its-own": "stands",
     "group-hears-of-partitions": "stands",
+    "pause-voters": "PAUSE",
+    "pause-of-each-set": "PAUSE",
+    "pause-above-what-is-found": "PAUSE",
+    "pause-outlasts-changes": "PAUSE",
+    "pause-is-durable": "PAUSE",
+    "labels-write-back": "labels",
+    "labels-read-first": "labels",
+    "labels-at-a-majority": "labels",
+    "labels-are-durable": "labels",
 }
 """The promise that breaks first without each rule."""
 
@@ -148,6 +157,11 @@ EXHAUSTED = {
     "latest-asks-enough",
     "latest-at-a-majority",
     "begun-at-a-majority",
+    "pause-voters",
+    "pause-above-what-is-found",
+    "pause-outlasts-changes",
+    "pause-is-durable",
+    "labels-at-a-majority",
 }
 """Rules whose scenarios have at most `FEW` states, and are exhausted here."""
 
@@ -179,6 +193,8 @@ EXHAUSTED_LATER = {
     "min-ballot-is-not-exclusive",
     "group-hears-of-partitions",
     "latest-begins-once",
+    "pause-of-each-set",
+    "labels-write-back",
 }
 """Rules whose scenarios have more states: `make soak` exhausts them."""
 
