@@ -16,6 +16,7 @@ from quorumq.core.messages import (
     DeleteTopicReply,
     Failed,
     FetchReply,
+    FindNameReply,
     LabelsReply,
     LeaveReply,
     PauseGroupReply,
@@ -26,9 +27,9 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.types import STAMP_ZERO, Group, Latest, NodeId, Receipt, Stamp
+from quorumq.core.values.types import STAMP_ZERO, Group, Latest, NodeId, ProducerId, Receipt, Stamp
 from sim.explorer.labels import NO_TEXT, disordered, text_of
-from sim.explorer.scenario import HOLD_S
+from sim.explorer.scenario import CLAIM_S, HOLD_S
 
 WAITING, LIVE, OVER, NOTHING, ACKING, REJECTED, LEFT = (
     "waiting",
@@ -60,14 +61,15 @@ class Attempt(NamedTuple):
     after_deletion: bool = False
     # It was started while the group was paused, after this number of requests that end a pause; -1 for none.
     after_pause: int = -1
+    claimed: float = 0.0  # its client's claim stands until then
 
 
 class Asked(NamedTuple):
     """A client's request that is not answered yet."""
 
     key: int
-    # "ack" | "reject" | "dead" | "extend" | "leave" | "redrive" | "purge" | "clear" | "beside" | "rewind" | "skip" |
-    # "unmake" | "make" | "pause" | "resume" | "publish", or one of `OPERATIONS`
+    # "ack" | "reject" | "dead" | "extend" | "claim" | "leave" | "redrive" | "purge" | "clear" | "beside" | "rewind" |
+    # "skip" | "unmake" | "make" | "pause" | "resume" | "publish", or one of `OPERATIONS`
     kind: str
     attempt: int  # index of the delivery, or of the operation; -1 if it is about neither
     node: NodeId
@@ -91,6 +93,8 @@ class Operation(NamedTuple):
     after: bool = False
     text: int | None = None  # of the label: as a change writes it, or as a read showed it
     after_texts: tuple[int, ...] = ()  # those of the operations that had been answered when it was asked
+    name: ProducerId | None = None  # the id of a name, as it was found
+    after_name: ProducerId | None = None  # the id under which the name was OK when it was asked for
 
 
 class Facts(NamedTuple):
@@ -139,15 +143,18 @@ UNPAUSING = ("resume", "unmake")
 OF_LABELS = ("label", "labels")
 """A change of the label, to the number of this operation; a read."""
 
-OPERATIONS = ("create", "alter", "delete", "forbid", "send", *OF_LABELS, *GROUP_OPERATIONS)
+OF_NAMES = ("name", "put")
+"""A question for the id of the name; the PUBLISH under the id that was found."""
+
+OPERATIONS = ("create", "alter", "delete", "forbid", "send", *OF_LABELS, *OF_NAMES, *GROUP_OPERATIONS)
 
 KEY_OF_SETTLING = 100
 """Keys of settling requests begin here; FETCHes have 1, 2, 3 …"""
 
 
-def deadline(sent_at: float) -> float:
-    """Return the client's deadline for a hold that was asked for at ``sent_at``."""
-    return sent_at + limits.DEADLINE_SHARE * HOLD_S
+def deadline(sent_at: float, seconds: float = HOLD_S) -> float:
+    """Return the client's deadline for a hold that was asked for at ``sent_at``, or for a claim."""
+    return sent_at + limits.DEADLINE_SHARE * seconds
 
 
 def started(
@@ -191,7 +198,7 @@ def asked(
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
         until = facts.attempts[index].until if kind == "ack" else 0.0
-        facts = with_attempt(facts, index, phase=phase, until=until)
+        facts = with_attempt(facts, index, phase=phase, until=until, claimed=0.0)
     if kind in ("ack", "redrive", "purge", "rewind", "unmake"):
         facts = facts._replace(dead=(-1, -1))
     if kind in COVERING:
@@ -220,6 +227,8 @@ def ticked(facts: Facts, now: float) -> Facts:
         if attempt.until and attempt.until <= now:
             phase = OVER if attempt.phase == LIVE else attempt.phase
             facts = with_attempt(facts, index, phase=phase, until=0.0)
+        if attempt.claimed and attempt.claimed <= now:
+            facts = with_attempt(facts, index, claimed=0.0)
     return facts
 
 
@@ -279,8 +288,13 @@ def heard(
 
 def _operating(facts: Facts, kind: str, index: int) -> Facts:
     """Note that operation ``index`` is asked."""
+    if kind == "put":
+        return with_operation(facts, index, facts.operations[index]._replace(phase="asked"))
+    if kind == "name":
+        ids = [asked.name for asked in _of_kind(facts, "name") if asked.phase == "done"]
+        return with_operation(facts, index, Operation("asked", after_name=ids[0] if ids else None))
     if kind in OF_LABELS:
-        answered = {found.text for found in _of_kind(facts, *OF_LABELS) if found.phase == "done"}
+        answered = {asked.text for asked in _of_kind(facts, *OF_LABELS) if asked.phase == "done"}
         before = tuple(sorted(text for text in {NO_TEXT, *answered} if text is not None))
         text = index if kind == "label" else None
         return with_operation(facts, index, Operation("asked", text=text, after_texts=before))
@@ -337,10 +351,20 @@ def _operated(facts: Facts, this: Asked, reply: ClientReply, group: Group | None
     if isinstance(reply, FetchReply):
         assert group is not None, "a FETCH that is answered has its group"
         return _created(facts, this, group)
+    if this.kind == "put" and isinstance(reply, PublishReply):
+        return with_operation(facts, this.attempt, before._replace(phase="done")), ""
+    if isinstance(reply, FindNameReply):
+        other = before.after_name is not None and before.after_name != reply.producer_id
+        problem = (
+            "names: a name that was OK under one id before it was asked for gets another" if other else ""
+        )
+        return with_operation(
+            facts, this.attempt, before._replace(phase="found", name=reply.producer_id)
+        ), problem
     if isinstance(reply, LabelsReply):
         text = text_of(reply) if this.kind == "labels" else before.text
         facts = with_operation(facts, this.attempt, before._replace(phase="done", text=text))
-        texts = [(found.text, found.after_texts) for found in facts.operations if found.text is not None]
+        texts = [(asked.text, asked.after_texts) for asked in facts.operations if asked.text is not None]
         return facts, disordered(texts)
     if isinstance(reply, PublishReply):
         facts = facts._replace(before=not _of_kind(facts, *GROUP_OPERATIONS))
@@ -376,6 +400,8 @@ def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple
         problem = f"G2 exclusive: a{index} is delivered while a{live[0]} is inside its hold"
     elif acked >= 0 and life_of(facts, acked) >= life(receipt):
         problem = f"G3 final: a{index} is delivered after the ACK of a{acked} returned `acked`"
+    elif claims := [k for k, other in enumerate(facts.attempts) if other.claimed and k != index]:
+        problem = f"claims: a{index} is delivered inside the claim of a{claims[0]}"
     elif attempt.after_deletion:
         problem = f"DELETE: a{index} was fetched after the group was deleted"
     elif attempt.after_pause == facts.pause_ends[0] and not attempt.of_dead:
@@ -478,6 +504,10 @@ def _settled(facts: Facts, this: Asked, outcome: str, now: float) -> tuple[Facts
         return facts._replace(dead=max(facts.dead, this.life)), ""
     if this.kind == "redrive" and outcome == "ok" and not facts.moved:
         return facts._replace(redriven=(this.life[0], this.life[1] + 1)), ""
+    if this.kind == "claim" and outcome == "ok":
+        mine = facts.attempts[this.attempt].phase in (LIVE, OVER)
+        claimed = deadline(this.sent_at, CLAIM_S) if mine else 0.0
+        return with_attempt(facts, this.attempt, claimed=claimed if claimed > now else 0.0), ""
     if this.kind == "extend" and outcome == "ok":
         return _extended(facts, this, now)
     return facts, ""

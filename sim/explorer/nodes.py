@@ -18,7 +18,7 @@ from quorumq.core.values.types import Kind, NodeId, Now, PartitionId
 from sim.explorer.clone import clone, key_of
 from sim.explorer.journals import UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome
-from sim.explorer.requests import CREATED, GROUP, SPAN, fetch, named
+from sim.explorer.requests import CREATED, GROUP, SPAN, WINDOW_S, fetch, named
 from sim.explorer.scenario import HOLD_S, NEVER, WALL_MS, ExplorerError, Scenario, now_at
 from sim.explorer.tidy import take_apart, tidy
 from sim.explorer.traffic import Traffic
@@ -102,6 +102,7 @@ class Nodes:
         self.steps: dict[Hashable, Outcome] = {}
         self.core_steps = 0
         self.partition: PartitionId | None = None
+        self._ahead = scenario.ahead
         self._max_wait = HOLD_S if scenario.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
         self._forgotten: dict[int, int] = {}
@@ -232,6 +233,8 @@ class Nodes:
                 asked = fetch(group, now, idle, hold, self._max_wait, self.named)
                 return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
             case ("ask", int(key), request):
+                if self.locals[local].node in self._ahead:
+                    now = now_at(tick, WALL_MS + 1000 * WINDOW_S)
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
         raise ExplorerError(f"{what} is nothing that happens to a node")
 

@@ -11,8 +11,10 @@ from quorumq.core.messages import (
     DeleteTopic,
     ExtendRequest,
     Fetch,
+    FindName,
     LeaveRequest,
     PauseGroup,
+    Publish,
     PurgeRequest,
     ReceiptPart,
     RedriveRequest,
@@ -21,9 +23,10 @@ from quorumq.core.messages import (
     SpanRecord,
 )
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.types import Kind, Letter, Now, ProducerId, Receipt, Record, Span
+from quorumq.core.values.types import Kind, Letter, Now, PartitionId, ProducerId, Receipt, Record, Span
+from quorumq.wire.batch import Message, build_batch
 from sim.explorer.labels import labels_request
-from sim.explorer.scenario import HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
+from sim.explorer.scenario import CLAIM_S, HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
 
 TOPIC = "t"
 GROUP = "g"
@@ -34,6 +37,8 @@ BESIDE = Span(ProducerId("o", 1, 1, 1), 0, 1)
 """A message that is not there; a listing that begins with it has the one that is."""
 CREATED = "u"
 """The topic that a scenario with ``operators`` is about."""
+WINDOW_S = 60
+"""Seconds that a name is kept for."""
 
 
 def fetch(
@@ -91,9 +96,16 @@ def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> ClientR
             return SetGroup(CREATED, GROUP, rewind=True)
         case "remove":
             return DeleteGroup(CREATED, GROUP)
+        case "name":
+            return FindName(PartitionId(topic, 0), WINDOW_S, 0, 0)
         case "label" | "labels":
             return labels_request(CREATED, index if kind == "label" else None)
     return creation(scenario, index)
+
+
+def publish_named(topic: bytes, producer_id: ProducerId) -> Publish:
+    """Return the PUBLISH of the message of the name, under this id."""
+    return Publish(build_batch(PartitionId(topic, 0), producer_id, 0, WALL_MS, [Message(b"work")]))
 
 
 def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
@@ -133,8 +145,8 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
         case "dead":
             letter = Letter(receipt.owner.ballot, "rejected", fingerprint="f")
             return RejectRequest(items, 0.0, letter)
-        case "extend":
-            return ExtendRequest(items, HOLD_S, now.mono)
+        case "extend" | "claim":
+            return ExtendRequest(items, CLAIM_S if kind == "claim" else HOLD_S, now.mono)
         case "leave":
             return LeaveRequest(items)
     raise ExplorerError(f"a client cannot ask for {kind!r}")

@@ -25,6 +25,7 @@ TICK_S = 1.0
 
 HOLD_TICKS = 2
 HOLD_S = HOLD_TICKS * TICK_S
+CLAIM_S = 2 * HOLD_S
 """The hold time of every FETCH and EXTEND, and the cluster's hold_time_max: a quarantine ends in the third tick."""
 
 SHORTER_S = 0.5 * TICK_S
@@ -80,6 +81,7 @@ class Scenario:
     acks: int = counted()  # these and the next four: requests of the client
     rejects: int = counted()
     extends: int = counted()
+    claims: int = counted()  # EXTENDs for `CLAIM_S`
     leaves: int = counted()
     redrives: int = counted()
     offers: int = counted()  # rounds of anti-entropy between two nodes
@@ -121,6 +123,8 @@ class Scenario:
     # make a group, and what `GROUP_OPERATIONS` of sim/explorer/facts.py has. The cluster has no other topic
     # then, and no message but what ``stored_on`` names, or "send" publishes.
     operators: tuple[tuple[str, NodeId], ...] = ()
+    # Nodes whose time of day is ahead of the others' by a window of names.
+    ahead: tuple[NodeId, ...] = ()
     # True if an ACK that was sent ends no hold, even after a change of the group: for scripts that end before a
     # majority has heard of it.
     acks_end_nothing: bool = False

@@ -260,8 +260,9 @@ class Explorer:
         """Let an operator ask, or a proposer go on after it met another's proposal and waited long enough."""
         nodes = self.nodes
         for index, (kind, name) in enumerate(self.scenario.operators):
-            if not self.facts(state).operations[index].phase:
-                yield self._ask(state, tick, name, None, kind, index=index)
+            phase = self.facts(state).operations[index].phase
+            if phase in ("", "found"):
+                yield self._ask(state, tick, name, None, "put" if phase else kind, index=index)
         for at in range(self.count):
             for _, _, what in nodes.locals[state[at]].core.state.timers:
                 if what[0] == "again":
@@ -304,6 +305,8 @@ class Explorer:
                 ]
             if left[SLOT["extends"]] and mine:
                 wanted.append(("extends", "extend", "extend"))
+            if left[SLOT["claims"]] and mine:
+                wanted.append(("claims", "claim", "claim"))
             if left[SLOT["leaves"]] and mine:
                 if nodes.switches.leave_delivered:
                     at = self.scenario.index[attempt.node]
@@ -346,7 +349,11 @@ class Explorer:
         budget = state[-2] if slot is None else self.spend(state[-2], SLOT[slot])
         begun = (*state[:-2], budget, self._facts.number(after))
         request: ClientRequest
-        if kind in ("publish", "send"):
+        if kind == "put":
+            producer_id = facts.operations[index].name
+            assert producer_id is not None
+            request = requests.publish_named(self.world.topic, producer_id)
+        elif kind in ("publish", "send"):
             request = Publish(self.traffic.store.batch)
         elif kind in outside.OPERATIONS:
             request = requests.operation(self.scenario, index, self.world.topic, now)

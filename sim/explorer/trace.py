@@ -82,6 +82,8 @@ OPERATORS = {
     "send": "PUBLISH",
     "label": "change of the label",
     "labels": "read of the labels",
+    "name": "FIND-NAME",
+    "put": "PUBLISH under the id of the name",
 }
 """Requests of operators."""
 
@@ -218,9 +220,13 @@ class Teller:
                 if kind == "create":
                     name = f"c{index}"
                     of = f" ({self.ballot(now.made)}'s topic)" if now.phase == "done" else ""
+                if now.name is not None:
+                    of = f" (window {now.name.k})"
                 if now.text is not None:
                     of = f" ({now.text if now.text >= 0 else 'no text'})"
-                lines.append(f"{name} hears {'OK' if now.phase == 'done' else now.phase.upper()}{of}")
+                lines.append(
+                    f"{name} hears {'OK' if now.phase in ('done', 'found') else now.phase.upper()}{of}"
+                )
         if new.finished > old.finished:
             lines.append("the ACK succeeded")
         for acked, before in zip(new.acked, old.acked, strict=True):

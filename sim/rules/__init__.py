@@ -22,6 +22,7 @@ from sim.rules import (
     holds,
     labels,
     messages,
+    names,
     pauses,
     piggyback,
     recovery,
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     *labels.RULES,
     *claims.RULES,
     *pauses.RULES,
+    *names.RULES,
 )
 
 EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)

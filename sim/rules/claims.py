@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumq.core.partition import fate
 from quorumq.core.partition.delays import Delay
-from quorumq.core.values.types import Record
+from quorumq.core.partition.replica import Replica
+from quorumq.core.values.types import Record, Stamp
+from sim.explorer.scenario import Scenario, Script
 from sim.rules.rule import Rule
+from sim.rules.scripts import RUN_OUT, A, B, C, answered, won
+from sim.rules.stand_ins import after
 
 
 def keeping_one_life(delay: Delay | None, now: float, asked: Record) -> Delay | None:
@@ -14,10 +20,100 @@ def keeping_one_life(delay: Delay | None, now: float, asked: Record) -> Delay | 
     return delay if known else None
 
 
+def keeping_no_claim(delay: Delay | None, now: float, asked: Record) -> Delay | None:
+    """Keep only messages that a REJECT has delayed."""
+    return None if delay is not None and delay.claim is not None else _keeping(delay, now, asked)
+
+
+_keeping = fate.keeping
+
+
+def claim_of_any(delay: Delay | None, ballot: Stamp) -> Delay | None:
+    """Return the claim, whichever delivery it is of."""
+    return delay if delay is not None and delay.claim is not None else None
+
+
+def unwritten(extended: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+    """Return the same answer, and write nothing."""
+    return extended[0], []
+
+
+CLAIMED: Script = (*won(A, B), ("ask", A, "claim", 0), *answered("Extend", "ExtendReply", A, B))
+"""a0 is delivered through a by the vote of b, and claimed at both."""
+
+OUTLASTED: dict[str, Any] = {"claims": 1, "via": (A,), "give_up": False}
+
 RULES = (
     Rule(
         "claim-in-any-generation",
         "a claim keeps the message from being delivered in any generation",
         ((fate, "keeping", keeping_one_life),),
+        off="a rewind ends it",
+        scenario=Scenario(
+            "claim-rewound",
+            "1 attempt claims the message, a rewind, its hold runs out, 1 attempt",
+            ticks=3,
+            rewinds=1,
+            rewind_via=(B,),
+            coordinators=(A, C),
+            script=(*CLAIMED, ("ask", B, "rewind"), ("settle",), *RUN_OUT),
+            **OUTLASTED,
+        ),
+        hunted=True,
+    ),
+    Rule(
+        "claim-outlasts-its-hold",
+        "while a claim stands, a replica grants no other ballot",
+        ((fate, "keeping", keeping_no_claim),),
+        off="it does once the hold has run out",
+        scenario=Scenario(
+            "claim",
+            "1 attempt claims the message at two of three nodes, its hold runs out, 1 attempt",
+            ticks=4,
+            coordinators=(A, C),
+            script=(*CLAIMED, *RUN_OUT),
+            **OUTLASTED,
+        ),
+    ),
+    Rule(
+        "claim-is-durable",
+        "a claim is on disk before it is answered for",
+        ((Replica, "on_extend", after(Replica.on_extend, unwritten)),),
+        off="the answer does not wait, and nothing is written",
+        scenario=Scenario(
+            "claim-restart",
+            "1 attempt claims the message at two of three nodes, 1 crash, its hold runs out, 1 attempt",
+            ticks=3,
+            restarts=1,
+            restart_nodes=(B,),
+            coordinators=(A, C),
+            script=(*CLAIMED, ("crash", B), *RUN_OUT, ("tick",)),
+            **OUTLASTED,
+        ),
+    ),
+    Rule(
+        "claim-ends-by-its-owner",
+        "after the hold a REJECT or EXTEND is for the delivery that has the claim",
+        ((fate, "claim_of", claim_of_any),),
+        off="that of an earlier one is, too",
+        scenario=Scenario(
+            "claim-rejected",
+            "a0 runs out, a1 claims the message and its hold runs out; a late REJECT of a0, 1 attempt",
+            attempts=3,
+            ticks=5,
+            rejects=1,
+            reject_as=("now",),
+            coordinators=(A, C),
+            script=(
+                *won(A, B),
+                *RUN_OUT,
+                *won(A, B),
+                ("ask", A, "claim", 1),
+                *answered("Extend", "ExtendReply", A, B),
+                *RUN_OUT,
+                ("ask", A, "now", 0),
+            ),
+            **OUTLASTED,
+        ),
     ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from quorumq.core import messages as m
+from quorumq.core.cluster.labels import merge_labels
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node import nodecore
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import LabelsCoordinator, put_labels
-from quorumq.core.values.types import Now
+from quorumq.core.values.types import Incarnation, NodeId, Now
 from sim.rules.decisions import on_a_topic
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, answered
@@ -23,6 +25,21 @@ def read_nothing(self: LabelsCoordinator, context: Context, now: Now) -> list[Ef
         return self._ask_all(context, (), now)
     return self._change(context, now)
 
+
+def merge_every_answer(
+    self: LabelsCoordinator,
+    context: Context,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: m.PutLabelsReply,
+    now: Now,
+) -> list[Effect]:
+    if self.written is not None:
+        self.merged = merge_labels(self.merged, message.labels)
+    return _on_reply(self, context, sender, incarnation, message, now)
+
+
+_on_reply = LabelsCoordinator.on_reply
 
 ASKED = answered("PutLabels", "PutLabelsReply", A, B)
 
@@ -60,6 +77,29 @@ RULES = (
             ),
         ),
         hunted=True,
+    ),
+    Rule(
+        "labels-show-what-was-written",
+        "an answer shows labels that this request has written, or read from a majority, and no others",
+        ((LabelsCoordinator, "on_reply", merge_every_answer),),
+        off="it shows newer ones that the answers to its write bring",
+        scenario=on_a_topic(
+            "labels-overtaken",
+            "two changes of a label, the newer one at one node, and two reads",
+            ("label", A),
+            ("label", C),
+            ("labels", B),
+            ("labels", A),
+            script=(
+                ("ask", A, "label", 0),
+                *ASKED,
+                ("ask", C, "label", 1),
+                *answered("PutLabels", "PutLabelsReply", C, B),
+                *answered("PutLabels", "PutLabelsReply", A, C),
+                ("ask", B, "labels", 2),
+                *answered("PutLabels", "PutLabelsReply", B, A),
+            ),
+        ),
     ),
     Rule(
         "labels-at-a-majority",

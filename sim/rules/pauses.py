@@ -67,7 +67,7 @@ RULES = (
             (
                 Registration,
                 "_is_there",
-                lambda self, context, topic, this, wanted, heard: this.is_majority(heard),
+                lambda self, context, topic, put, needed, heard: put.is_majority(heard),
             ),
         ),
         off="it is OK when a majority of the nodes has it",

@@ -1,0 +1,48 @@
+"""Rules of names: one name, asked for by several callers, has one id."""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.requests.naming import NameCoordinator
+from quorumq.core.values.types import Now
+from sim.rules.decisions import on_a_topic
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C
+
+
+def ask_for_one(self: NameCoordinator, key: int, request: m.FindName, now: Now) -> None:
+    _init(self, key, request, now)
+    self.spans = self.spans[:1]
+
+
+_init = NameCoordinator.__init__
+
+RULES = (
+    Rule(
+        "names-of-other-windows",
+        "a name is looked for in the windows around that of the node that is asked",
+        ((NameCoordinator, "__init__", ask_for_one),),
+        off="it is looked for in that one",
+        scenario=on_a_topic(
+            "names-two-windows",
+            "a message is named through two nodes, one of which is in the next window",
+            ("name", A),
+            ("name", C),
+            ahead=(A,),
+        ),
+    ),
+    Rule(
+        "names-ask-enough",
+        "a name is new if RF - majority + 1 replicas know no message of it",
+        ((Round, "is_read", lambda self, bits: bool(bits)),),
+        off="it is if one does not",
+        scenario=on_a_topic(
+            "names-missed",
+            "a message is named through two nodes, one of which is in the next window and missed the message",
+            ("name", B),
+            ("name", C),
+            ahead=(C,),
+        ),
+    ),
+)
