@@ -84,7 +84,7 @@ RULES = (
         ),
     ),
     Rule(
-        "pause-above-what-is-found",
+        "pause-above-the-answers",
         "a pause that meets a later resumption is stamped again above that",
         ((PauseCoordinator, "on_registered", answer_what_was_written),),
         off="it is OK all the same",
