@@ -91,7 +91,7 @@ class Operation(NamedTuple):
     # It was asked after what bears on it was OK: of "send", a creation from latest, and of "read" that no FETCH is to
     # make a group.
     after: bool = False
-    text: int | None = None  # of the label: as a change writes it, or as a read showed it
+    text: int | None = None  # the label's text, as a change writes it or a read showed it
     after_texts: tuple[int, ...] = ()  # those of the operations that had been answered when it was asked
     name: ProducerId | None = None  # the id of a name, as it was found
     after_name: ProducerId | None = None  # the id under which the name was OK when it was asked for
