@@ -103,9 +103,11 @@ def still(kind: str, victim: str, seed: int, disk: str = "memory") -> Schedule:
     ],
 )
 def test_a_damaged_batch_is_not_served_and_returns_from_peers(kind: str, seen: str, disk: str) -> None:
-    for victim in "abc":
-        outcomes = [run_schedule(still(kind, victim, seed, disk)) for seed in SEEDS]
-        assert [outcome.violations for outcome in outcomes] == [[]] * len(SEEDS)
+    """Each node is damaged in turn; on the simulator's own journal with every seed."""
+    for victim, first in zip("abc", range(3), strict=True):
+        of_victim = SEEDS if disk == "memory" else SEEDS[first::3]
+        outcomes = [run_schedule(still(kind, victim, seed, disk)) for seed in of_victim]
+        assert [outcome.violations for outcome in outcomes] == [[]] * len(of_victim)
         assert any(seen in outcome.seen for outcome in outcomes)
 
 
