@@ -227,13 +227,12 @@ def _around(text: str, match: re.Match[str]) -> str:
 def _docstrings(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Strings that stand as statements: below a module, class, function, constant or field."""
     for node in nodes:
-        for child in ast.iter_child_nodes(node):
-            if (
-                isinstance(child, ast.Expr)
-                and isinstance(child.value, ast.Constant)
-                and isinstance(child.value.value, str)
-            ):
-                yield child.lineno, child.value.value
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.lineno, node.value.value
 
 
 def _stored(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
