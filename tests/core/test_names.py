@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.client.produce.derived import Name
 from quorumq.core.messages import (
     AckRequest,
     Failed,
@@ -332,22 +333,21 @@ def test_names_and_what_is_derived_count_as_begun_also_where_there_is_no_replica
 
 
 def test_to_compare_a_new_name_costs_a_slot_and_not_all_names() -> None:
-    """20,000 names of a topic's life are spread over 4,096 slots, and each digest is charged for its bytes."""
+    """2,000 names of a topic's life are spread over the slots, and each digest is charged for its bytes."""
     cluster = Cluster()
     cluster.topic()
     replica = replica_of(cluster, "a")
-    slots = slots_of(0)
-    for number in range(20_000):
-        producer_id = ProducerId(NAMED, 0, number % slots, 0)
-        replica.batches.note_reclaimed(Span(producer_id, 7 * number, 7 * number + 1))
-    content = [len(replica.batches.content(ProducerId(NAMED, 0, slot, 0))) for slot in range(slots)]
-    assert max(content) < 200
-    one = ProducerId(NAMED, 0, slots, 0)  # as if all were in one
-    for number in range(20_000):
-        replica.batches.note_reclaimed(Span(one, 7 * number, 7 * number + 1))
+    names = [Name.of(f"invoice-{number}") for number in range(2000)]
+    for name in names:
+        replica.batches.note_reclaimed(Span(name.kept_for_good(), name.seq, name.seq + 1))
+    content = replica.batches.content
+    assert max(len(content(name.kept_for_good())) for name in names) < 300
+    one = ProducerId(DERIVED, 1, 2, 3)  # as if they had one slot
+    for name in names:
+        replica.batches.note_reclaimed(Span(one, name.seq, name.seq + 1))
     replica.batches.digests.clear([one])
-    spent = replica.batches.digests.renew(replica.sync.keyed, b"t", replica.batches.content, 1)
-    assert spent > 1000, "a step that has done that does little else"
+    spent = replica.batches.digests.renew(replica.sync.keyed, b"t", content, 1)
+    assert spent > 300, "a step with little time left does nothing after that"
 
 
 IDS = {
