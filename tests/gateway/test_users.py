@@ -28,7 +28,8 @@ from tests.node.memory import world
 
 GATE, GATE_ENTRY = new_token("gate")
 ENTRIES = {
-    "gate": Entry(GATE_ENTRY, on_behalf=("shop", "rival")),
+    "gate": Entry(GATE_ENTRY, on_behalf=("shop", "rival", "cleaner")),
+    "cleaner": Entry(new_token("cleaner")[1], admin=("shop-*",)),
     "shop": Entry(new_token("shop")[1], publish=("shop-*",), consume=(("shop-*", "*"),), admin=("shop-*",)),
     "rival": Entry(
         new_token("rival")[1],
@@ -107,6 +108,14 @@ async def test_each_user_has_its_own_rights_and_sees_nothing_of_others(tmp_path:
         lines = it.nodes.logs["a"].of("change")
         assert lines, "changes are logged"
         assert {line["client"].partition(" at ")[0] for line in lines} == {"shop by gate"}
+
+
+async def test_a_queue_is_purged_with_the_right_to_admin_alone(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        url = (await it.sdk("shop").ok("CreateQueue", QueueName="shop-jobs"))["QueueUrl"]
+        await it.sdk("shop").ok("SendMessage", QueueUrl=url, MessageBody="x")
+        await it.sdk("cleaner").ok("PurgeQueue", QueueUrl=url)
+        assert await it.sdk("shop").ok("ReceiveMessage", QueueUrl=url) == {}
 
 
 async def test_a_request_without_a_key_of_a_client_is_refused(tmp_path: Path) -> None:
