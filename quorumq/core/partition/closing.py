@@ -66,9 +66,9 @@ class Closing(PartitionComponent):
         family, k, stop = number_of(producer_id)
         if is_windowed(producer_id):
             before = Span(family, max(0, stop - UNUSED_MAX), stop)
-            gap = self.batches.closed.numbers.gaps(before)[-1]
-            if gap.start > before.start:
-                return gap
+            gaps = self.batches.closed.numbers.gaps(before)
+            if gaps and gaps[-1].start > before.start:
+                return gaps[-1]
         return Span(family, k, stop)
 
     def promise(self, numbers: Iterable[Span]) -> list[SessionsPromised]:
