@@ -18,7 +18,7 @@ HOLD_MAX_S: Final = 10.0
 """Also the quarantine of a killed node."""
 VISIBILITY_S: Final = 30.0
 """Redis's visibility timeout: a task that takes longer runs twice, and the longest takes 12 s."""
-START_S: Final = 60.0
+START_S: Final = 180.0
 
 
 class Broker(Protocol):

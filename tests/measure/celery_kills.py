@@ -38,7 +38,7 @@ REPORT_EVERY: Final = 80
 """Tasks between two reports, which are delayed."""
 REPORT_DELAY_S: Final = 5.0
 DOWN_S: Final = 2.0
-QUIET_S: Final = 90.0
+QUIET_S: Final = VISIBILITY_S + 15.0
 """Seconds without a task that is done, until one that is not done counts as never done."""
 AGAIN_S: Final = VISIBILITY_S + 5.0
 """Seconds after the last task in which one may be done once more."""
@@ -173,6 +173,16 @@ class Kills:
             "longest wait s": round(max(waits, default=0.0), 1) if kind in ("", "mail") else "",
         }
 
+    def report(self, name: str) -> None:
+        """Print the figures, also of a run that was stopped."""
+        print(f"{name}: killed {dict(self.killed)} in {self.seconds:g} s")
+        for kind in ("", *dict.fromkeys(KINDS), "report"):
+            print(
+                " ".join(f"{figure} {value};" for figure, value in self.figures(kind).items()), kind or "all"
+            )
+        for error, count in Counter(self.refused.values()).most_common(3):
+            print(f"refused {count}: {error}")
+
     def _counts(self, kind: str) -> Counter[tuple[str, int]]:
         done = self.done()
         return Counter({task: done[task] for task in self.sent if not kind or task[0] == kind})
@@ -205,14 +215,12 @@ def main() -> None:
                 broker.start(number)
             broker.wait()
             kills = Kills(broker, folder, words.seconds, words.every)
-            kills.run()
+            try:
+                kills.run()
+            finally:
+                kills.report(words.broker)
         finally:
             broker.close()
-        print(f"{words.broker}: killed {dict(kills.killed)} in {words.seconds:g} s")
-        for kind in ("", *dict.fromkeys(KINDS), "report"):
-            print(" ".join(f"{name} {value};" for name, value in kills.figures(kind).items()), kind or "all")
-        for error, count in Counter(kills.refused.values()).most_common(3):
-            print(f"refused {count}: {error}")
 
 
 if __name__ == "__main__":
