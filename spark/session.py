@@ -223,11 +223,13 @@ def written(
     (frame.write.partitionBy(*by) if by else frame.write).parquet(file_path(path))
     values = seen.get if measures else {}
     if away:
-        rows = sum(ParquetFile(part).metadata.num_rows for part in path.rglob("*.parquet"))
-        if rows != values["rows"]:
+        wrote, here = values.get("rows", 0), 0
+        for part in path.rglob("*.parquet"):
+            here += ParquetFile(part).metadata.num_rows
+        if wrote != here:
             raise StorageError(
-                f"{path}: executors wrote {values['rows']:,} rows, and {rows:,} are here: OUT is not on a mount that "
-                "all of them share"
+                f"{path}: executors wrote {wrote:,} rows, and {here:,} are here: OUT is not on a mount that all of "
+                "them share"
             )
     return values
 
