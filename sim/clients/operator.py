@@ -394,7 +394,7 @@ class Operator(Caller):
                 paused or not reached
             ) and not self.topics.gone:  # one of a deleted group may pause the next one
                 soon = 0.05 if self.world.healed else self.rng.random()
-                if not reached:  # it may come to its node late, and is stamped above what was confirmed meanwhile
+                if not reached:  # a node that has it late stamps it above later ones
                     soon += 2 * options.request_timeout
                 self.later(soon, lambda: self.rng.choice(self.operators).pause(group, paused=False))
 
