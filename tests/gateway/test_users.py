@@ -14,7 +14,7 @@ from quorumq.client import connect
 from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
 from quorumq.gateway import requests, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
-from quorumq.gateway.gateway import running
+from quorumq.gateway.gateway import Gateway, running
 from quorumq.gateway.identity import User
 from quorumq.gateway.requests import Bodies, Left, Stopping, while_there
 from quorumq.gateway.settings import Settings
@@ -46,6 +46,7 @@ class Guarded(NamedTuple):
     """A node with a clients file, and a gateway beside it."""
 
     nodes: Any
+    gateway: Gateway
     app: SqsApp
     keys: tuple[bytes, ...]
     path: Path
@@ -56,9 +57,9 @@ class Guarded(NamedTuple):
 
 
 @asynccontextmanager
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+async def guarded(tmp_path: Path, entries: dict[str, Entry] = ENTRIES) -> AsyncIterator[Guarded]:
     path, keys = tmp_path / "clients.toml", tmp_path / "gateway.keys"
-    write_clients(path, ENTRIES)
+    write_clients(path, entries)
     new_keys_file(keys)
     async with world("a", clients_file=str(path)) as nodes:
 
@@ -71,7 +72,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         settings = Settings(nodes=("a:1",), clients_file=str(path), keys_file=str(keys), token=GATE)
         settings.check()
         async with running(settings, connecting) as gateway:
-            yield Guarded(nodes, SqsApp(gateway), read_keys(keys), path)
+            yield Guarded(nodes, gateway, SqsApp(gateway), read_keys(keys), path)
 
 
 async def test_each_user_has_its_own_rights_and_sees_nothing_of_others(tmp_path: Path) -> None:

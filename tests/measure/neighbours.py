@@ -1,0 +1,168 @@
+"""A calm user of a gateway beside a hostile one: `python -m tests.measure.neighbours [WORD …]`.
+
+A gateway and a node with a clients file run in this process, with disk and sockets in memory. The calm user publishes,
+fetches and acks one small message after another as JSON, alone and beside each attack of another user, in turns. The
+processor time of the process in each cycle is counted: it does not depend on how busy the machine is, and has the
+attacker's own share in it. The bar: three times that alone at most.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+import trio.testing
+
+from quorumq.gateway.app import make_app
+from quorumq.node.clients import Entry, new_token
+from tests.gateway.sdk import Sdk
+from tests.gateway.test_users import GATE_ENTRY, guarded
+
+CYCLES: Final = 25
+"""Cycles of the calm user in a turn."""
+TURNS: Final = 2
+BEGUN_S: Final = 1.0
+"""Seconds of an attack before the calm user begins."""
+MIB: Final = 1024 * 1024
+FORGED: Final = "QQ" * 60
+
+
+class User:
+    """A user of the JSON interface."""
+
+    def __init__(self, app: Any, name: str, token: str) -> None:
+        self.sdk, self.name = Sdk(app), name
+        self.headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+
+    async def post(self, path: str, body: bytes) -> Any:
+        """Return the answer to a request, which may be refused."""
+        return await self.sdk.send(body, self.headers, path=f"/v1{path}")
+
+    async def ask(self, path: str, body: dict[str, Any]) -> Any:
+        """Return the answer to a request that has to succeed."""
+        answer = await self.post(path, json.dumps(body).encode())
+        assert answer.status in (200, 201), answer.body
+        return answer.json
+
+    async def cycle(self) -> None:
+        """Publish, fetch and ack one message."""
+        await self.ask(f"/topics/{self.name}-jobs/messages", {"payload": "hello"})
+        fetch = {"max_messages": 1, "max_wait": 5}
+        (message,) = (await self.ask(f"/topics/{self.name}-jobs/groups/g/fetch", fetch))["messages"]
+        (result,) = (await self.ask("/receipts/ack", {"receipts": [message["receipt"]]}))["results"]
+        assert result["outcome"], result
+
+
+Attack = Callable[[User], Awaitable[Any]]
+"""Send one request as a hostile user."""
+
+
+def posting(path: str, body: bytes) -> Attack:
+    """Return an attack by one request."""
+    return lambda user: user.post(path, body)
+
+
+def batch(size: int, count: int) -> bytes:
+    return json.dumps({"messages": [{"payload": "x" * size}] * count}).encode()
+
+
+async def searching(user: User) -> None:
+    """Search messages for a text that none has."""
+    query = "which=all&text=none&look_at=10000"
+    path = f"/v1/topics/{user.name}-full/groups/g/messages"
+    answer = await user.sdk.send(b"", user.headers, method="GET", path=path, query=query)
+    assert answer.status == 200, answer.body
+
+
+JOBS: Final = "/topics/hostile-jobs/messages"
+ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
+    "100 long polls": (100, posting("/topics/hostile-jobs/groups/g/fetch", b'{"max_wait": 20}')),
+    "16 publishes of one message": (16, posting(JOBS, b'{"payload": "x"}')),
+    "4 publishes of 1,000 messages": (4, posting(f"{JOBS}/batch", batch(100, 1000))),
+    "4 publishes of 3 MiB": (4, posting(f"{JOBS}/batch", batch(MIB - 1000, 3))),
+    "4 acks of 1,000 forged receipts": (
+        4,
+        posting("/receipts/ack", json.dumps({"receipts": [FORGED] * 1000}).encode()),
+    ),
+    "4 bodies of 4 MiB that are no JSON": (4, posting(JOBS, b'{"payload": "' + b"x" * (4 * MIB - 100))),
+    "4 searches of 10,000 messages": (4, searching),
+}
+"""Requests in flight, and each of them."""
+
+
+async def served(user: User) -> list[float]:
+    """Return the processor milliseconds of each cycle."""
+    times = []
+    for _ in range(CYCLES):
+        began = time.process_time()
+        await user.cycle()
+        times.append(1000 * (time.process_time() - began))
+    return times
+
+
+async def compare(name: str, calm: User, hostile: User) -> None:
+    """Measure the calm user alone and beside an attack, and print the ratios."""
+    count, attack = ATTACKS[name]
+    requests = 0
+
+    async def go_on() -> None:
+        nonlocal requests
+        while True:
+            await attack(hostile)
+            requests += 1
+            await trio.sleep(0)
+
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in range(TURNS):
+        alone += await served(calm)
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(go_on)
+            await trio.sleep(BEGUN_S)
+            beside += await served(calm)
+            nursery.cancel_scope.cancel()
+    figures = []
+    for percentile in (50, 99):
+        before, after = (statistics.quantiles(times, n=100)[percentile - 1] for times in (alone, beside))
+        figures.append(f"p{percentile} {after / before:.1f} ({before:.1f} ms alone)")
+    print(f"{name}: {', '.join(figures)}; {requests} hostile requests", flush=True)
+
+
+async def main(*words: str) -> None:
+    tokens, entries = {}, {"gate": Entry(GATE_ENTRY, on_behalf=("calm", "hostile"))}
+    for name in ("calm", "hostile"):
+        tokens[name], kept = new_token(name)
+        topics = (f"{name}-*",)
+        entries[name] = Entry(kept, publish=topics, consume=((topics[0], "*"),), admin=topics)
+    with tempfile.TemporaryDirectory() as folder:
+        async with guarded(Path(folder), entries) as it:
+            app = make_app(it.gateway)
+            calm, hostile = (User(app, name, token) for name, token in tokens.items())
+            for user in (calm, hostile):
+                await user.cycle()
+            for _ in range(10):
+                await hostile.ask("/topics/hostile-full/messages/batch", json.loads(batch(100, 1000)))
+            await hostile.ask("/topics/hostile-full/groups/g/fetch", {"max_messages": 1})
+            for name in ATTACKS:
+                if not words or any(word in name for word in words):
+                    await compare(name, calm, hostile)
+
+
+def processor_clock() -> trio.testing.MockClock:
+    """Return a clock that goes while this process uses a processor, and jumps when it waits."""
+    clock = trio.testing.MockClock(rate=1.0, autojump_threshold=0.0)
+    clock._real_clock = time.process_time
+    clock._real_base = time.process_time()
+    return clock
+
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:], clock=processor_clock())
