@@ -179,7 +179,7 @@ def started(
 
 
 def asked(
-    facts: Facts, kind: str, index: int, node: NodeId, life: tuple[int, int], now: float
+    known: Facts, kind: str, index: int, node: NodeId, life: tuple[int, int], now: float
 ) -> tuple[Facts, int]:
     """Note that the client settles a delivery, or redrives; return the facts and the request's key.
 
@@ -187,27 +187,27 @@ def asked(
     did. What was a dead letter need not be one once a redrive, a purge, an ACK, or a rewind that covers it is
     on its way, nor what was redriven open at its n.
     """
-    key = KEY_OF_SETTLING + facts.keys
-    after_ack = facts.finished if kind == "extend" else -1
-    sent, done = facts.pause_ends
+    key = KEY_OF_SETTLING + known.keys
+    after_ack = known.finished if kind == "extend" else -1
+    sent, done = known.pause_ends
     after_ends = sent if kind == "pause" and sent == done else -1
-    asking = Asked(key, kind, index, node, now, life, facts.rewound, after_ack, after_ends)
-    facts = facts._replace(asked=(*facts.asked, asking), keys=facts.keys + 1)
+    asking = Asked(key, kind, index, node, now, life, known.rewound, after_ack, after_ends)
+    known = known._replace(asked=(*known.asked, asking), keys=known.keys + 1)
     if kind in OPERATIONS:
-        return _operating(facts, kind, index), key
+        return _operating(known, kind, index), key
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
-        until = facts.attempts[index].until if kind == "ack" else 0.0
-        facts = with_attempt(facts, index, phase=phase, until=until, claimed=0.0)
+        until = known.attempts[index].until if kind == "ack" else 0.0
+        known = with_attempt(known, index, phase=phase, until=until, claimed=0.0)
     if kind in ("ack", "redrive", "purge", "rewind", "unmake"):
-        facts = facts._replace(dead=(-1, -1))
+        known = known._replace(dead=(-1, -1))
     if kind in COVERING:
-        facts = facts._replace(redriven=(-1, -1), moved=True)
+        known = known._replace(redriven=(-1, -1), moved=True)
     if kind == "make":
-        facts = facts._replace(deleted=False)
+        known = known._replace(deleted=False)
     if kind in UNPAUSING:
-        facts = facts._replace(paused=False, pause_ends=(sent + 1, done))
-    return facts, key
+        known = known._replace(paused=False, pause_ends=(sent + 1, done))
+    return known, key
 
 
 def with_attempt(facts: Facts, index: int, **changes: object) -> Facts:
@@ -286,27 +286,27 @@ def heard(
     return facts, ""
 
 
-def _operating(facts: Facts, kind: str, index: int) -> Facts:
+def _operating(known: Facts, kind: str, index: int) -> Facts:
     """Note that operation ``index`` is asked."""
     if kind == "put":
-        return with_operation(facts, index, facts.operations[index]._replace(phase="asked"))
+        return with_operation(known, index, known.operations[index]._replace(phase="asked"))
     if kind == "name":
-        ids = [asked.name for asked in _of_kind(facts, "name") if asked.phase == "done"]
-        return with_operation(facts, index, Operation("asked", after_name=ids[0] if ids else None))
+        ids = [asked.name for asked in _of_kind(known, "name") if asked.phase == "done"]
+        return with_operation(known, index, Operation("asked", after_name=ids[0] if ids else None))
     if kind in OF_LABELS:
-        answered = {asked.text for asked in _of_kind(facts, *OF_LABELS) if asked.phase == "done"}
+        answered = {asked.text for asked in _of_kind(known, *OF_LABELS) if asked.phase == "done"}
         before = tuple(sorted(text for text in {NO_TEXT, *answered} if text is not None))
         text = index if kind == "label" else None
-        return with_operation(facts, index, Operation("asked", text=text, after_texts=before))
-    moves = _of_kind(facts, *MOVES)
+        return with_operation(known, index, Operation("asked", text=text, after_texts=before))
+    moves = _of_kind(known, *MOVES)
     moved = len(moves) if all(found.phase == "done" for found in moves) else -1
     if kind == "send":
-        after = facts.stands is not None and bool(facts.stands.latest)
+        after = known.stands is not None and bool(known.stands.latest)
     else:
-        after = any(found.phase == "done" for found in _of_kind(facts, "forbid"))
+        after = any(found.phase == "done" for found in _of_kind(known, "forbid"))
     if kind in MOVES:
-        facts = facts._replace(stands=None)
-    return with_operation(facts, index, Operation("asked", moved=moved, after=after))
+        known = known._replace(stands=None)
+    return with_operation(known, index, Operation("asked", moved=moved, after=after))
 
 
 def _of_kind(facts: Facts, *kinds: str) -> list[Operation]:
@@ -344,42 +344,42 @@ def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
     return facts._replace(stands=group), problem
 
 
-def _operated(facts: Facts, this: Asked, reply: ClientReply, group: Group | None) -> tuple[Facts, str]:
-    before = facts.operations[this.attempt]
+def _operated(known: Facts, this: Asked, reply: ClientReply, group: Group | None) -> tuple[Facts, str]:
+    before = known.operations[this.attempt]
     if isinstance(reply, SetGroupReply) and this.kind in CREATIONS:
-        return _created(facts, this, reply.group)
+        return _created(known, this, reply.group)
     if isinstance(reply, FetchReply):
         assert group is not None, "a FETCH that is answered has its group"
-        return _created(facts, this, group)
+        return _created(known, this, group)
     if this.kind == "put" and isinstance(reply, PublishReply):
-        return with_operation(facts, this.attempt, before._replace(phase="done")), ""
+        return with_operation(known, this.attempt, before._replace(phase="done")), ""
     if isinstance(reply, FindNameReply):
         other = before.after_name is not None and before.after_name != reply.producer_id
         problem = (
             "names: a name that was OK under one id before it was asked for gets another" if other else ""
         )
         return with_operation(
-            facts, this.attempt, before._replace(phase="found", name=reply.producer_id)
+            known, this.attempt, before._replace(phase="found", name=reply.producer_id)
         ), problem
     if isinstance(reply, LabelsReply):
         text = text_of(reply) if this.kind == "labels" else before.text
-        facts = with_operation(facts, this.attempt, before._replace(phase="done", text=text))
-        texts = [(asked.text, asked.after_texts) for asked in facts.operations if asked.text is not None]
-        return facts, disordered(texts)
+        known = with_operation(known, this.attempt, before._replace(phase="done", text=text))
+        texts = [(asked.text, asked.after_texts) for asked in known.operations if asked.text is not None]
+        return known, disordered(texts)
     if isinstance(reply, PublishReply):
-        facts = facts._replace(before=not _of_kind(facts, *GROUP_OPERATIONS))
+        known = known._replace(before=not _of_kind(known, *GROUP_OPERATIONS))
     if isinstance(reply, PublishReply | SetGroupReply | DeleteGroupReply):
-        return with_operation(facts, this.attempt, before._replace(phase="done")), ""
+        return with_operation(known, this.attempt, before._replace(phase="done")), ""
     if isinstance(reply, CreateTopicReply):
         changed = Operation("done", reply.topic.made)
-        others = [found for found in facts.operations if found.phase == "done" and found != changed]
+        others = [found for found in known.operations if found.phase == "done" and found != changed]
         problem = "one topic: two clients were told that another one was created" if others else ""
-        return with_operation(facts, this.attempt, changed), problem
+        return with_operation(known, this.attempt, changed), problem
     if isinstance(reply, AlterTopicReply | DeleteTopicReply):
-        return with_operation(facts, this.attempt, Operation("done")), ""
+        return with_operation(known, this.attempt, Operation("done")), ""
     assert isinstance(reply, Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"
-    return with_operation(facts, this.attempt, Operation(phase)), ""
+    return with_operation(known, this.attempt, Operation(phase)), ""
 
 
 def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple[Facts, str]:

@@ -67,7 +67,7 @@ RULES = (
             (
                 Registration,
                 "_is_there",
-                lambda self, context, topic, put, needed, heard: put.is_majority(heard),
+                lambda self, context, topic, put, needed, bits: put.is_majority(bits),
             ),
         ),
         off="it is OK when a majority of the nodes has it",
