@@ -24,7 +24,7 @@ class Namer(Client):
     def begin(self, _: object = None, __: object = None) -> None:
         if self.world.healed:
             return
-        if self.topics.current is not None:
+        if self.topics.created:
             window_s = self.rng.choice(WINDOWS_S)
             self.find(window_s, window_s + self.rng.randrange(NAMES))
         self.later(self.rng.random() * 0.8, self.begin)
