@@ -51,7 +51,7 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
         "quorumq/brokers": 6,
         "quorumq/gateway": 1,
         "quorumq": 7,
-        "sim": 575,
+        "sim": 534,
         "spark": 411,
         "tests": 1979,
     },
@@ -69,14 +69,14 @@ ALLOWED: Final[dict[str, dict[str, int]]] = {
         "tests": 23,
         "docs": 14,
     },
-    "pronoun": {"quorumq/cli": 6, "sim": 1, "spark": 1, "tests": 120, "docs": 5},
+    "pronoun": {"quorumq/cli": 6, "sim": 1, "spark": 1, "tests": 120, "docs": 4},
     "is told": {"tests": 13, "docs": 2},
     "of which": {"quorumq/core": 1, "tests": 22, "docs": 3},
     "where for if": {"quorumq/cli": 2, "sim": 1, "tests": 15, "docs": 7},
     "so many": {"tests": 56, "docs": 4},
     "paragraph": {"docs": 3},
     "test name": {"tests": 1},
-    "test import": {},
+    "test import": {"tests": 1},
 }
 """Hits of each check that a package may have."""
 
@@ -97,7 +97,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq": 3.6,
         "sim": 5.2,
         "spark": 2.4,
-        "tests": 10.8,
+        "tests": 10.7,
         "docs": 0.7,
     },
     "where": {
@@ -154,7 +154,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq": 16.7,
         "sim": 12.0,
         "spark": 10.0,
-        "tests": 3.3,
+        "tests": 3.4,
         "docs": 9.7,
     },
 }
