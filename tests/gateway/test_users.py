@@ -5,74 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import pytest
 import trio
 
-from quorumq.client import connect
 from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
 from quorumq.gateway import requests, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
-from quorumq.gateway.gateway import Gateway, running
 from quorumq.gateway.identity import User
 from quorumq.gateway.requests import Bodies, Left, Stopping, while_there
 from quorumq.gateway.settings import Settings
-from quorumq.gateway.sqs.app import SqsApp
 from quorumq.gateway.users import UserClients
-from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.node.clients import write_clients
 from quorumq.testing import cluster
-from sim.shell.network import LineStream
+from tests.gateway.guarded import ENTRIES, guarded
 from tests.gateway.sdk import URL, Sdk
-from tests.node.memory import world
-
-GATE, GATE_ENTRY = new_token("gate")
-ENTRIES = {
-    "gate": Entry(GATE_ENTRY, on_behalf=("shop", "rival", "cleaner")),
-    "cleaner": Entry(new_token("cleaner")[1], admin=("shop-*",)),
-    "shop": Entry(new_token("shop")[1], publish=("shop-*",), consume=(("shop-*", "*"),), admin=("shop-*",)),
-    "rival": Entry(
-        new_token("rival")[1],
-        publish=("rival-*",),
-        consume=(("rival-*", "*"),),
-        admin=("rival-*",),
-        requests_per_s=20.0,
-    ),
-    "boss": Entry(new_token("boss")[1], publish=("*",), consume=(("*", "*"),), admin=("*",)),
-}
-
-
-class Guarded(NamedTuple):
-    """A node with a clients file, and a gateway beside it."""
-
-    nodes: Any
-    gateway: Gateway
-    app: SqsApp
-    keys: tuple[bytes, ...]
-    path: Path
-
-    def sdk(self, name: str) -> Sdk:
-        """An SDK with the access key of a client."""
-        return Sdk(self.app, name, secret_access_key(self.keys[0], name, ENTRIES[name].token))
-
-
-@asynccontextmanager
-async def guarded(tmp_path: Path, entries: dict[str, Entry] = ENTRIES) -> AsyncIterator[Guarded]:
-    path, keys = tmp_path / "clients.toml", tmp_path / "gateway.keys"
-    write_clients(path, entries)
-    new_keys_file(keys)
-    async with world("a", clients_file=str(path)) as nodes:
-
-        async def dial(address: str) -> trio.abc.Stream:
-            return LineStream(cast("Any", nodes.connect("a")))
-
-        def connecting(user: User) -> Any:
-            return connect("a:1", dial=dial, token=GATE, on_behalf=user.name, timeout=5.0)
-
-        settings = Settings(nodes=("a:1",), clients_file=str(path), keys_file=str(keys), token=GATE)
-        settings.check()
-        async with running(settings, connecting) as gateway:
-            yield Guarded(nodes, gateway, SqsApp(gateway), read_keys(keys), path)
 
 
 async def test_each_user_has_its_own_rights_and_sees_nothing_of_others(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ import trio.testing
 
 from quorumq.gateway.app import make_app
 from quorumq.node.clients import Entry, new_token
+from tests.gateway.guarded import GATE_ENTRY, guarded
 from tests.gateway.sdk import Sdk
-from tests.gateway.test_users import GATE_ENTRY, guarded
 
 CYCLES: Final = 25
 """Cycles of the calm user in a turn."""
