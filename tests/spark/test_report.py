@@ -61,6 +61,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
     verdict = {"failures": 1, "messages": 12}
     summary = {
         "as_of": "2026-11-22T12:00:00.000Z", "source": word, "cluster": word, "nodes": "", "deaths": 1234, "dead": 12,
+        "since": {"out": word, "as_of": "2026-11-21T12:00:00.000Z"}, "positions": None,
         "previous": {"out": word, "as_of": "2026-11-21T12:00:00.000Z"}, "failures": 1, "bursts": 1, "regressions": 1,
         "status": {"new": 1, "regressed": 0, "ongoing": 0, "gone": 0},
         "oldest_published_at": "2026-11-22T09:00:00.000Z",
