@@ -14,7 +14,7 @@ import trio
 from quorumq.client import Client, connect
 from quorumq.gateway.accesskeys import read_keys
 from quorumq.gateway.identity import Identities, User
-from quorumq.gateway.requests import Bodies
+from quorumq.gateway.requests import Bodies, Turns
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.users import Connecting, UserClients
 from quorumq.node.clients import Clients
@@ -40,6 +40,7 @@ class Gateway:
         identities: finds out who asks.
         clients: connections to the cluster by user.
         bodies: reads bodies of requests.
+        turns: turns of users in long requests.
         nursery: runs what goes on when its request is over.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
@@ -49,6 +50,7 @@ class Gateway:
     clients: UserClients
     nursery: trio.Nursery
     bodies: Bodies = field(default_factory=Bodies)
+    turns: Turns = field(default_factory=Turns)
     stopping: trio.Event = field(default_factory=trio.Event)
 
     def client(self, user: User) -> AbstractAsyncContextManager[Client]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -13,6 +14,8 @@ from quorumq.core.values.errors import Busy, TooLarge
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope, Send
+
+    from quorumq.gateway.identity import User
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a body: a batch of 1 MiB, escaped three times its size."""
@@ -25,6 +28,9 @@ OWNER_SHARE: Final = 8
 
 BODY_S: Final = 30.0
 """Seconds within which a body has to come."""
+
+TURN_ITEMS: Final = 16
+"""Messages or receipts of one request that are worked on in one step, about a millisecond."""
 
 DRAIN_S: Final = 2.0
 """Seconds for which the end of an answer waits for the rest of a body that its request did not read."""
@@ -49,6 +55,64 @@ def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
     """Return the owner of a request's body."""
     address, _ = scope.get("client") or ("", 0)
     return address, name
+
+
+class Turn:
+    """Turn of one user: one of its long requests is worked on at a time, and not for long.
+
+    Why: one loop over 1,000 messages is a step of 50 ms, in which no other user is served, and several requests would
+    have a step each.
+
+    Args:
+        lock: lock of the user's requests.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: trio.Lock) -> None:
+        self._lock = lock
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()
+
+    async def after(self, number: int) -> None:
+        """Let other requests run after each `TURN_ITEMS` items.
+
+        A request is not cancelled here, because one that holds messages would not give them back.
+
+        Args:
+            number: number of the item that was worked on, from 0 on.
+        """
+        if number % TURN_ITEMS == TURN_ITEMS - 1:
+            async with self.left():
+                pass
+
+    @asynccontextmanager
+    async def left(self) -> AsyncIterator[None]:
+        """Let other requests of the user run meanwhile."""
+        self._lock.release()
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._lock.acquire()
+
+
+class Turns:
+    """Turns of all users that have requests under way."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[User, trio.Lock] = WeakValueDictionary()
+
+    def of(self, user: User) -> Turn:
+        """Return the turn of a user."""
+        lock = self._locks.get(user)
+        if lock is None:
+            lock = self._locks[user] = trio.Lock()
+        return Turn(lock)
 
 
 class Bodies:

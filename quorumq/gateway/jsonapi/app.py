@@ -85,10 +85,11 @@ class JsonApp:
         """Return the answer to a request whose body is ``data``."""
         body = self.decoded(request, operation, data)
         query = self.query_of(request, operation)
+        turn = self.gateway.turns.of(user)
 
         async def work() -> Any:
             async with self.gateway.client(user) as client:
-                return await operation.handler(Call(client, names, query, body))
+                return await operation.handler(Call(client, names, query, body, turn))
 
         async def undo(value: Any) -> None:
             if operation.undo is not None:
@@ -96,7 +97,7 @@ class JsonApp:
                     await operation.undo(client, value)
 
         if operation.streams:
-            return await self.stream(user, operation, Call(None, names, query, body))  # type: ignore[arg-type]
+            return await self.stream(user, operation, Call(None, names, query, body, turn))  # type: ignore[arg-type]
         if operation.waits:
             stopping = self.gateway.stopping
             value = await while_there(request.receive, work, stopping=stopping, undo=undo)

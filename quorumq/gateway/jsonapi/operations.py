@@ -15,6 +15,7 @@ from quorumq.core.values.errors import UsageError
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.redriving import Selection, redrive_some
+from quorumq.gateway.requests import Turn
 
 LOOK_AT_MAX: Final = 100_000
 SEARCHED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -47,12 +48,13 @@ class TailQuery(Query, kw_only=True):
 
 @dataclass(frozen=True)
 class Call:
-    """One request: the user's client, names in its path, its query, and its body."""
+    """One request: the user's client, names in its path, its query, its body, and the user's turn."""
 
     client: Client
     names: dict[str, str]
     query: Any
     body: Any
+    turn: Turn
 
     @property
     def topic_and_group(self) -> tuple[str, str]:
@@ -104,14 +106,17 @@ async def publish(call: Call) -> shapes.Published:
 
 async def publish_many(call: Call) -> shapes.PublishedAll:
     messages = []
-    for number, message in enumerate(call.body.messages):
-        try:
-            messages.append(message.options())
-        except UsageError as error:
-            raise UsageError(f"message {number}: {error}") from None
     taken: list[Pending | MessageId | Exception] = []
-    for payload, options in messages:
-        taken.append(await take(call, payload, options))
+    async with call.turn:
+        for number, message in enumerate(call.body.messages):
+            try:
+                messages.append(message.options())
+            except UsageError as error:
+                raise UsageError(f"message {number}: {error}") from None
+            await call.turn.after(number)
+        for number, (payload, options) in enumerate(messages):
+            taken.append(await take(call, payload, options))
+            await call.turn.after(number)
     results = [await stored(one) for one in taken]
     return shapes.PublishedAll(results=results, stored=sum(result.id is not None for result in results))
 
@@ -121,7 +126,10 @@ async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pe
     try:
         # One producer serves all requests of a user to a topic: a session for each batch would use up those of a topic.
         pending = call.client._publish_now(call.names["topic"], payload, **options)
-        return pending or await call.client.publish(call.names["topic"], payload, **options)
+        if pending is not None:
+            return pending
+        async with call.turn.left():  # it waits
+            return await call.client.publish(call.names["topic"], payload, **options)
     except (QuorumqError, TypeError, ValueError) as error:
         return error
 
@@ -204,11 +212,13 @@ async def followed(matches: AsyncIterator[Match]) -> AsyncGenerator[shapes.Peeke
 async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], done: str) -> shapes.SettledAll:
     """Settle the receipts of a request, and return the result of each."""
     tickets: list[Any] = []
-    for receipt in call.body.receipts:
-        try:
-            tickets.append(call.client.ticket(receipt_from_text(receipt)))
-        except QuorumqError as error:
-            tickets.append(error)
+    async with call.turn:
+        for number, receipt in enumerate(call.body.receipts):
+            try:
+                tickets.append(call.client.ticket(receipt_from_text(receipt)))
+            except QuorumqError as error:
+                tickets.append(error)
+            await call.turn.after(number)
     good = [ticket for ticket in tickets if not isinstance(ticket, QuorumqError)]
     raised: QuorumqError | None = None
     try:
@@ -217,14 +227,17 @@ async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], don
     except QuorumqError as error:
         raised = error
     results = []
-    for ticket in tickets:
-        failure = ticket if isinstance(ticket, QuorumqError) else ticket.failure
-        if failure is None and raised is not None and ticket.outcome is None:
-            failure = raised
-        if failure is not None:
-            results.append(shapes.Settled(problem=problem_of(failure)))
-        else:
-            results.append(shapes.Settled(outcome=done if ticket.outcome is None else ticket.outcome.value))
+    async with call.turn:
+        for number, ticket in enumerate(tickets):
+            failure = ticket if isinstance(ticket, QuorumqError) else ticket.failure
+            if failure is None and raised is not None and ticket.outcome is None:
+                failure = raised
+            if failure is not None:
+                results.append(shapes.Settled(problem=problem_of(failure)))
+            else:
+                outcome = done if ticket.outcome is None else ticket.outcome.value
+                results.append(shapes.Settled(outcome=outcome))
+            await call.turn.after(number)
     return shapes.SettledAll(results=results)
 
 
