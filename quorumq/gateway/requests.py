@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -58,25 +59,35 @@ def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
 
 
 class Turn:
-    """Turn of one user: one of its long requests is worked on at a time, and not for long.
+    """Turn of one user: one of its long requests is worked on at a time, for half of the time if others wait.
 
-    Why: one loop over 1,000 messages is a step of 50 ms, in which no other user is served, and several requests would
-    have a step each.
+    Why: one loop over 1,000 messages is a step of 50 ms, in which no other user is served. A request of another user
+    takes many small steps, and each of them would wait for one step of each long request.
 
     Args:
         lock: lock of the user's requests.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_began", "_lock")
 
     def __init__(self, lock: trio.Lock) -> None:
         self._lock = lock
+        self._began = 0.0
 
     async def __aenter__(self) -> None:
         await self._lock.acquire()
+        self._began = time.perf_counter()
 
     async def __aexit__(self, *error: object) -> None:
-        self._lock.release()
+        try:
+            await self._rest()
+        finally:
+            self._lock.release()
+
+    async def _rest(self) -> None:
+        used = time.perf_counter() - self._began
+        if trio.lowlevel.current_statistics().tasks_runnable:
+            await trio.sleep(used)
 
     async def after(self, number: int) -> None:
         """Let other requests run after each `TURN_ITEMS` items.
@@ -87,6 +98,8 @@ class Turn:
             number: number of the item that was worked on, from 0 on.
         """
         if number % TURN_ITEMS == TURN_ITEMS - 1:
+            with trio.CancelScope(shield=True):
+                await self._rest()
             async with self.left():
                 pass
 
@@ -99,6 +112,7 @@ class Turn:
         finally:
             with trio.CancelScope(shield=True):
                 await self._lock.acquire()
+            self._began = time.perf_counter()
 
 
 class Turns:

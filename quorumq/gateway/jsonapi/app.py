@@ -83,9 +83,10 @@ class JsonApp:
         self, request: Request, operation: Operation, names: dict[str, str], user: User, data: bytearray
     ) -> Response:
         """Return the answer to a request whose body is ``data``."""
-        body = self.decoded(request, operation, data)
-        query = self.query_of(request, operation)
         turn = self.gateway.turns.of(user)
+        async with turn:
+            body = self.decoded(request, operation, data)
+        query = self.query_of(request, operation)
 
         async def work() -> Any:
             async with self.gateway.client(user) as client:
