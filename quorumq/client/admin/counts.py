@@ -24,8 +24,6 @@ SAMPLES: Final = 3
 HOUR_MS: Final = 3_600_000
 WITHIN_S: Final = 5.0
 SEARCH_PAGE: Final = 200
-LOOKED_AT: Final = 16
-"""Messages that a search looks at before other tasks have a turn."""
 TAIL_EVERY_S: Final = 1.0
 TAIL_BACK_MS: Final = 60_000
 """Milliseconds before the newest message of a tail at which it begins anew at another replica."""
