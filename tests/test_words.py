@@ -150,7 +150,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq/audit": 21.3,
         "quorumq/testing": 7.9,
         "quorumq/brokers": 17.4,
-        "quorumq/gateway": 11.6,
+        "quorumq/gateway": 11.4,
         "quorumq": 16.7,
         "sim": 12.0,
         "spark": 10.0,

@@ -30,8 +30,11 @@ OWNER_SHARE: Final = 8
 BODY_S: Final = 30.0
 """Seconds within which a body has to come."""
 
-TURN_ITEMS: Final = 16
+TURN_ITEMS: Final = 32
 """Messages or receipts of one request that are worked on in one step, about a millisecond."""
+
+REST_S: Final = 0.0005
+"""Seconds of work up to which no rest follows: a system sleeps for a millisecond at least."""
 
 DRAIN_S: Final = 2.0
 """Seconds for which the end of an answer waits for the rest of a body that its request did not read."""
@@ -59,19 +62,21 @@ def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
 
 
 class Turn:
-    """Turn of one user: one of its long requests is worked on at a time, for half of the time if others wait.
+    """Turn of one user: one of its long requests is worked on at a time, and for half of the time beside other users.
 
     Why: one loop over 1,000 messages is a step of 50 ms, in which no other user is served. A request of another user
     takes many small steps, and each of them would wait for one step of each long request.
 
     Args:
         lock: lock of the user's requests.
+        locks: those of all users with requests under way.
     """
 
-    __slots__ = ("_began", "_lock")
+    __slots__ = ("_began", "_lock", "_locks")
 
-    def __init__(self, lock: trio.Lock) -> None:
+    def __init__(self, lock: trio.Lock, locks: Mapping[User, trio.Lock]) -> None:
         self._lock = lock
+        self._locks = locks
         self._began = 0.0
 
     async def __aenter__(self) -> None:
@@ -86,13 +91,11 @@ class Turn:
 
     async def _rest(self) -> None:
         used = time.perf_counter() - self._began
-        if trio.lowlevel.current_statistics().tasks_runnable:
+        if used > REST_S and len(self._locks) > 1:
             await trio.sleep(used)
 
     async def after(self, number: int) -> None:
-        """Let other requests run after each `TURN_ITEMS` items.
-
-        A request is not cancelled here, because one that holds messages would not give them back.
+        """Let other requests run after each `TURN_ITEMS` items. Not cancelled here, a batch is published whole.
 
         Args:
             number: number of the item that was worked on, from 0 on.
@@ -126,7 +129,7 @@ class Turns:
         lock = self._locks.get(user)
         if lock is None:
             lock = self._locks[user] = trio.Lock()
-        return Turn(lock)
+        return Turn(lock, self._locks)
 
 
 class Bodies:

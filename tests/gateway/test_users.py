@@ -14,7 +14,7 @@ from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthori
 from quorumq.gateway import requests, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.gateway.identity import User
-from quorumq.gateway.requests import Bodies, Left, Stopping, while_there
+from quorumq.gateway.requests import TURN_ITEMS, Bodies, Left, Stopping, Turns, while_there
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.users import UserClients
 from quorumq.node.clients import write_clients
@@ -402,3 +402,56 @@ def test_settings_that_open_the_cluster_or_cannot_work_are_refused(
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:7480", "localhost:80", "127.9.9.9:1"])
 def test_a_gateway_on_loopback_needs_no_clients_file(listen: str) -> None:
     Settings(nodes=("a:1",), listen=listen).check()
+
+
+async def test_one_long_request_of_a_user_works_at_a_time_and_others_go_on() -> None:
+    turns, boss, shop = Turns(), User("boss"), User("shop")
+    seen: list[str] = []
+
+    async def long(name: str, user: User) -> None:
+        async with turns.of(user):
+            turn = turns.of(user)
+            assert turn._lock.locked(), "each request of a user has the same lock"
+        async with turn:
+            for number in range(4 * TURN_ITEMS):
+                if number % TURN_ITEMS == 0:
+                    seen.append(name)
+                await turn.after(number)
+
+    async with trio.open_nursery() as nursery:
+        for name, user in (("a", boss), ("b", boss), ("c", shop)):
+            nursery.start_soon(long, name, user)
+    assert seen.count("c") == 4
+    assert seen.index("c") < 3, "another user is served between two steps"
+    assert all(len(set(seen[at : at + 4])) > 1 for at in range(len(seen) - 4)), seen
+    assert not turns._locks, "nothing is kept of users without requests"
+
+
+async def test_a_long_step_is_followed_by_a_rest_beside_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 0.5, 0.5, 0.5001, 1.0, 1.5])
+    monkeypatch.setattr(requests.time, "perf_counter", lambda: next(times))
+    turns = Turns()
+    turn = turns.of(User("boss"))
+
+    async def rested() -> float:
+        began = trio.current_time()
+        async with turn:
+            pass
+        return trio.current_time() - began
+
+    other = turns.of(User("shop"))
+    assert await rested() == pytest.approx(0.5, abs=0.01)
+    assert await rested() == pytest.approx(0.0, abs=0.01), "a short step is followed by none"
+    del other
+    assert await rested() == pytest.approx(0.0, abs=0.01), "nor is one of the only user"
+
+
+async def test_a_request_that_waits_lets_others_of_its_user_work() -> None:
+    turns, boss = Turns(), User("boss")
+    first, other = turns.of(boss), turns.of(boss)
+    async with first:
+        async with first.left():
+            with trio.fail_after(1):
+                async with other:
+                    pass
+        assert first._lock.locked()
