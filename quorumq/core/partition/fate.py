@@ -214,7 +214,7 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     """
     lease = in_time(record, lease, facts)
     held, claim = lease.held, claim_of(lease.delay, ask.owner.ballot)
-    kept = held if may_extend(held, ask.owner) else claim
+    kept = held if held is not None and is_owner(held, ask.owner) else claim  # nothing else revives a hold
     if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
         return record, lease, ballots, LOST
     if ask.claims and kept.generation < facts.since:
@@ -232,11 +232,6 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     if held is not None:
         lease = with_hold(lease, held._replace(deadline=max(held.deadline, ask.until)))
     return record, lease, ballots, HOLD
-
-
-def may_extend(held: Held | None, owner: Owner) -> bool:
-    """Return True if exactly this owner holds now; nothing else revives a hold."""
-    return held is not None and is_owner(held, owner)
 
 
 def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
