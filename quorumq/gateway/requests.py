@@ -36,6 +36,9 @@ TURN_ITEMS: Final = 32
 REST_S: Final = 0.0005
 """Seconds of work up to which no rest follows: a system sleeps for a millisecond at least."""
 
+REST_MAX_S: Final = 0.05
+"""Seconds of a rest at most: a step may have waited for a node, and used no processor time."""
+
 DRAIN_S: Final = 2.0
 """Seconds for which the end of an answer waits for the rest of a body that its request did not read."""
 
@@ -79,9 +82,10 @@ class Turn:
         self._locks = locks
         self._began = 0.0
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Turn:
         await self._lock.acquire()
         self._began = time.perf_counter()
+        return self
 
     async def __aexit__(self, *error: object) -> None:
         try:
@@ -92,7 +96,7 @@ class Turn:
     async def _rest(self) -> None:
         used = time.perf_counter() - self._began
         if used > REST_S and len(self._locks) > 1:
-            await trio.sleep(used)
+            await trio.sleep(min(used, REST_MAX_S))
 
     async def after(self, number: int) -> None:
         """Let other requests run after each `TURN_ITEMS` items. Not cancelled here, a batch is published whole.

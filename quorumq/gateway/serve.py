@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -99,6 +100,8 @@ async def _serve(settings: Settings, started: Callable[[str], None], stop: trio.
 
         async with trio.open_nursery() as nursery:
             (url,) = await nursery.start(say)
+            gc.collect()
+            gc.freeze()  # modules live as long as the gateway: without them a collection is 2 ms, with them 60
             started(url)
 
 

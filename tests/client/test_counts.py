@@ -106,6 +106,34 @@ async def test_a_search_reads_keys_headers_and_payloads_and_says_how_many_it_loo
         assert len((await client.search("jobs", "g", limit=60)).matches) == 50
 
 
+async def test_a_search_lets_other_tasks_run_and_is_paced_by_the_caller() -> None:
+    async with jobs() as (_, client):
+        await client.create_group("jobs", "g")
+        await client.producer("jobs").publish_many([b"x"] * 100)
+        seen: list[int] = []
+        turns = 0
+
+        async def pace(number: int) -> None:
+            seen.append(number)
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await trio.sleep(0)
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            await client.search("jobs", "g", text="none", pace=pace)
+            nursery.start_soon(others)
+            turns = 0
+            await client.search("jobs", "g", text="none", pace=pace)
+            waited, turns = turns, 0
+            await client.search("jobs", "g", text="none")
+            assert turns >= waited + 3, "after each 32 messages"
+            nursery.cancel_scope.cancel()
+        assert seen == 2 * list(range(100))
+
+
 async def test_a_search_ends_at_its_bytes() -> None:
     async with jobs() as (_, client):
         await client.create_group("jobs", "g")

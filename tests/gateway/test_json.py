@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
 from quorumq.gateway.jsonapi.openapi import document
 from quorumq.gateway.jsonapi.problems import problem_of
+from quorumq.gateway.requests import Turn
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.errors import sqs_error
 from quorumq.node.clients import Entry, new_token, write_clients
@@ -342,5 +344,34 @@ def test_an_answer_has_4_mib_of_messages_that_were_looked_at() -> None:
             await client.publish("jobs", 1_000_000 * b"x")
         answer = await browser.call("GET", GROUP + "/messages?which=all&limit=10")
         assert (len(answer["messages"]), answer["complete"]) == (4, False)
+
+    in_cluster(test)
+
+
+def test_a_search_takes_the_turn_of_its_user_and_rests_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[tuple[int, bool]] = []
+
+    async def after(turn: Turn, number: int) -> None:
+        rests.append((number, turn._lock.locked()))
+
+    async def test(client: Client, browser: Browser) -> None:
+        await client.producer("jobs").publish_many([b"x"] * 5)
+        await client.create_group("jobs", "g")
+        monkeypatch.setattr(Turn, "after", after)
+        for url in (GROUP + "/messages?which=all&text=none", "/console/group?topic=jobs&group=g"):
+            rests.clear()
+            assert (await browser.get(url)).status == 200
+            assert rests == [(number, True) for number in range(5)], url
+
+    in_cluster(test)
+
+
+def test_forged_receipts_make_no_work_for_the_collector() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        body = {"receipts": ["QQ" * 60] * 200}
+        await browser.call("POST", "/v1/receipts/ack", body)
+        gc.collect()
+        await browser.call("POST", "/v1/receipts/ack", body)
+        assert gc.collect() < 200
 
     in_cluster(test)

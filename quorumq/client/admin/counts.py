@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
@@ -24,6 +24,8 @@ SAMPLES: Final = 3
 HOUR_MS: Final = 3_600_000
 WITHIN_S: Final = 5.0
 SEARCH_PAGE: Final = 200
+SEARCH_STEP: Final = 32
+"""Messages that a search reads in one step, about half a millisecond."""
 TAIL_EVERY_S: Final = 1.0
 TAIL_BACK_MS: Final = 60_000
 """Milliseconds before the newest message of a tail at which it begins anew at another replica."""
@@ -159,6 +161,7 @@ class CountCalls(BrowseCalls):
         look_at: int = 10_000,
         max_bytes: int | None = None,
         look_at_bytes: int | None = None,
+        pace: Callable[[int], Awaitable[None]] | None = None,
         timeout: float | None = None,
     ) -> Search:
         """Search the messages of a group by key, headers and payload, oldest first, without holding them.
@@ -175,6 +178,8 @@ class CountCalls(BrowseCalls):
             look_at: messages to read at most.
             max_bytes: bytes of matches at most, but for the first one; as many as there are if None.
             look_at_bytes: bytes of messages to read at most; as many as there are if None.
+            pace: awaited after each message that was read, with its number from 0 on. If None, other tasks run after
+                each 32 messages.
             timeout: seconds for each page; the client's if None.
 
         Raises:
@@ -185,6 +190,7 @@ class CountCalls(BrowseCalls):
         looked_at, complete = 0, True
         remaining = math.inf if max_bytes is None else max_bytes
         unread = math.inf if look_at_bytes is None else look_at_bytes
+        pace = pace or let_others_run
         source = self.peek(topic, group, which, bodies=True, page=SEARCH_PAGE, timeout=timeout)
         async with aclosing(source) as peeks:  # type: ignore[type-var]
             async for name, peek, message in readable(register.id, peeks):
@@ -198,6 +204,7 @@ class CountCalls(BrowseCalls):
                         break
                     remaining -= size
                     matches.append(Match(name, peek, peek.published_ms, message))
+                await pace(looked_at)
                 looked_at += 1
                 unread -= size
         of = looked_at if complete else await self._count_of(topic, group, which, timeout)
@@ -350,6 +357,12 @@ def joined(kind: DeadLetterKind | None, row: m.StateCount, partition: PartitionI
         hours=hours,
         samples=(*kind.samples, sample)[:SAMPLES],
     )
+
+
+async def let_others_run(number: int) -> None:
+    """Let other tasks run after each `SEARCH_STEP` messages."""
+    if number % SEARCH_STEP == SEARCH_STEP - 1:
+        await trio.lowlevel.checkpoint()
 
 
 def size_of(message: Parts) -> int:

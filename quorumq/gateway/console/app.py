@@ -303,7 +303,8 @@ async def group(page: Page) -> Response:
     fields: dict[str, Any] = {field: page.get(field)[:200] for field in ("key", "header", "text")}
     which = page.get("which", "ready")
     which = which if which in views.STATES else "ready"
-    values = await views.group(page.client, topic, name, which, **fields)
+    async with page.console.gateway.turns.of(page.user) as turn:
+        values = await views.group(page.client, turn, topic, name, which, **fields)
     return page.render("group.html", which=which, notice=notice_of(page), **fields, **values)
 
 

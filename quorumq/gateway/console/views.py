@@ -18,6 +18,7 @@ from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import health_of
 from quorumq.gateway.jsonapi.operations import SEARCHED_BYTES_MAX
 from quorumq.gateway.jsonapi.shapes import BYTES_MAX, dead_letter_of, header_of
+from quorumq.gateway.requests import Turn
 
 STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
 SHOWN: Final = 25
@@ -83,14 +84,14 @@ def paused_of(known: m.MetadataReply) -> set[tuple[str, str]]:
 
 
 async def group(
-    client: Client, topic: str, name: str, which: str, key: str, header: str, text: str
+    client: Client, turn: Turn, topic: str, name: str, which: str, key: str, header: str, text: str
 ) -> dict[str, Any]:
     """Return a group's work and consumers, and its messages of one state."""
     work = await client.backlog(topic, name)
     paused = (topic, name) in paused_of(await client.metadata(topic))
     search = await client.search(
         topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT,
-        max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX,
+        max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX, pace=turn.after,
     )  # fmt: skip
     options = {"which": which, "key": key or None, "header": header or None, "text": text or None}
     return {

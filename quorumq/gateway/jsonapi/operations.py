@@ -14,6 +14,7 @@ from quorumq.client import Client, Match, MessageId, Pending, QuorumqError, rece
 from quorumq.core.values.errors import UsageError
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
+from quorumq.gateway.jsonapi.shapes import Problem
 from quorumq.gateway.redriving import Selection, redrive_some
 from quorumq.gateway.requests import Turn
 
@@ -106,7 +107,7 @@ async def publish(call: Call) -> shapes.Published:
 
 async def publish_many(call: Call) -> shapes.PublishedAll:
     messages = []
-    taken: list[Pending | MessageId | Exception] = []
+    taken: list[Pending | MessageId | Problem] = []
     async with call.turn:
         for number, message in enumerate(call.body.messages):
             try:
@@ -121,7 +122,7 @@ async def publish_many(call: Call) -> shapes.PublishedAll:
     return shapes.PublishedAll(results=results, stored=sum(result.id is not None for result in results))
 
 
-async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pending | MessageId | Exception:
+async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pending | MessageId | Problem:
     """Have the client take a message, in the order of the request; return the result, or the one to come."""
     try:
         # One producer serves all requests of a user to a topic: a session for each batch would use up those of a topic.
@@ -130,22 +131,20 @@ async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pe
             return pending
         async with call.turn.left():  # it waits
             return await call.client.publish(call.names["topic"], payload, **options)
-    except (QuorumqError, TypeError, ValueError) as error:
-        return error
+    except QuorumqError as error:
+        return problem_of(error)
+    except (TypeError, ValueError) as error:
+        return problem_of(UsageError(str(error)))
 
 
-async def stored(result: Pending | MessageId | Exception) -> shapes.Stored:
+async def stored(result: Pending | MessageId | Problem) -> shapes.Stored:
     """Return the result of one message, once it is known."""
     if isinstance(result, Pending):
         try:
             result = await result.wait()
         except QuorumqError as error:
-            result = error
-    if isinstance(result, MessageId):
-        return shapes.Stored(id=str(result))
-    return shapes.Stored(
-        problem=problem_of(result if isinstance(result, QuorumqError) else UsageError(str(result)))
-    )
+            result = problem_of(error)
+    return shapes.Stored(problem=result) if isinstance(result, Problem) else shapes.Stored(id=str(result))
 
 
 async def fetch(call: Call) -> shapes.Fetched:
@@ -170,17 +169,19 @@ async def give_back(client: Client, fetched: shapes.Fetched) -> None:
 
 async def peek(call: Call) -> shapes.Peeks:
     query: PeekQuery = call.query
-    search = await call.client.search(
-        *call.topic_and_group,
-        query.which,
-        key=query.key,
-        header=query.header,
-        text=query.text,
-        limit=query.limit,
-        look_at=query.look_at,
-        max_bytes=shapes.BYTES_MAX,
-        look_at_bytes=SEARCHED_BYTES_MAX,
-    )
+    async with call.turn:
+        search = await call.client.search(
+            *call.topic_and_group,
+            query.which,
+            key=query.key,
+            header=query.header,
+            text=query.text,
+            limit=query.limit,
+            look_at=query.look_at,
+            max_bytes=shapes.BYTES_MAX,
+            look_at_bytes=SEARCHED_BYTES_MAX,
+            pace=call.turn.after,
+        )
     return shapes.Peeks(
         messages=[shapes.peeked_of(match) for match in search.matches],
         looked_at=search.looked_at,
@@ -217,9 +218,10 @@ async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], don
             try:
                 tickets.append(call.client.ticket(receipt_from_text(receipt)))
             except QuorumqError as error:
-                tickets.append(error)
+                # An exception that is kept is a cycle with its frames: a thousand of them are 100 ms of collection.
+                tickets.append(problem_of(error))
             await call.turn.after(number)
-    good = [ticket for ticket in tickets if not isinstance(ticket, QuorumqError)]
+    good = [ticket for ticket in tickets if not isinstance(ticket, Problem)]
     raised: QuorumqError | None = None
     try:
         if good:
@@ -229,16 +231,21 @@ async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], don
     results = []
     async with call.turn:
         for number, ticket in enumerate(tickets):
-            failure = ticket if isinstance(ticket, QuorumqError) else ticket.failure
-            if failure is None and raised is not None and ticket.outcome is None:
-                failure = raised
-            if failure is not None:
-                results.append(shapes.Settled(problem=problem_of(failure)))
-            else:
-                outcome = done if ticket.outcome is None else ticket.outcome.value
-                results.append(shapes.Settled(outcome=outcome))
+            results.append(settled_as(ticket, raised, done))
             await call.turn.after(number)
     return shapes.SettledAll(results=results)
+
+
+def settled_as(ticket: Any, raised: QuorumqError | None, done: str) -> shapes.Settled:
+    """Return the result of one receipt: its ticket, or the problem of a receipt that is none."""
+    if isinstance(ticket, Problem):
+        return shapes.Settled(problem=ticket)
+    failure = ticket.failure
+    if failure is None and raised is not None and ticket.outcome is None:
+        failure = raised
+    if failure is not None:
+        return shapes.Settled(problem=problem_of(failure))
+    return shapes.Settled(outcome=done if ticket.outcome is None else ticket.outcome.value)
 
 
 async def ack(call: Call) -> shapes.SettledAll:
