@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             run = virtual.run_beside_threads if threads else virtual.run
             in_real_time = item.get_closest_marker("e2e") is not None
             item.add_marker(pytest.mark.trio() if in_real_time else pytest.mark.trio(run=run))
-    order = {group: place for place, group in enumerate(bound.FIRST)}
+    order = {group: location for location, group in enumerate(bound.FIRST)}
     items.sort(key=lambda item: order.get(bound.group_of(item.path), len(order)))
 
 

@@ -33,7 +33,7 @@ CITATION = re.compile(
 )
 
 
-def places() -> set[str]:
+def locations() -> set[str]:
     """Return the citable texts: headings, terms in bold, and the first cell of each row, in lower case."""
     headings = re.findall(r"^#+ (.+)$", PROTOCOL, re.MULTILINE)
     bold = re.findall(r"\*\*([^*]+?)\.?\*\*", PROTOCOL)
@@ -62,7 +62,7 @@ def test_every_cited_test_exists(path: str, name: str) -> None:
             f"{path} cites {name} of docs/protocol.md"
         )
         return
-    assert any(re.search(rf"\b{re.escape(name.lower())}\b", place) for place in places()), (
+    assert any(re.search(rf"\b{re.escape(name.lower())}\b", location) for location in locations()), (
         f"{path} cites {name!r} of docs/protocol.md, which has no such heading, term or row"
     )
 

@@ -172,9 +172,9 @@ def test_packages_import_downwards(package: str) -> None:
         f"{package}: give each of its packages a floor, here and in docs/architecture.md"
     )
     wrong = [
-        f"{path.relative_to(ROOT)}:{line} imports {name}: move the name down to {floor} or below it"
-        for number, floor in enumerate(floors)
-        for path in modules(f"{package}.{floor}")
+        f"{path.relative_to(ROOT)}:{line} imports {name}: move the name down to {lowest} or below it"
+        for number, lowest in enumerate(floors)
+        for path in modules(f"{package}.{lowest}")
         for line, name in imports(path)
         if is_within(name, {package})
         and name != package
@@ -265,7 +265,7 @@ def test_only_users_import_brokers_and_testing(package: str) -> None:
                 assert package == extra or not is_within(name, {extra}), f"{path.name}:{line} imports {name}"
 
 
-def test_effects_are_carried_out_in_one_place() -> None:
+def test_effects_are_carried_out_by_one_module() -> None:
     """Whoever lets a core step has effects to carry out: the driver alone does, so that what is proven is what runs."""
     for package in ("quorumq.node", "quorumq.storage", "sim"):
         for path in modules(package):

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 BASE = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"], *EXTRAS.pop("server")]
-DOORS = [*EXTRAS.pop("tls"), *EXTRAS.pop("gateway")]  # locked with what the tests need
+LISTENERS = [*EXTRAS.pop("tls"), *EXTRAS.pop("gateway")]  # locked with what the tests need
 GROUPS = PROJECT["dependency-groups"]
-WANTED = {**EXTRAS, **GROUPS, "run": BASE, "image": [*BASE, *DOORS], "dev": [*EXTRAS["dev"], *DOORS]}
+WANTED = {**EXTRAS, **GROUPS, "run": BASE, "image": [*BASE, *LISTENERS], "dev": [*EXTRAS["dev"], *LISTENERS]}
 ENTRY = re.compile(r"^([\w.-]+)==(\S+)(?: ; .*?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE)
 
 

@@ -105,9 +105,9 @@ def _closing(rows: list[Row]) -> Iterator[Row]:
         rows[-1]["at"] + 0.01,
         {"who": "sim", "kind": "list", "state": "dead", "complete": True, "spans": []},
     )
-    places = {(row["topic"], row["partition"], row["group"].removesuffix(DEAD)): None for row in rows
+    locations = {(row["topic"], row["partition"], row["group"].removesuffix(DEAD)): None for row in rows
               if {"topic", "partition", "group"} <= row.keys()}  # fmt: skip
-    for topic, partition, group in places:
+    for topic, partition, group in locations:
         yield {**last, "topic": topic, "partition": partition, "group": group, "at": end + 0.01, "asked": end}
 
 
@@ -249,7 +249,7 @@ def overlapping(rows: list[Row]) -> list[Row] | None:
     return _sorted([*rows, _later(rows[at], 0.00001, owner=OTHER, token=HIGH)])
 
 
-def letter_forgotten(rows: list[Row]) -> list[Row] | None:
+def death_discarded(rows: list[Row]) -> list[Row] | None:
     """A confirmed dead letter is listed nowhere."""
     for i in _of(rows, "dead_letter", outcome="ok"):
         spans = rows[i]["spans"]
@@ -265,7 +265,7 @@ def _about(row: Row, span: list[object], *kinds: str) -> bool:
     return row["kind"] == "purge" or (there and row["kind"] in (kinds or ("ack", "redrive", "dead_letter")))
 
 
-def letter_doubled(rows: list[Row]) -> list[Row] | None:
+def death_doubled(rows: list[Row]) -> list[Row] | None:
     """A replica lists a dead letter twice."""
     for i in _of(rows, "list", state="dead"):
         return [*rows, dict(rows[i])]
@@ -335,7 +335,7 @@ def rederived(rows: list[Row]) -> list[Row] | None:
     return None
 
 
-def output_forgotten(rows: list[Row]) -> list[Row] | None:
+def output_discarded(rows: list[Row]) -> list[Row] | None:
     """An input is acked, and its output is named otherwise than the one that is there."""
     for at in _of(rows, "derive"):
         row = rows[at]
@@ -371,12 +371,12 @@ FAULTS: Final[dict[str, tuple[Callable[[list[Row]], list[Row] | None], str]]] = 
     "flipped": (flipped, "G5"),
     "from-nowhere": (from_nowhere, "G5"),
     "conflicting": (conflicting, "G6"),
-    "letter-forgotten": (letter_forgotten, "G7"),
-    "letter-doubled": (letter_doubled, "G7"),
+    "letter-forgotten": (death_discarded, "G7"),
+    "letter-doubled": (death_doubled, "G7"),
     "unreachable": (unreachable, "G7"),
     "skipped": (skipped, "groups"),
     "rederived": (rederived, "derived"),
-    "output-forgotten": (output_forgotten, "derived"),
+    "output-forgotten": (output_discarded, "derived"),
     "unwritten": (unwritten, "settings"),
 }
 """Per fault: what plants it, and the guarantee that it breaks."""

@@ -168,7 +168,7 @@ def held(time: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def letters(run: str, *listing: str) -> Story:
+def deaths(run: str, *listing: str) -> Story:
     """A dead letter that these nodes list in the end; each of two lists another one."""
     nodes = ("node:a", "node:b")
     made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).publish()
@@ -336,7 +336,7 @@ def stories() -> list[Story]:
             "topic": "t", "partition": 0, "spans": [["a.1.1.1", 7, 8]], "op": 2}, retries=1, crcs="0a0b0c0d"),
         Story("retried", boot=one).publish().call("client:p", "publish", 1, {
             "topic": "t", "partition": 0, "spans": [["a.1.1.1", 0, 1]], "op": 2}, retries=1, crcs="0a0b0c0d"),
-        letters("listed-in-mid-run", "node:a", "node:b").call("client:p", "redrive", 12, {
+        deaths("listed-in-mid-run", "node:a", "node:b").call("client:p", "redrive", 12, {
             **{n: v for n, v in held(1).items() if n != "owner"}, "op": 7})
         .deliver("client:d", 13, 19, 2, n=1).call("client:d", "ack", 14, {**held(2), "n": 1, "op": 8}, "acked"),
         Story("won-after", boot=two, ahead=far).publish().deliver("client:c", 1, 5, 1, "node:a")
@@ -349,8 +349,8 @@ def stories() -> list[Story]:
         .deliver("client:d", 4, 9, 2).ack("client:d", 5, 2),
         Story("came-back", boot=one).publish().deliver("client:c", 1, 5, 1).reject("client:c", 2, 1, 3.0)
         .deliver("client:d", 5, 9, 2).ack("client:d", 6, 2),
-        letters("listed-by-all", "node:a", "node:b"),
-        letters("listed-by-one", "node:a"),
+        deaths("listed-by-all", "node:a", "node:b"),
+        deaths("listed-by-one", "node:a"),
         Story("purged", boot=one).publish().register("node:a", 0, 0).purge(0.5, 0)
         .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         Story("neighbour-purged", boot=one).publish().register("node:a", 0, 0).purge(0.5, 1)
@@ -400,7 +400,7 @@ def stories() -> list[Story]:
         .call("client:p", "redrive", 4, {**{n: v for n, v in held(1).items() if n != "owner"}, "op": 7})
         .deliver("client:d", 5, 9, 2, n=1).call("client:d", "ack", 6, {**held(2), "n": 1, "op": 8}, "acked")
         .inventory(8).drained(9),
-        letters("acked-and-listed", "node:a", "node:b").ack("client:c", 3, 1),
+        deaths("acked-and-listed", "node:a", "node:b").ack("client:c", 3, 1),
         Story("purged-unlisted", boot=one).publish().register("node:a", 0, 0).purge(0.5, 0).drained(9),
         from_latest("after-all", 4, outcome="unknown", listed="skipped"),
         from_latest("latest-refused", 0.5, outcome="fail", listed="skipped"),

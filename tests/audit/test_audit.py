@@ -22,7 +22,7 @@ from quorumq.audit.audit import Audit, audit, conclusion, exit_code, summarised
 from quorumq.audit.context import Context
 from quorumq.audit.files import files, read
 from quorumq.audit.findings import GUARANTEES, SHOWN, Finding, Judged, Proof, Where
-from quorumq.audit.judge import judge as judge_part
+from quorumq.audit.judge import judge as checker_part
 from quorumq.audit.moments import seconds
 from quorumq.audit.reasons import Unread
 from quorumq.cli.main import main
@@ -164,7 +164,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return seen_in(folder, simulated(GOOD, MUTANTS, 1), stories(), of_machines(ON_MACHINES))
 
 
-def has_judge(row: dict[str, Any]) -> bool:
+def has_checker(row: dict[str, Any]) -> bool:
     """Return True if a judge of the simulator checks for this finding."""
     of_nodes = row["guarantee"] == "G7" and " and not by " in row["text"]
     return not of_nodes and (row["guarantee"] != "G6" or "conflict" in row["text"])
@@ -174,7 +174,7 @@ def differences(seen: Seen) -> list[str]:
     """Runs and promises on which judges and audit disagree."""
     ours: dict[tuple[str, str], str] = {}
     for row in seen.violations:
-        if row["verdict"] == "broken" and has_judge(row):
+        if row["verdict"] == "broken" and has_checker(row):
             ours[(row["run"], row["guarantee"])] = row["text"]
     problems = []
     for run, promises in seen.judged.items():
@@ -185,7 +185,7 @@ def differences(seen: Seen) -> list[str]:
     return problems
 
 
-def test_the_audit_agrees_with_the_judges_on_every_run_and_promise(seen: Seen) -> None:
+def test_the_audit_agrees_with_the_checkers_on_every_run_and_promise(seen: Seen) -> None:
     assert differences(seen) == []
     broken = Counter(promise for promises in seen.judged.values() for promise in promises)
     assert set(PROMISES) <= set(broken), "every promise is broken in some run, or the test shows nothing"
@@ -195,7 +195,7 @@ def test_the_audit_agrees_with_the_judges_on_every_run_and_promise(seen: Seen) -
 
 
 @pytest.mark.soak
-def test_the_audit_agrees_with_the_judges_on_thousands_of_runs(tmp_path: Path) -> None:
+def test_the_audit_agrees_with_the_checkers_on_thousands_of_runs(tmp_path: Path) -> None:
     assert differences(seen_in(tmp_path / "in", simulated(SOAK_GOOD, 1, 40), [])) == []
 
 
@@ -361,7 +361,7 @@ def test_the_clocks_of_a_run_are_shown_with_what_is_wrong_with_them(seen: Seen) 
     assert {row["findings"] != "" for row in seen.clocks["no-nodes"] if not row["reference"]} == {True}
 
 
-def test_a_producer_whose_clock_has_the_most_bounds_is_placed_and_is_no_reference(seen: Seen) -> None:
+def test_a_producer_whose_clock_has_the_most_bounds_is_located_and_is_no_reference(seen: Seen) -> None:
     clocks = {row["clock"]: row for row in seen.clocks["a-busy-producer"]}
     assert not clocks["m9"]["reference"]
     assert all(row["placed"] > 0.9 and row["within"] < 0.05 for row in clocks.values())
@@ -373,12 +373,12 @@ def test_a_wait_is_only_known_where_its_clocks_are(seen: Seen) -> None:
     assert (row["messages"], row["untimed"], row["p99"], row["max"]) == (1, 1, None, None)
     assert seen.latency["near"]["untimed"] == 0
     assert abs(seen.latency["near"]["max"] - 1) < 0.001
-    placed = seen.latency["a-busy-producer"]
-    assert placed["untimed"] == placed["messages"] - 1, "of the others nobody wrote of the publish"
-    assert abs(placed["max"] - 1) < 0.1
+    located = seen.latency["a-busy-producer"]
+    assert located["untimed"] == located["messages"] - 1, "of the others nobody wrote of the publish"
+    assert abs(located["max"] - 1) < 0.1
 
 
-def test_a_producer_is_placed_by_the_majority_that_had_what_it_published(seen: Seen) -> None:
+def test_a_producer_is_located_by_the_majority_that_had_what_it_published(seen: Seen) -> None:
     """It shares its machine with the node that has each batch first: the promise of one copy says nothing of it."""
     clocks = {row["clock"]: row for row in seen.clocks["beside-a-node"]}
     assert clocks["m0"]["placed"] > 0.9
@@ -441,7 +441,7 @@ def test_settings_that_no_run_can_have_are_as_if_they_had_not_been_told(seen: Se
     assert seen.verdicts[("odd-settings", "G1")]["verdict"] == "holds"
 
 
-def test_outputs_that_nobody_told_of_reading_are_not_missing(seen: Seen) -> None:
+def test_outputs_that_no_one_told_of_reading_are_not_missing(seen: Seen) -> None:
     assert seen.verdicts[("outputs-unread", "derived")]["verdict"] == "not checked"
 
 
@@ -650,7 +650,7 @@ class Screened:
     def judge(self, context: Context) -> Judged:
         total, made = Judged(), []
         for part in self.parts.map(lambda it: it):
-            screened, other = (judge_part(part, context, screened=it) for it in (True, False))
+            screened, other = (checker_part(part, context, screened=it) for it in (True, False))
             assert sorted(screened.findings, key=str) == sorted(other.findings, key=str)
             assert vars(screened.sums) == vars(other.sums)
             self.checked += 1

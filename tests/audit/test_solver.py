@@ -52,12 +52,12 @@ def window(at: float) -> int:
     return math.floor(at / WIDTH_S)
 
 
-def checked(made: World, placed: Placed, when: Callable[[float], bool] = lambda at: True) -> list[float]:
+def checked(made: World, located: Placed, when: Callable[[float], bool] = lambda at: True) -> list[float]:
     """The widths of all intervals; the truth is in each of them."""
-    by_window = {(it.clock, it.window): it for it in placed.windows}
+    by_window = {(it.clock, it.window): it for it in located.windows}
     widths = []
     for clock in made.windows:
-        rate, wander = placed.rates.get(clock, (0.0, RATE_MAX))
+        rate, wander = located.rates.get(clock, (0.0, RATE_MAX))
         for at in (LENGTH_S * number / 1000 for number in range(1000)):
             shown = made.reading(clock, at)
             it = by_window.get((clock, window(shown)))
@@ -66,8 +66,8 @@ def checked(made: World, placed: Placed, when: Callable[[float], bool] = lambda 
             beside = shown - (it.window + 0.5) * WIDTH_S
             low = shown + it.low + rate * beside - wander * abs(beside)
             high = shown + it.high + rate * beside + wander * abs(beside)
-            assert low - 1e-6 <= made.reading(placed.reference, at) <= high + 1e-6, (clock, at)
-            if clock != placed.reference:
+            assert low - 1e-6 <= made.reading(located.reference, at) <= high + 1e-6, (clock, at)
+            if clock != located.reference:
                 widths.append(high - low)
     return sorted(widths)
 
@@ -80,36 +80,36 @@ def offset(name: str) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_truth_is_inside_intervals_of_a_few_round_trips(rates: tuple[float, ...], seed: int) -> None:
     made = world(lambda name, at: offset(name) + at * (1 + rates[int(name[1])]), seed=seed)
-    placed = place(made.bounds, made.windows, WIDTH_S)
-    assert not placed.broken
-    widths = checked(made, placed)
+    located = place(made.bounds, made.windows, WIDTH_S)
+    assert not located.broken
+    widths = checked(made, located)
     assert widths[len(widths) // 2] < 0.005
     for number, rate in enumerate(rates):
-        measured_rate, doubt = placed.rates[f"m{number}"]
-        beside = (1 + rates[int(placed.reference[1])]) / (1 + rate) - 1
+        measured_rate, doubt = located.rates[f"m{number}"]
+        beside = (1 + rates[int(located.reference[1])]) / (1 + rate) - 1
         assert abs(measured_rate - beside) <= doubt + 1e-9, number
         assert doubt < 5e-4
 
 
 @pytest.mark.parametrize("by", [0.6, 30.0, 3e7])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_placed(by: float, seed: int) -> None:
+def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_located(by: float, seed: int) -> None:
     made = world(lambda name, at: offset(name) + at + (by if name == "m1" and at > 30 else 0.0), seed=seed)
-    placed = place(made.bounds, made.windows, WIDTH_S)
-    (broken,) = placed.broken
+    located = place(made.bounds, made.windows, WIDTH_S)
+    (broken,) = located.broken
     assert broken.clock == "m1"
     assert broken.begin <= made.reading("m1", 30) <= broken.end
-    widths = checked(made, placed)
+    widths = checked(made, located)
     assert widths[len(widths) // 2] < 0.01
-    assert {it.clock for it in placed.windows} == set(made.windows)
+    assert {it.clock for it in located.windows} == set(made.windows)
 
 
 @pytest.mark.parametrize("rate", [0.022, 0.03, 0.04, 0.05, -0.03])
 def test_a_clock_that_runs_too_fast_is_named(rate: float) -> None:
     """Beside no clock at all each of them might be as wrong as is allowed, and all agree; beside one they do not."""
     made = world(lambda name, at: offset(name) + at * (1 + (rate if name == "m2" else 0.0)), machines=3)
-    placed = place(made.bounds, made.windows, WIDTH_S)
-    assert {it.clock for it in placed.broken} == {"m2"}
+    located = place(made.bounds, made.windows, WIDTH_S)
+    assert {it.clock for it in located.broken} == {"m2"}
 
 
 def test_a_clock_that_is_set_back_is_named() -> None:
@@ -119,15 +119,15 @@ def test_a_clock_that_is_set_back_is_named() -> None:
 
 def test_a_jump_between_two_clocks_is_blamed_on_neither() -> None:
     made = world(lambda name, at: offset(name) + at + (3.0 if name == "m1" and at > 30 else 0.0), machines=2)
-    placed = place(made.bounds, made.windows, WIDTH_S)
-    assert {it.clock for it in placed.broken} == {"m0", "m1"}
-    assert (placed.reference, placed.windows) == ("", [])
+    located = place(made.bounds, made.windows, WIDTH_S)
+    assert {it.clock for it in located.broken} == {"m0", "m1"}
+    assert (located.reference, located.windows) == ("", [])
 
 
-def test_a_clock_without_a_bound_on_both_sides_is_not_placed() -> None:
+def test_a_clock_without_a_bound_on_both_sides_is_not_located() -> None:
     bounds = [Bound("a", 0, "b", 0, 0.5), Bound("b", 1, "c", 1, 0.5), Bound("c", 1, "b", 2, 0.5)]
-    placed = place(bounds, {"a": [0], "b": [0, 1, 2], "c": [1]}, WIDTH_S)
-    assert {it.clock for it in placed.windows} == {"b", "c"}
+    located = place(bounds, {"a": [0], "b": [0, 1, 2], "c": [1]}, WIDTH_S)
+    assert {it.clock for it in located.windows} == {"b", "c"}
 
 
 def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -> None:
@@ -136,9 +136,9 @@ def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -
     asked = [Bound("c", 0, node, 0, 0.001) for node in ("m", "n", "o")]
     answered = [Bound(it.late, 0, "c", 0, 0.001) for it in asked]
     windows = {"c": [0], "m": [0], "n": [0], "o": [0], "p": range(9)}
-    placed = place([*sent, *asked, *answered], windows, WIDTH_S)
-    assert placed.reference == "c"
-    assert {it.clock for it in placed.windows} == {"c", "m", "n", "o"}
+    located = place([*sent, *asked, *answered], windows, WIDTH_S)
+    assert located.reference == "c"
+    assert {it.clock for it in located.windows} == {"c", "m", "n", "o"}
 
 
 def test_a_producer_whose_clock_is_set_is_named_where_only_a_promise_bounds_it_from_the_other_side() -> None:
@@ -147,18 +147,18 @@ def test_a_producer_whose_clock_is_set_is_named_where_only_a_promise_bounds_it_f
     ahead = {k: 2.0 if k >= 10_100 else 0.0 for k in at}
     sent = [Bound("p", k + round(ahead[k] / WIDTH_S), "a", k, 0.001 - ahead[k]) for k in at]
     asked = [Bound("c", k, "a", k, 0.001) for k in at] + [Bound("a", k, "c", k, 0.001) for k in at]
-    heard = [Bound("a", 0, "p", k + round(ahead[k] / WIDTH_S), 0.002 + ahead[k]) for k in at]
+    received = [Bound("a", 0, "p", k + round(ahead[k] / WIDTH_S), 0.002 + ahead[k]) for k in at]
     windows = {"a": at, "c": at, "p": [k + round(ahead[k] / WIDTH_S) for k in at]}
-    placed = place([*sent, *asked, *heard], windows, WIDTH_S, "a")
-    assert placed.reference == "a"
-    assert {it.clock for it in placed.broken} == {"p"}
-    assert {it.clock for it in placed.windows} == {"a", "c", "p"}
+    located = place([*sent, *asked, *received], windows, WIDTH_S, "a")
+    assert located.reference == "a"
+    assert {it.clock for it in located.broken} == {"p"}
+    assert {it.clock for it in located.windows} == {"a", "c", "p"}
 
 
 def test_between_bounds_and_beyond_them_a_clock_is_known_as_well_as_its_rate() -> None:
     bounds = [Bound("a", 0, "b", 0, 0.001), Bound("b", 0, "a", 0, 0.001)]
-    placed = place(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
-    assert placed.reference == "a"
-    near, far = (it.high - it.low for it in placed.windows if it.clock == "b")
+    located = place(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
+    assert located.reference == "a"
+    near, far = (it.high - it.low for it in located.windows if it.clock == "b")
     assert 0.002 < near < 0.005
     assert far == pytest.approx(near + 2 * 10 * RATE_MAX)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.lab.local import LocalCluster
-from tests.cli.shell import Running, Shell, heard
+from tests.cli.shell import Running, Shell
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def start(shell: Shell, tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Start commands in processes of their own."""
     started: list[Running] = []
 
-    def one(*arguments: str, before: Callable[[], None] = heard, out: int | None = None) -> Running:
+    def one(*arguments: str, before: Callable[[], None] | None = None, out: int | None = None) -> Running:
         started.append(Running(shell, tmp_path, arguments, out, before))
         return started[-1]
 

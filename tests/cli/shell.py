@@ -72,11 +72,6 @@ def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:
     return list(shell(f"peek {topic} --group g --which all --json").lines())
 
 
-def heard() -> None:
-    """A shell that runs tests in the background has SIGINT ignored, and its children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Running:
     """A command in a process of its own, whose standard input stays open; what it prints is in files."""
 
@@ -86,7 +81,7 @@ class Running:
         folder: Path,
         arguments: tuple[str, ...],
         out: int | None,
-        before: Callable[[], None],
+        before: Callable[[], None] | None,
     ) -> None:
         number = len(list(folder.glob("out*")))
         self.out, self.err = folder / f"out{number}", folder / f"err{number}"

@@ -147,8 +147,8 @@ def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shel
     time.sleep(0.2)
     assert shell("consume timed --group g --max 1").out == "soon\n"
     assert time.monotonic() - began > 1.4
-    (letter,) = shell("deadletters list timed --group g --each --json").lines()
-    assert letter["reason"] == "expired"
+    (death,) = shell("deadletters list timed --group g --each --json").lines()
+    assert death["reason"] == "expired"
     assert "366 days" in shell("publish timed x --delay 400d", code=64).err
     assert "above 0" in shell("publish timed x --ttl 0", code=64).err
 
@@ -166,9 +166,9 @@ def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell
     assert kind["error_class"].endswith("CommandFailed")
     assert "exit code 3" in kind["message"]
     assert "cannot parse 2" in kind["message"]
-    (letter,) = shell("deadletters list work --group g --each --json").lines()
-    assert letter["id"] in kind["samples"]
-    assert letter["attempts"] == 2
+    (death,) = shell("deadletters list work --group g --each --json").lines()
+    assert death["id"] in kind["samples"]
+    assert death["attempts"] == 2
 
 
 def test_dead_letters_of_one_kind_are_purged(shell: Shell) -> None:
@@ -221,8 +221,8 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     assert gone.err == f"quorumq: {mine} is not open for g: it is dead\n"
     assert "purge 1 message of sick for g?" in shell(*purge[:-1], "--id", ready[1], stdin=b"n\n", code=1).err
     assert shell(*purge, "--id", ready[1]).out == "purged 1 message\n"
-    letters = shell("deadletters", *purge, "--id", ready[1], code=66)
-    assert letters.err == f"quorumq: {ready[1]} is no dead letter of g: it is skipped\n"
+    deaths = shell("deadletters", *purge, "--id", ready[1], code=66)
+    assert deaths.err == f"quorumq: {ready[1]} is no dead letter of g: it is skipped\n"
     assert "leave out --partition" in shell(*purge, "--id", mine, "--partition", "0", code=2).err
 
     one = shell("deadletters redrive sick --group g --fingerprint", kinds[1]["fingerprint"], "--json").lines()

@@ -44,7 +44,7 @@ from tests.core.steps import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, copy_out, record_headers
 from tests.storage.writer import Writer, flips, worn
 
-LETTER = Letter(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
+DEATH = Letter(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
 
 
 class Done(NamedTuple):
@@ -104,7 +104,7 @@ def cluster() -> Cluster:
     publish(cluster, [Message(b"%d" % number) for number in range(6)])
     one, two, *_ = [receipts(cluster.ask("a", fetch(most=1))) for _ in range(3)]
     assert outcomes(cluster.ask("a", AckRequest(one))) == ["acked"]
-    cluster.ask("a", RejectRequest(two, 0.0, LETTER))
+    cluster.ask("a", RejectRequest(two, 0.0, DEATH))
     cluster.ask("b", SetGroup("jobs", "late", "latest"))
     cluster.advance(5.0)
     return cluster

@@ -181,7 +181,7 @@ def test_a_bug_is_not_dressed_up_as_an_error(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-def test_nobody_there_says_where_it_was_tried_and_what_to_do() -> None:
+def test_no_one_there_says_where_it_was_tried_and_what_to_do() -> None:
     result = CliRunner().invoke(main, ["topics", "list", "--node", "127.0.0.1:1", "--timeout", "0.5"])
     assert result.exit_code == 69
     assert "127.0.0.1:1" in result.output

@@ -17,7 +17,7 @@ def run(*args: str | Path) -> Result:
     return CliRunner().invoke(main, ["init", *map(str, args)])
 
 
-def test_three_files_that_agree_and_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_three_files_that_agree_and_that_no_one_else_can_read(tmp_path: Path) -> None:
     result = run(tmp_path / "or ders")
     assert result.exit_code == 0, result.output
     configs = [load_config(tmp_path / "or ders" / f"n{number}.toml") for number in (1, 2, 3)]

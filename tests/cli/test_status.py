@@ -13,7 +13,7 @@ from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables
 from quorumq.core.values.errors import TooFewReplicas
 
 
-def node(number: int, **facts: Any) -> dict[str, Any]:
+def node(number: int, **fields: Any) -> dict[str, Any]:
     """A node of three as `survey` tells of it, with everything at its usual width."""
     name = f"n{number}"
     return {
@@ -26,7 +26,7 @@ def node(number: int, **facts: Any) -> dict[str, Any]:
         "disk_free": 123.4e9,
         "fsync_ms": {"p50": 12.3},
         "requests": 123_456,
-        **facts,
+        **fields,
     }
 
 
@@ -65,25 +65,25 @@ def test_a_long_name_of_a_topic_costs_no_number_its_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "free"),
+    ("fields", "free"),
     [({"disk_full": True}, "full"), ({"disk_free": 1.26e9}, "1.3 GB"), ({"disk_free": -1}, "s 12.3 ms")],
 )
-def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], free: str) -> None:
-    (row,) = [line for line in printed(80, node(1, **facts)).splitlines() if line.startswith("n1 ")]
+def test_the_space_on_the_disk_is_said_where_it_is_known(fields: dict[str, Any], free: str) -> None:
+    (row,) = [line for line in printed(80, node(1, **fields)).splitlines() if line.startswith("n1 ")]
     assert free in " ".join(row.split())
 
 
 @pytest.mark.parametrize(
-    ("facts", "problem"),
+    ("fields", "problem"),
     [
         ({"quarantine_s": 1.23}, "n1 restarted without a clean stop: it delivers again in 1.2 s"),
         *(
             (
-                {"disk_full": True, "disk_capacity": room},
+                {"disk_full": True, "disk_capacity": capacity},
                 f"n1 {text}; let consumers ack what is there, delete topics that are not needed, or give it a larger "
                 "disk",
             )
-            for room, text in DISK_ROOMS.items()
+            for capacity, text in DISK_ROOMS.items()
         ),
         (
             {"certificate_expires_s": 3 * 86400 + 5},
@@ -102,12 +102,12 @@ def test_the_room_on_the_disk_is_said_where_it_is_known(facts: dict[str, Any], f
         ({"up": False, "error": "no TLS", "refuses": True}, "n1 refuses: no TLS"),
     ],
 )
-def test_problems_of_a_node_carry_its_name(facts: dict[str, Any], problem: str) -> None:
-    assert problem in _problems([node(1, **facts), node(2), node(3)], [])
+def test_problems_of_a_node_carry_its_name(fields: dict[str, Any], problem: str) -> None:
+    assert problem in _problems([node(1, **fields), node(2), node(3)], [])
     assert problem not in _problems([node(1), node(2), node(3)], [])
 
 
-def test_a_topic_that_nobody_reads_is_named_where_a_disk_is_full() -> None:
+def test_a_topic_that_no_one_reads_is_named_where_a_disk_is_full() -> None:
     """No ack can make room there."""
     topics = [
         {"topic": name, "messages": messages, "groups": groups, "lost": 0, "missing": 0}

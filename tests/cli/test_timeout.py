@@ -122,7 +122,7 @@ def test_looking_for_a_node_takes_no_longer_than_the_timeout(listens: bool) -> N
         assert trio.run(took, address, clock=MockClock(autojump_threshold=0.01)) < 1.5
 
 
-def test_a_silent_node_leaves_time_for_the_others() -> None:
+def test_a_silent_node_allows_time_for_the_others() -> None:
     async def connect(addresses: tuple[str, ...]) -> None:
         async with cluster(Where(addresses, 4.0)) as client:
             assert client.timeout > 1.0, "the silent one has half of the time at most"

@@ -123,7 +123,7 @@ def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(
 
 
 @pytest.mark.e2e
-def test_nobody_waits_for_the_slow_handler_of_another(shell: Shell, start: Start, tmp_path: Path) -> None:
+def test_no_one_waits_for_the_slow_handler_of_another(shell: Shell, start: Start, tmp_path: Path) -> None:
     shell("topics create mixed --max-deliveries 1")
     shell("groups create mixed --group g")
     workers = [start("work", "mixed", "tasks:mixed", "--group", "g", "--json") for _ in range(2)]

@@ -89,8 +89,8 @@ async def test_messages_are_rejected_given_up_extended_and_redriven(client: Clie
     (message,) = await client.fetch("jobs", "g", max_wait=5.0)
     assert message.attempt == 2
     await message.dead_letter(ValueError("no"))
-    letters = [peek async for peek in client.peek("jobs", "g", "dead")]
-    assert (await client.redrive("jobs", "g", letters)).messages == 1
+    deaths = [peek async for peek in client.peek("jobs", "g", "dead")]
+    assert (await client.redrive("jobs", "g", deaths)).messages == 1
     assert [one.payload for one in await client.fetch("jobs", "g", max_wait=5.0)] == [b"x"]
 
 
@@ -151,7 +151,7 @@ async def test_a_failed_publish_raises_at_its_await(client: Client) -> None:
     await client.publish("jobs", b"to the topic of today")
 
 
-def test_a_cancelled_publish_ends_at_once_and_is_heard_of_no_more() -> None:
+def test_a_cancelled_publish_ends_at_once_and_has_no_later_effect() -> None:
     async def main() -> None:
         clusters: list[FakeCluster] = []
         async with asyncio.timeout(PATIENCE_S), in_a_loop(clusters) as client:
@@ -202,7 +202,7 @@ async def test_errors_are_those_of_the_client(client: Client) -> None:
 
 
 def test_it_connects_and_says_what_is_wrong_with_an_address() -> None:
-    async def nobody() -> None:
+    async def no_client() -> None:
         async with aio.connect("127.0.0.1:1", timeout=0.3):
             raise AssertionError
 
@@ -211,7 +211,7 @@ def test_it_connects_and_says_what_is_wrong_with_an_address() -> None:
             raise AssertionError
 
     with pytest.raises(TooFewReplicas):
-        asyncio.run(nobody())
+        asyncio.run(no_client())
     with pytest.raises(UsageError, match="here"):
         asyncio.run(wrong())
     assert not [thread for thread in threading.enumerate() if thread.name == "quorumq"]
@@ -356,9 +356,9 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
     working = asyncio.create_task(client.work("jobs", "g", handler, signals=False))
     await done.wait()
     await cancelled(working)
-    (letter,) = [peek async for peek in client.peek("jobs", "g", "dead")]
-    assert letter.peeked.record.letter is not None
-    assert letter.peeked.record.letter.error_class == "quorumq.core.values.errors.QuorumqError"
+    (death,) = [peek async for peek in client.peek("jobs", "g", "dead")]
+    assert death.peeked.record.letter is not None
+    assert death.peeked.record.letter.error_class == "quorumq.core.values.errors.QuorumqError"
 
 
 @looped

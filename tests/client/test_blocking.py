@@ -71,12 +71,12 @@ def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
     with pytest.raises(HoldLost):
         a.extend()
     assert isinstance(a.failure, HoldLost)
-    letters = list(client.peek("jobs", "g", "dead"))
-    assert client.redrive("jobs", "g", iter(letters)).messages == 2
+    deaths = list(client.peek("jobs", "g", "dead"))
+    assert client.redrive("jobs", "g", iter(deaths)).messages == 2
     assert set(client.lookup("jobs", "g", iter([a.id, b.id]))) == {a.id, b.id}
-    (letter,) = client.fetch("jobs", "g", max_messages=1)
-    assert letter.letter is None
-    assert letter.fencing_token > b.fencing_token
+    (death,) = client.fetch("jobs", "g", max_messages=1)
+    assert death.letter is None
+    assert death.fencing_token > b.fencing_token
 
 
 def test_a_derived_output_is_stored_once(client: Client) -> None:
@@ -130,7 +130,7 @@ def test_a_long_listing_comes_whole_and_may_be_left(client: Client) -> None:
 
 
 def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
-    heard: list[BaseException] = []
+    received: list[BaseException] = []
     entered: list[Consumer] = []
 
     def wait_for(client: Client) -> None:
@@ -139,7 +139,7 @@ def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
                 entered.append(mine)
                 mine.next()
         except OutcomeUnknown as error:
-            heard.append(error)
+            received.append(error)
 
     with in_a_thread() as client:
         client.create_topic("jobs")
@@ -149,7 +149,7 @@ def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
         while not entered or not client.portal.call(waits, entered[0]):
             time.sleep(0.01)
     waiter.join(PATIENCE_S)
-    assert [type(error) for error in heard] == [OutcomeUnknown]
+    assert [type(error) for error in received] == [OutcomeUnknown]
     with pytest.raises(blocking.Closed):
         client.topic("jobs")
     with pytest.raises(blocking.Closed):
@@ -177,7 +177,7 @@ def test_threads_that_enter_while_the_client_is_closed_end() -> None:
             assert not one.is_alive()
 
 
-def test_a_background_task_that_fails_is_heard_of() -> None:
+def test_a_background_task_that_fails_is_reported() -> None:
     async def fails() -> None:
         raise ZeroDivisionError
 

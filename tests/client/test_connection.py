@@ -97,27 +97,27 @@ async def test_a_connection_ends_by_itself(how: str) -> None:
 
 async def test_a_request_that_was_never_written_is_not_sent_later() -> None:
     async with started(lockstep=True) as (nursery, connection, node):
-        heard: dict[str, Lost] = {}
+        received: dict[str, Lost] = {}
 
         async def ask(name: str, timeout: float) -> None:
             with pytest.raises(Lost) as caught:
                 await connection.ask(m.Metadata((name,)), timeout=timeout)
-            heard[name] = caught.value
+            received[name] = caught.value
 
         nursery.start_soon(ask, "begun", 5.0)
         await trio.testing.wait_all_tasks_blocked()  # the node reads nothing: the write stands
         nursery.start_soon(ask, "timed out", 0.5)
         nursery.start_soon(ask, "lost", 10.0)
         await trio.sleep(0.6)
-        assert not heard["timed out"].sent
+        assert not received["timed out"].sent
         first = await node.take()
         second = await node.take()
         asked = [message.message.topics for message in (first, second)]  # type: ignore[union-attr]
         assert asked == [("begun",), ("lost",)], "the one in between was withdrawn"
         connection.close()
         await connection.ended.wait()
-        assert heard["begun"].sent
-        assert heard["lost"].sent
+        assert received["begun"].sent
+        assert received["lost"].sent
         with pytest.raises(Lost) as caught:
             await connection.ask(m.StatusRequest(), timeout=1.0)
         assert not caught.value.sent
@@ -146,7 +146,7 @@ async def test_a_socket_is_given_a_request_at_once_and_the_rest_as_it_takes_it()
             connection.post(m.Metadata(names))
 
 
-async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_are_heard() -> None:
+async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_arrive() -> None:
     async with started(sockets=True, tls=True) as (nursery, connection, node):
         await trio.testing.wait_all_tasks_blocked()
         names = tuple(f"{number:0200}" for number in range(100))
@@ -169,12 +169,12 @@ async def test_in_tls_a_socket_is_given_what_is_said_in_order_and_long_answers_a
 
 async def test_requests_queued_on_a_lost_connection_were_not_sent() -> None:
     async with started(lockstep=True) as (nursery, connection, node):
-        heard: dict[str, bool] = {}
+        received: dict[str, bool] = {}
 
         async def ask(name: str) -> None:
             with pytest.raises(Lost) as caught:
                 await connection.ask(m.Metadata((name,)), timeout=10.0)
-            heard[name] = caught.value.sent
+            received[name] = caught.value.sent
 
         for name in ("begun", "queued"):
             nursery.start_soon(ask, name)
@@ -182,7 +182,7 @@ async def test_requests_queued_on_a_lost_connection_were_not_sent() -> None:
         await trio.aclose_forcefully(node.stream)
         await connection.ended.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert heard == {"begun": True, "queued": False}
+        assert received == {"begun": True, "queued": False}
 
 
 async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -> None:
@@ -261,22 +261,22 @@ async def test_a_reply_that_comes_with_the_cancellation_is_an_orphan() -> None:
 
 async def test_a_silent_node_loses_first_what_may_be_done_twice_and_then_everything() -> None:
     async with started() as (nursery, connection, _):
-        heard: dict[str, tuple[float, Lost, bool]] = {}
+        received: dict[str, tuple[float, Lost, bool]] = {}
 
         async def ask(name: str, request: m.ClientRequest) -> None:
             with pytest.raises(Lost) as caught:
                 await connection.ask(request, timeout=20.0)
-            heard[name] = (trio.current_time(), caught.value, bool(connection.lost))
+            received[name] = (trio.current_time(), caught.value, bool(connection.lost))
 
         began = trio.current_time()
         nursery.start_soon(ask, "metadata", m.Metadata())
         nursery.start_soon(ask, "status", m.StatusRequest())
         await connection.ended.wait()
         await trio.testing.wait_all_tasks_blocked()
-        at, lost, gone = heard["metadata"]
+        at, lost, gone = received["metadata"]
         assert 0.5 < at - began < 0.9
         assert (lost.cause, lost.sent, gone) == ("no sign of life for 0.6 s", True, False)
-        at, lost, gone = heard["status"]
+        at, lost, gone = received["status"]
         assert 2.0 < at - began < 4.0
         assert (lost.sent, gone) == (True, True)
 

@@ -171,7 +171,7 @@ async def test_leaving_by_cancellation_gives_back_too() -> None:
         assert left(cluster) == (1, 9)
 
 
-async def test_cancellation_around_the_client_leaves_time_to_give_back() -> None:
+async def test_cancellation_around_the_client_allows_time_to_give_back() -> None:
     """A Ctrl-C or a failed task cancels all: the consumer ends before the connections."""
     async with fake_cluster() as cluster:
         with trio.move_on_after(1.0):
@@ -607,7 +607,7 @@ async def test_it_goes_on_at_another_node() -> None:
         assert len(ids) == 50
 
 
-async def test_iterating_raises_when_nobody_answers_and_can_go_on_later() -> None:
+async def test_iterating_raises_when_no_one_answers_and_can_go_on_later() -> None:
     async with jobs() as (cluster, client), client.consumer("jobs", "g", timeout=3.0) as consumer:
         with trio.move_on_after(0.5):
             await take(consumer, 1)
@@ -799,7 +799,7 @@ async def test_partitions_made_later_are_written_and_read_without_a_restart() ->
         assert sorted(seen) == sorted(b"%d" % number for number in range(64 * 8))
 
 
-async def test_an_automatic_extension_leaves_alone_why_an_ack_failed() -> None:
+async def test_an_automatic_extension_does_not_change_why_an_ack_failed() -> None:
     async with jobs(1) as (cluster, client), client.consumer("jobs", "g", hold_time=4.0) as consumer:
         (message,) = await take(consumer, 1)
         cluster.answer = failing("outcome-unknown", times=99, of=AckRequest)

@@ -21,7 +21,7 @@ async def test_the_backlogs_of_all_groups_take_one_request_to_each_node() -> Non
         await client.ack(await client.fetch("jobs", "h", max_messages=2))
         cluster.asked.clear()
         backlogs = await client.backlogs()
-        assert [(*place, one.ready if one else None) for place, one in backlogs.items()] == [
+        assert [(*location, one.ready if one else None) for location, one in backlogs.items()] == [
             ("jobs", "g", 7), ("jobs", "h", 5), ("mail", "g", 1),
         ]  # fmt: skip
         assert sorted(node for node, _ in cluster.of(m.DescribeGroups)) == ["a", "b", "c"]
@@ -184,7 +184,7 @@ async def test_a_pattern_is_no_name_of_one_topic(pattern: str) -> None:
                 await call
 
 
-async def test_a_search_reads_the_messages_behind_the_bytes_of_one_answer() -> None:
+async def test_a_search_reads_the_messages_after_the_bytes_of_one_answer() -> None:
     async with jobs() as (_, client):
         await client.create_group("jobs", "g")
         filler = bytes(900_000)

@@ -102,8 +102,8 @@ async def test_a_redriven_input_derives_the_same_and_adds_nothing() -> None:
         (message,) = await inputs(client, 1)
         first = await derive(client, [message])
         await message.dead_letter(reason="the ack was forgotten")
-        letters = [item async for item in client.peek("in", "g", "dead")]
-        await client.redrive("in", "g", letters)
+        deaths = [item async for item in client.peek("in", "g", "dead")]
+        await client.redrive("in", "g", deaths)
         (again,) = await client.fetch("in", "g")
         assert again.delivery.receipt.n == 1
         assert await derive(client, [again]) == first
@@ -159,7 +159,7 @@ async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
         assert len(await outputs(client)) == 100
 
 
-async def test_a_batch_closes_when_it_has_as_many_sections_as_it_may() -> None:
+async def test_a_batch_closes_when_it_has_as_many_spans_as_it_may() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("out")
         messages = (await inputs(client, 2 * SECTIONS_MAX + 20))[::2]  # every other: no two in one run
@@ -205,7 +205,7 @@ async def test_other_bytes_under_an_id_are_a_conflict_and_take_no_others_with_th
         assert await outputs(client) == sorted([b"first 3", *(b"out %d" % n for n in range(10) if n != 3)])
 
 
-async def test_a_conflict_that_nobody_waited_for_is_heard_when_the_producer_is_left() -> None:
+async def test_a_conflict_that_no_one_waited_for_is_raised_when_the_producer_is_left() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("out")
         messages = await inputs(client, 4)
@@ -303,7 +303,7 @@ def test_the_partition_of_an_output_does_not_depend_on_how_many_there_are_now(
         min_size=1,
     )
 )
-def test_sections_are_the_names_in_as_few_runs_as_there_are(names: set[tuple[ProducerId, int]]) -> None:
+def test_spans_are_the_names_in_as_few_runs_as_there_are(names: set[tuple[ProducerId, int]]) -> None:
     runs = runs_of(sorted(names))
     assert [(run.producer_id, seq) for run in runs for seq in range(run.start, run.stop)] == sorted(names)
     assert len(runs) == sum((producer_id, seq - 1) not in names for producer_id, seq in names)

@@ -140,7 +140,7 @@ async def test_a_consumer_goes_on_with_the_new_generation() -> None:
         assert await counts(client) == {"acked": 40}
 
 
-async def test_a_rewind_to_a_time_leaves_out_what_is_before_it() -> None:
+async def test_a_rewind_to_a_time_omits_what_is_before_it() -> None:
     async with jobs(5) as (cluster, client):
         await trio.sleep(10)
         middle = datetime.fromtimestamp(cluster.wall_ms() / 1000, UTC)
@@ -210,10 +210,10 @@ async def test_a_dead_letter_that_was_redriven_meanwhile_says_so_and_is_not_held
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client, 1)
         async with client.consumer("jobs", "g!dead", hold_time=5.0) as consumer:
-            (letter,) = await take(consumer, 1)
+            (death,) = await take(consumer, 1)
             assert (await client.redrive("jobs.deadletters", "g", await listed(client, "dead"))).messages == 1
             with pytest.raises(AlreadySettled, match="OPEN at n=1"):
-                await letter.ack()
+                await death.ack()
             assert consumer.unsettled == 0
         again = [message for message in await client.fetch("jobs", "g") if message.payload == b"0"]
         await client.dead_letter(again, reason="once more")
@@ -223,7 +223,7 @@ async def test_a_dead_letter_that_was_redriven_meanwhile_says_so_and_is_not_held
         assert (message.letter.message, message.letter.redrives) == ("once more", 1)
 
 
-async def test_a_dead_letter_that_a_rewind_made_void_leaves_the_others_to_be_read() -> None:
+async def test_a_dead_letter_that_a_rewind_made_void_keeps_the_others_readable() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client, 3)
 
@@ -241,7 +241,7 @@ async def test_a_dead_letter_that_a_rewind_made_void_leaves_the_others_to_be_rea
                 assert payloads(await take(consumer, 2)) == [1, 2]
 
 
-async def test_one_redriven_letter_does_not_fail_the_acks_it_went_with() -> None:
+async def test_one_redriven_dead_letter_does_not_fail_the_acks_it_went_with() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client, 2)
         one, two = await client.fetch("jobs", "g!dead")
@@ -391,7 +391,7 @@ async def test_purge_settles_the_backlog_of_all_partitions_and_nothing_of_others
 
 
 @pytest.mark.parametrize(("topic", "group"), [("jobs", "g!dead"), ("jobs.deadletters", "g")])
-async def test_purging_dead_letters_leaves_the_backlog(topic: str, group: str) -> None:
+async def test_purging_dead_letters_keeps_the_backlog(topic: str, group: str) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client)
         assert await client.purge(topic, group) == 3
@@ -426,7 +426,7 @@ async def test_purge_goes_on_at_another_node() -> None:
         assert (await counts(client))["purged"] == 3
 
 
-async def test_a_purge_of_which_nobody_knows_how_far_it_came_is_done_again() -> None:
+async def test_a_purge_of_which_no_one_knows_how_far_it_came_is_done_again() -> None:
     async with jobs(30) as (cluster, client):
         await client.create_group("jobs", "g")
         cluster.answer = failing("outcome-unknown", times=2, of=PurgeRequest)
@@ -458,20 +458,20 @@ async def test_a_redrive_that_fails_in_its_second_partition_has_done_something()
         for partition in (0, 1):
             await client.publish("jobs", b"x", partition=partition)
             await client.dead_letter(await client.fetch("jobs", "g"), reason="broken")
-        letters = [item async for item in client.peek("jobs", "g", "dead")]
+        deaths = [item async for item in client.peek("jobs", "g", "dead")]
 
         def answer(node: str, request: object) -> Failed | None:
-            last = isinstance(request, RedriveRequest) and request.partition == letters[-1].partition
+            last = isinstance(request, RedriveRequest) and request.partition == deaths[-1].partition
             return Failed("not-stored", "as the test asked", 2, 1) if last else None
 
         cluster.answer = answer
         with pytest.raises(OutcomeUnknown, match="redrove 1 message"):
-            await client.redrive("jobs", "g", letters, timeout=1.0)
+            await client.redrive("jobs", "g", deaths, timeout=1.0)
         with pytest.raises(NotStored):
-            await client.redrive("jobs", "g", letters[-1:], timeout=1.0)
+            await client.redrive("jobs", "g", deaths[-1:], timeout=1.0)
 
 
-async def test_a_complete_view_shows_what_one_replica_has_not_heard_of() -> None:
+async def test_a_complete_view_shows_what_one_replica_does_not_know() -> None:
     async with jobs() as (cluster, client):
         await client.create_group("jobs", "g")
         cluster.drop = lambda sender, to, message: to == "c"
@@ -494,11 +494,11 @@ async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch)
             await publish(client, 20)
         messages = await client.fetch("jobs", "g", max_messages=80)
         await client.dead_letter(messages[::2])
-        letters = await listed(client, "dead")
-        assert sum(item.peeked.span.size for item in letters) == 40
-        names = [(item.partition, item.peeked.span) for item in letters]
+        deaths = await listed(client, "dead")
+        assert sum(item.peeked.span.size for item in deaths) == 40
+        names = [(item.partition, item.peeked.span) for item in deaths]
         assert sorted(names) == names
-        assert (await client.redrive("jobs", "g", letters)).messages == 40
+        assert (await client.redrive("jobs", "g", deaths)).messages == 40
 
 
 async def test_the_history_tells_of_a_late_ack_that_beats_a_dead_letter(tmp_path: Path) -> None:

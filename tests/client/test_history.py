@@ -122,7 +122,7 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them_and_named_m
     assert len({row["op"] for row in lines}) == 4
 
 
-async def test_changes_of_topics_are_written_with_what_they_name_and_what_they_leave_to_the_node() -> None:
+async def test_changes_of_topics_are_written_with_what_they_name_and_what_the_node_fills_in() -> None:
     file, writer = written()
     async with fake_cluster(auto_create_topics=True) as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs", partitions=2, max_deliveries=7)
@@ -195,18 +195,18 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
     assert {row["topic"] for row in theirs if row["kind"] in ("deliver", "ack")} == {"jobs#1"}
 
 
-@pytest.mark.parametrize("letters", [0, 1])
-async def test_a_complete_listing_says_that_it_came_to_its_end(letters: int) -> None:
+@pytest.mark.parametrize("deaths", [0, 1])
+async def test_a_complete_listing_says_that_it_came_to_its_end(deaths: int) -> None:
     """Else nobody could tell a dead letter that is gone from one that nobody asked for."""
     file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs")
         await publish(client, 1)
         (message,) = await client.fetch("jobs", "g")
-        if letters:
+        if deaths:
             await message.dead_letter(reason="no")
         before = len(rows(file, writer))
-        assert len([item async for item in client.peek("jobs", "g", "dead", partition=0)]) in (0, letters)
+        assert len([item async for item in client.peek("jobs", "g", "dead", partition=0)]) in (0, deaths)
         shown = [item async for item in client.peek("jobs", "g", "dead", partition=0, complete=True, limit=1)]
         shown += [item async for item in client.peek("jobs", "g", "dead", partition=0, complete=True)]
     listed = [row for row in rows(file, writer)[before:] if row["kind"] == "list"]

@@ -36,30 +36,30 @@ def caught(text: str) -> KeyError:
     return info.value
 
 
-def test_a_letter_says_what_happened() -> None:
-    letter = make_letter(
+def test_a_dead_letter_says_what_happened() -> None:
+    death = make_letter(
         caught("order 17"), reason="no such order", attempt=1, published_ms=5, delivered_ms=9, consumer="c", host="h",
         consumer_version="2",
     )  # fmt: skip
-    assert letter.reason == "rejected"
-    assert letter.error_class == "KeyError"
-    assert letter.message == "no such order: 'order 17'"
-    assert "test_letters.py" in letter.stack
-    assert letter.stack.rstrip().endswith("KeyError: 'order 17'")
-    assert (letter.attempts, letter.published_ms, letter.first_delivered_ms, letter.last_delivered_ms) == (
+    assert death.reason == "rejected"
+    assert death.error_class == "KeyError"
+    assert death.message == "no such order: 'order 17'"
+    assert "test_letters.py" in death.stack
+    assert death.stack.rstrip().endswith("KeyError: 'order 17'")
+    assert (death.attempts, death.published_ms, death.first_delivered_ms, death.last_delivered_ms) == (
         1,
         5,
         9,
         9,
     )
-    assert (letter.consumer, letter.consumer_version, letter.host) == ("c", "2", "h")
+    assert (death.consumer, death.consumer_version, death.host) == ("c", "2", "h")
 
 
 def test_a_later_delivery_does_not_pretend_to_be_the_first() -> None:
-    letter = make_letter(None, reason="why", attempt=3, delivered_ms=9)
-    assert (letter.first_delivered_ms, letter.last_delivered_ms) == (0, 9)
-    assert (letter.error_class, letter.stack, letter.message) == ("", "", "why")
-    assert letter.fingerprint
+    death = make_letter(None, reason="why", attempt=3, delivered_ms=9)
+    assert (death.first_delivered_ms, death.last_delivered_ms) == (0, 9)
+    assert (death.error_class, death.stack, death.message) == ("", "", "why")
+    assert death.fingerprint
 
 
 def test_equal_failures_have_one_fingerprint_and_others_another() -> None:
@@ -92,9 +92,9 @@ def test_varying_parts_are_removed_from_a_fingerprint(text: str, expected: str) 
 
 
 def test_an_exception_that_cannot_be_described_is_described() -> None:
-    letter = make_letter(Odd())
-    assert letter.message == "<RuntimeError in __str__>"
-    assert letter.error_class == f"{Odd.__module__}.Odd" == class_name(Odd())
+    death = make_letter(Odd())
+    assert death.message == "<RuntimeError in __str__>"
+    assert death.error_class == f"{Odd.__module__}.Odd" == class_name(Odd())
 
 
 @given(st.text(max_size=300), st.integers(60, 200))
@@ -110,9 +110,9 @@ def test_cut_keeps_both_ends(text: str, most: int) -> None:
 
 
 @given(st.text(st.characters(codec=None), max_size=50), st.integers(0, 3))
-def test_every_letter_can_be_sent(text: str, size: int) -> None:
+def test_every_dead_letter_can_be_sent(text: str, size: int) -> None:
     """Lone surrogates, long texts, whatever an exception says."""
-    letter = make_letter(ValueError(text * (10**size)), reason=text, consumer=text * 10, host=text * 10)
-    assert decode_value(Letter, cbor.load(encode_value(letter))) == letter
-    assert max(len(letter.message), len(letter.stack)) <= LETTER_TEXT_MAX
-    assert clean(letter.message) == letter.message
+    death = make_letter(ValueError(text * (10**size)), reason=text, consumer=text * 10, host=text * 10)
+    assert decode_value(Letter, cbor.load(encode_value(death))) == death
+    assert max(len(death.message), len(death.stack)) <= LETTER_TEXT_MAX
+    assert clean(death.message) == death.message

@@ -72,7 +72,7 @@ async def test_messages_left_unsettled_by_a_consumer_are_logged(caplog: pytest.L
         assert line.endswith("they come again in 7 s")
 
 
-async def test_a_consumer_that_leaves_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_consumer_that_keeps_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await publish(client, 20)
         async with client.consumer("jobs", "g", hold_time=7.0, auto_extend=False) as consumer:

@@ -41,7 +41,7 @@ async def test_sent_messages_are_stored_when_client_and_nursery_end() -> None:
             assert len(await payloads(client)) == 100
 
 
-async def test_closing_raises_what_nobody_waited_for_and_closes_all_the_same() -> None:
+async def test_closing_raises_what_no_one_waited_for_and_closes_all_the_same() -> None:
     async with fake_cluster() as cluster, trio.open_nursery() as nursery:
         client = await opened(cluster, nursery, timeout=2.0)
         producer = client.producer("jobs")

@@ -318,7 +318,7 @@ async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
             assert (await producer.publish(b"2")).seq == 2
 
 
-async def test_leaving_raises_what_nobody_waited_for() -> None:
+async def test_leaving_raises_what_no_one_waited_for() -> None:
     async with jobs() as (cluster, client):
         with pytest.raises(NotStored) as caught:  # noqa: PT012
             async with client.producer("jobs", timeout=2.0) as producer:
@@ -329,9 +329,9 @@ async def test_leaving_raises_what_nobody_waited_for() -> None:
         assert any("3 messages" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("heard", [0, 1])
-async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch_hear_for_nobody(
-    heard: int,
+@pytest.mark.parametrize("received", [0, 1])
+async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch_hear_for_no_one(
+    received: int,
 ) -> None:
     async with jobs() as (cluster, client):
         with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
@@ -343,28 +343,28 @@ async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch
                 with trio.move_on_after(0.1) as scope:
                     await pending[2].wait()
                 assert scope.cancelled_caught
-                if heard:
+                if received:
                     with pytest.raises(OutcomeUnknown):
                         await pending[0].wait()
-        assert any(f"{4 - heard} messages" in note for note in caught.value.__notes__)
+        assert any(f"{4 - received} messages" in note for note in caught.value.__notes__)
 
 
 async def test_a_task_waiting_in_a_closed_producer_alone_gets_its_error() -> None:
     async with jobs() as (cluster, client):
-        heard: list[BaseException] = []
+        received: list[BaseException] = []
 
         async def wait(pending: Pending) -> None:
             try:
                 await pending.wait()
             except OutcomeUnknown as error:
-                heard.append(error)
+                received.append(error)
 
         async with trio.open_nursery() as nursery, client.producer("jobs", timeout=2.0) as producer:
             await producer.publish(b"0")
             cluster.mute.update("abc")
             nursery.start_soon(wait, await producer.send(b"1"))
             await trio.testing.wait_all_tasks_blocked()
-        assert len(heard) == 1
+        assert len(received) == 1
 
 
 async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> None:
@@ -497,7 +497,7 @@ async def test_publishing_to_no_topic_says_so_where_it_does_not() -> None:
                 await producer.send(b"x")
 
 
-async def test_a_node_that_has_not_heard_of_the_topic_is_not_believed_alone() -> None:
+async def test_a_node_that_does_not_know_the_topic_is_not_believed_alone() -> None:
     async with fake_cluster() as cluster, connected(cluster, "c") as client:
         cluster.drop = lambda sender, to, message: "c" in (sender, to)
         async with connected(cluster, "a") as other:
@@ -567,7 +567,7 @@ async def test_cancelling_everything_ends_it() -> None:
 # ------------------------------------------------------------------------------ connecting
 
 
-async def test_connecting_to_nobody_says_what_was_tried() -> None:
+async def test_connecting_to_no_one_says_what_was_tried() -> None:
     async with fake_cluster() as cluster:
         cluster.refuse.update(cluster.addresses)
         began = trio.current_time()

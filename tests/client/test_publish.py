@@ -85,7 +85,7 @@ with connect(sys.argv[1:]) as client:
 # --------------------------------------------------------------------------------- publish
 
 
-async def test_publish_returns_when_a_majority_has_it_and_lingers_for_nobody() -> None:
+async def test_publish_returns_when_a_majority_has_it_and_lingers_for_no_one() -> None:
     async with jobs() as (cluster, client):
         producer = client.producer("jobs", linger=5.0)
         began = trio.current_time()
@@ -179,7 +179,7 @@ async def test_a_producer_that_is_not_left_is_flushed_with_the_client() -> None:
             assert len(await payloads(client)) == 100
 
 
-async def test_leaving_the_client_raises_what_nobody_waited_for_and_flushes_the_others() -> None:
+async def test_leaving_the_client_raises_what_no_one_waited_for_and_flushes_the_others() -> None:
     async with fake_cluster() as cluster:
         with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
             async with connected(cluster, timeout=3.0) as client:
@@ -242,7 +242,7 @@ async def failed(client: Client, cluster: FakeCluster) -> Any:
 
 
 @pytest.mark.parametrize("call", ["send", "publish", "publish_many", "flush"])
-async def test_a_failure_that_nobody_waits_for_is_raised_by_the_next_call_and_once(call: str) -> None:
+async def test_a_failure_that_no_one_waits_for_is_raised_by_the_next_call_and_once(call: str) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         producer = await failed(client, cluster)
         arguments: dict[str, list[Any]] = {"publish_many": [[b"3"]], "flush": []}
@@ -344,7 +344,7 @@ async def test_an_invalid_message_is_left_out_and_named() -> None:
         assert await payloads(client) == [b"a", b"b"]
 
 
-async def test_an_unreachable_cluster_leaves_a_list_of_stored_messages() -> None:
+async def test_an_unreachable_cluster_returns_a_list_of_stored_messages() -> None:
     async with jobs() as (cluster, client):
         producer = client.producer("jobs", timeout=2.0)
         await producer.publish(b"0")
@@ -358,7 +358,7 @@ async def test_an_unreachable_cluster_leaves_a_list_of_stored_messages() -> None
 
         with pytest.raises(NotAllStored) as caught:
             await producer.publish_many(messages())
-        stored = [place for place, name in enumerate(caught.value.ids) if name is not None]
+        stored = [location for location, name in enumerate(caught.value.ids) if name is not None]
         assert sorted([*stored, *caught.value.errors]) == list(range(29))
         assert "and 5 more" in str(caught.value) or len(caught.value.errors) != 10
         cluster.refuse.clear()

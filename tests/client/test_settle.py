@@ -27,7 +27,7 @@ from quorumq.client import (
     receipt_from_text,
     receipt_to_text,
 )
-from quorumq.client.admin import browse as browse_module
+from quorumq.client.admin import browse as peek_module
 from quorumq.client.base.message import Delivery, Named, Settleable
 from quorumq.client.consume import settle as settle_module
 from quorumq.client.consume.prefetch import spans_named
@@ -236,7 +236,7 @@ async def test_a_node_that_does_not_know_the_topic_is_not_the_last_word() -> Non
 # ------------------------------------------------------------------------------ cancellation
 
 
-async def test_a_cancelled_ack_may_happen_and_hangs_nobody() -> None:
+async def test_a_cancelled_ack_may_happen_and_hangs_no_one() -> None:
     async with held(3) as (cluster, _, messages):
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -255,14 +255,14 @@ async def test_a_cancelled_ack_may_happen_and_hangs_nobody() -> None:
 
 
 async def test_waiters_get_an_error_when_the_client_is_closed() -> None:
-    heard: dict[str, BaseException | None] = {}
+    received: dict[str, BaseException | None] = {}
 
     async def wait(name: str, call: Callable[[], Awaitable[object]]) -> None:
         try:
             await call()
-            heard[name] = None
+            received[name] = None
         except (QuorumqError, StopAsyncIteration) as exc:
-            heard[name] = exc
+            received[name] = exc
 
     async with fake_cluster() as cluster, trio.open_nursery() as nursery:
         async with connected(cluster) as client:
@@ -281,9 +281,9 @@ async def test_waiters_get_an_error_when_the_client_is_closed() -> None:
             nursery.start_soon(wait, "queued ack", messages[1].ack)
             await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(1.0):
-            while len(heard) < 4:
+            while len(received) < 4:
                 await trio.sleep(0.01)
-    assert {name: type(error) for name, error in heard.items()} == {
+    assert {name: type(error) for name, error in received.items()} == {
         "publish": OutcomeUnknown,
         "next": StopAsyncIteration,
         "first ack": OutcomeUnknown,
@@ -365,7 +365,7 @@ async def test_a_repeated_reject_that_comes_too_late_does_not_say_that_nothing_w
 async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_that_nothing_was_done() -> None:
     async with held(1) as (cluster, client, (message,)):
         await message.dead_letter(reason="no")
-        (letter,) = await client.fetch("jobs", "g!dead")
+        (death,) = await client.fetch("jobs", "g!dead")
         (item,) = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
 
         def meanwhile(node: str, request: object) -> bool:
@@ -376,7 +376,7 @@ async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_th
 
         cluster.lose = meanwhile
         with pytest.raises(AlreadySettled, match="no dead letter any more") as raised:
-            await letter.ack()
+            await death.ack()
         assert "nothing was done" not in str(raised.value)
 
 
@@ -402,15 +402,15 @@ async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> No
                     break
         listed = [item async for item in client.peek("jobs", "g", "dead", bodies=True)]
         assert sum(item.peeked.span.size for item in listed) == 2
-        letter = listed[0].peeked.record.letter
-        assert letter is not None
-        assert letter.error_class == "ValueError"
-        assert letter.message == "invalid literal for int() with base 10: 'x0'"
-        assert "test_settle.py" in letter.stack
-        assert (letter.consumer, letter.consumer_version) == ("worker 7", "1.2.3")
-        assert (letter.reason, letter.attempts, letter.host) == ("rejected", 1, client.context.host)
-        assert letter.died_ms >= letter.last_delivered_ms >= letter.published_ms > 0
-        assert letter.fingerprint == listed[-1].peeked.record.letter.fingerprint  # type: ignore[union-attr]
+        death = listed[0].peeked.record.letter
+        assert death is not None
+        assert death.error_class == "ValueError"
+        assert death.message == "invalid literal for int() with base 10: 'x0'"
+        assert "test_settle.py" in death.stack
+        assert (death.consumer, death.consumer_version) == ("worker 7", "1.2.3")
+        assert (death.reason, death.attempts, death.host) == ("rejected", 1, client.context.host)
+        assert death.died_ms >= death.last_delivered_ms >= death.published_ms > 0
+        assert death.fingerprint == listed[-1].peeked.record.letter.fingerprint  # type: ignore[union-attr]
         assert [parts.payload for item in listed for parts in item.bodies.values()] == [b"0", b"1"]
         assert await client.fetch("jobs", "g") == []
 
@@ -442,7 +442,7 @@ async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
         assert first.sent_at == pytest.approx(3.0, abs=0.01)
 
 
-async def test_a_failed_extension_leaves_a_simultaneous_ack_alone() -> None:
+async def test_a_failed_extension_does_not_change_a_simultaneous_ack() -> None:
     async with held(1) as (cluster, _, (message,)):
         cluster.mute.add("a")
         async with trio.open_nursery() as nursery:
@@ -458,13 +458,13 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
     async with held(2) as (cluster, client, messages):
         wrong = client.ticket(messages[0].receipt)
         wrong.delivery.signed = wrong.delivery.signed[:-1] + bytes((wrong.delivery.signed[-1] ^ 1,))
-        heard: list[BaseException] = []
+        received: list[BaseException] = []
 
         async def ack(ticket: Settleable, timeout: float) -> None:
             try:
                 await client.ack([ticket], timeout=timeout)
             except QuorumqError as error:
-                heard.append(error)
+                received.append(error)
 
         async with trio.open_nursery() as nursery:
             # One request that is refused, then one for each of them; the good one is not answered.
@@ -480,8 +480,10 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
             for _ in range(20):
                 await trio.sleep(0.1)
                 await messages[1].extend()
-        assert sorted(type(error).__name__ for error in heard) == ["OutcomeUnknown", "OutcomeUnknown"], heard
-        assert not [error for error in heard if "closed" in str(error)], heard
+        assert sorted(type(error).__name__ for error in received) == ["OutcomeUnknown", "OutcomeUnknown"], (
+            received
+        )
+        assert not [error for error in received if "closed" in str(error)], received
 
 
 async def test_an_extension_counts_from_before_it_was_sent() -> None:
@@ -534,8 +536,8 @@ async def test_peek_shows_each_state_and_holds_nothing() -> None:
         assert counts == {"acked": 1, "delayed": 1, "dead": 1, "ready": 1, "held": 2}
         assert await count("all") == 6
         assert await count("ready", node="c") == 1
-        facts = await client.status("b")
-        assert facts["node"] == "b"
+        fields = await client.status("b")
+        assert fields["node"] == "b"
         with pytest.raises(UsageError, match="no node 'q'"):
             await client.status("q")
 
@@ -580,10 +582,10 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
     verdicts = [
         Verdict(index, Span(PRODUCER_ID, seq, seq + 1), outcome) for (index, seq), outcome in said.items()
     ]
-    heard: dict[Settleable, str] = {}
+    received: dict[Settleable, str] = {}
 
     def hear(tickets: Sequence[Settleable], verdict: Verdict, reply: SettleReply) -> Failures:
-        heard.update(dict.fromkeys(tickets, verdict.outcome))
+        received.update(dict.fromkeys(tickets, verdict.outcome))
         return {}
 
     settling = Settling(items, hear, {})
@@ -595,9 +597,9 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
         outcomes = [said[index, seq] for seq in range(ticket.seq, ticket.seq + ticket.size)]
         if "outcome-unknown" in outcomes:
             assert ticket in unanswered
-            assert ticket not in heard
+            assert ticket not in received
         else:
-            assert heard[ticket] == max(outcomes, key=names.index)
+            assert received[ticket] == max(outcomes, key=names.index)
     assert (error is None) == (not unanswered)
 
 
@@ -670,7 +672,7 @@ async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A page ends where the replica that gave it has numbered its batches; another has numbered them otherwise."""
-    monkeypatch.setattr(browse_module, "PEEK_LIMIT", 1)
+    monkeypatch.setattr(peek_module, "PEEK_LIMIT", 1)
     async with fake_cluster() as cluster, connected(cluster) as other, connected(cluster, "c") as client:
         await other.create_topic("jobs")
         cluster.drop = lambda sender, to, message: to == "c" != sender and isinstance(message, Store)

@@ -113,7 +113,7 @@ async def test_a_take_without_time_asks_the_cluster_once() -> None:
         assert len(cluster.of(Fetch)) - before <= 2
 
 
-async def test_a_take_without_time_and_place_takes_nothing() -> None:
+async def test_a_take_without_time_and_position_takes_nothing() -> None:
     async with jobs(3) as (_, client), client.consumer("jobs", "g", max_unsettled=1) as consumer:
         assert len(await consumer.take(2, timeout=0)) == 1
         assert await consumer.take(2, timeout=0) == []

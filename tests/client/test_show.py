@@ -52,9 +52,9 @@ async def test_a_life_is_told_from_its_publish_to_its_dead_letter(capsys: pytest
         dead = await client.show("jobs", mid)
         assert states(dead) == [("dead", 1)] * 3
         assert states(dead, "other") == [("ready", 0)] * 3
-        letter = next(seen.letter for seen in dead.replicas[0].groups if seen.group == "g")
-        assert letter is not None
-        assert letter.message == "no such account"
+        death = next(seen.letter for seen in dead.replicas[0].groups if seen.group == "g")
+        assert death is not None
+        assert death.message == "no such account"
         _print(dead)
     out = capsys.readouterr().out
     assert "g: held through " in out
@@ -106,10 +106,10 @@ async def test_silent_nodes_are_named_and_impossible_requests_refused() -> None:
         with pytest.raises(NotFound, match="has 1 partition: there is no 7"):
             await client.show("jobs", MessageId(message.id.partition._replace(number=7), *message.id[1:]))
         _check_known(life)
-        nobody = await client.show("jobs", never, timeout=1.0)
-        assert not any(replica.payload for replica in nobody.replicas)
+        unknown = await client.show("jobs", never, timeout=1.0)
+        assert not any(replica.payload for replica in unknown.replicas)
         with pytest.raises(TooFewReplicas, match=f"knows {never}; b did not answer and may have it"):
-            _check_known(nobody)
+            _check_known(unknown)
         cluster.revive("b")
         await trio.sleep(5)
         with pytest.raises(NotFound, match="no replica knows"):

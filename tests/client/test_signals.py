@@ -28,52 +28,52 @@ def defaults() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def hearing(heard: list[Any], name: str = "", signals: bool | None = None) -> Any:
+def hearing(received: list[Any], name: str = "", signals: bool | None = None) -> Any:
     def post(stop: Any, number: int) -> None:
         stop(number)
 
     def stop(number: int) -> None:
-        heard.append((name, number) if name else number)
+        received.append((name, number) if name else number)
 
     return stopped_by_signals(stop, post, signals=signals)
 
 
-def test_both_are_heard_and_the_handlers_are_as_before_then() -> None:
-    heard: list[Any] = []
-    with hearing(heard):
+def test_both_get_the_signal_and_the_handlers_are_as_before_then() -> None:
+    received: list[Any] = []
+    with hearing(received):
         signal.raise_signal(TERM)
         signal.raise_signal(INT)
-    assert heard == [TERM, INT]
+    assert received == [TERM, INT]
     assert signal.getsignal(TERM) is signal.SIG_DFL
     assert signal.getsignal(INT) is signal.default_int_handler
 
 
 def test_the_handler_of_a_server_is_left_alone_unless_told_otherwise() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     servers: list[int] = []
     signal.signal(TERM, lambda number, frame: servers.append(number))
-    with hearing(heard):
+    with hearing(received):
         signal.raise_signal(TERM)
         signal.raise_signal(INT)
-    assert (heard, servers) == ([INT], [TERM])
-    with hearing(heard, signals=True):
+    assert (received, servers) == ([INT], [TERM])
+    with hearing(received, signals=True):
         signal.raise_signal(TERM)
-    assert (heard, servers) == ([INT, TERM], [TERM])
+    assert (received, servers) == ([INT, TERM], [TERM])
     signal.raise_signal(TERM)
     assert servers == [TERM, TERM]
 
 
 def test_the_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that blocks the event loop hears nothing of the first two."""
-    heard: list[Any] = []
+    received: list[Any] = []
     killed: list[tuple[int, object]] = []
     monkeypatch.setattr(os, "kill", lambda _, number: killed.append((number, signal.getsignal(number))))
     for _ in range(2):
-        with hearing(heard):
+        with hearing(received):
             signal.raise_signal(INT)
             signal.raise_signal(TERM)
     assert not killed, "they are counted anew for the next pool"
-    with hearing(heard):
+    with hearing(received):
         for number in (INT, TERM, INT):
             signal.raise_signal(number)
     assert killed == [(INT, signal.SIG_DFL)]
@@ -81,11 +81,11 @@ def test_the_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("signals", [None, True])
 def test_an_ignored_signal_stays_ignored(signals: bool | None) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     signal.signal(INT, signal.SIG_IGN)
-    with hearing(heard, signals=signals):
+    with hearing(received, signals=signals):
         signal.raise_signal(INT)
-    assert heard == []
+    assert received == []
 
 
 def test_with_false_and_in_another_thread_nothing_changes() -> None:
@@ -110,69 +110,69 @@ def test_with_false_and_in_another_thread_nothing_changes() -> None:
 
 
 def test_several_pools_hear_it_whichever_ends_first() -> None:
-    heard: list[Any] = []
-    first, second = hearing(heard, "first"), hearing(heard, "second")
+    received: list[Any] = []
+    first, second = hearing(received, "first"), hearing(received, "second")
     with first:
         second.__enter__()
         signal.raise_signal(TERM)
     signal.raise_signal(TERM)
     second.__exit__(None, None, None)
-    assert heard == [("first", TERM), ("second", TERM), ("second", TERM)]
+    assert received == [("first", TERM), ("second", TERM), ("second", TERM)]
     assert signal.getsignal(TERM) is signal.SIG_DFL
 
 
 def test_a_handler_installed_meanwhile_stays_installed() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     servers: list[int] = []
     mine: list[int] = []
-    with hearing(heard):
+    with hearing(received):
         ours = signal.signal(TERM, lambda number, frame: servers.append(number))
     signal.raise_signal(TERM)
-    assert (heard, servers) == ([], [TERM])
+    assert (received, servers) == ([], [TERM])
     signal.signal(TERM, lambda number, frame: mine.append(number))
-    with hearing(heard, signals=True):
+    with hearing(received, signals=True):
         signal.signal(TERM, signal.SIG_DFL)
     signal.signal(TERM, ours)  # the server is over
     signal.raise_signal(TERM)
-    assert (heard, mine) == ([], [TERM])
+    assert (received, mine) == ([], [TERM])
 
 
-def test_trio_and_asyncio_by_themselves_are_nobody() -> None:
-    heard: list[Any] = []
+def test_trio_and_asyncio_by_themselves_are_no_one() -> None:
+    received: list[Any] = []
 
     async def body() -> None:
         before = signal.getsignal(INT)
         assert before is not signal.default_int_handler, "this runner has a handler"
-        with hearing(heard):
+        with hearing(received):
             signal.raise_signal(INT)
         assert signal.getsignal(INT) is before
 
     asyncio.run(body())
     trio.run(body)
-    assert heard == [INT, INT]
+    assert received == [INT, INT]
 
 
 def test_a_handler_that_is_asyncios_for_a_program_is_the_programs() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     programs: list[int] = []
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
         came = asyncio.Event()
         loop.add_signal_handler(TERM, lambda: (programs.append(TERM), came.set()))
-        with hearing(heard):
+        with hearing(received):
             signal.raise_signal(TERM)
             await asyncio.wait_for(came.wait(), 10)
         loop.remove_signal_handler(TERM)
 
     asyncio.run(body())
-    assert (heard, programs) == ([], [TERM])
+    assert (received, programs) == ([], [TERM])
 
 
 def test_a_partial_of_a_program_is_the_programs() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     programs: list[int] = []
     signal.signal(TERM, partial(lambda who, number, frame: who.append(number), programs))
-    with hearing(heard):
+    with hearing(received):
         signal.raise_signal(TERM)
-    assert (heard, programs) == ([], [TERM])
+    assert (received, programs) == ([], [TERM])

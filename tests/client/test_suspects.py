@@ -99,7 +99,7 @@ async def test_a_full_pool_of_slow_handlers_takes_a_suspect_within_a_handlers_ti
         assert log.done > 8 * (100.0 - 20.0 - 20.0 - 20.0) / 20.0
 
 
-async def test_without_suspects_nobody_pauses() -> None:
+async def test_without_suspects_no_one_pauses() -> None:
     async with with_suspects(0, 60) as (cluster, client):
         log = Log(warm=8.5)
         with trio.move_on_after(45.0):
@@ -307,7 +307,7 @@ async def test_a_pool_that_was_killed_goes_on_with_nearly_all_of_its_slots(
 
 
 @pytest.mark.parametrize("crashes", [pytest.param(1, marks=pytest.mark.soak), 2])
-async def test_new_messages_do_not_wait_behind_what_a_crash_left(crashes: int) -> None:
+async def test_new_messages_do_not_wait_for_what_a_crash_left(crashes: int) -> None:
     """Two pools of 16 with handlers of 0.3 s, 20 messages a second, 200 that a killed client had."""
     async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
         await crashed(client, 200, crashes)

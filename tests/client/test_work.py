@@ -57,7 +57,7 @@ async def nothing(message: Message) -> None:
     """A handler that has nothing to do."""
 
 
-async def letters(client: Client) -> list[Any]:
+async def deaths(client: Client) -> list[Any]:
     return [item.peeked.record.letter async for item in client.peek("jobs", "g", "dead")]
 
 
@@ -97,14 +97,14 @@ async def test_an_exception_to_retry_on_rejects_and_any_other_makes_a_dead_lette
         assert [attempt for attempt, _ in seen[b"1"]] == [1, 2, 3]
         times = [at for _, at in seen[b"1"]]
         assert all(later - at >= 2.0 for at, later in pairwise(times)), "the topic's backoff"
-        (letter,) = await letters(client)
-        assert (letter.error_class, letter.message) == ("ZeroDivisionError", "no good")
-        assert "in handler" in letter.stack
+        (death,) = await deaths(client)
+        assert (death.error_class, death.message) == ("ZeroDivisionError", "no good")
+        assert "in handler" in death.stack
 
 
-def frames_of(letter: Any) -> list[str]:
+def frames_of(death: Any) -> list[str]:
     """The functions that its stack names."""
-    return [line.rpartition(" in ")[2] for line in letter.stack.splitlines() if "  File " in line]
+    return [line.rpartition(" in ")[2] for line in death.stack.splitlines() if "  File " in line]
 
 
 async def test_the_stack_of_a_dead_letter_begins_in_the_handler() -> None:
@@ -116,11 +116,11 @@ async def test_the_stack_of_a_dead_letter_begins_in_the_handler() -> None:
 
     async with jobs(1) as (_, client):
         await work_for(client, 2.0, handler)
-        (letter,) = await letters(client)
-        assert frames_of(letter) == ["handler", "function"]
+        (death,) = await deaths(client)
+        assert frames_of(death) == ["handler", "function"]
 
 
-async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> None:
+async def test_the_last_attempt_writes_its_exception_in_the_dead_letter() -> None:
     async with jobs(1, max_deliveries=2) as (_, client):
 
         async def handler(message: Message) -> None:
@@ -128,8 +128,8 @@ async def test_the_last_attempt_leaves_its_exception_in_the_dead_letter() -> Non
 
         worked = await work_for(client, 30.0, handler, retry=TimeoutError)
         assert (worked.retried, worked.dead_lettered) == (1, 1)
-        (letter,) = await letters(client)
-        assert letter.message == "at attempt 2"
+        (death,) = await deaths(client)
+        assert death.message == "at attempt 2"
 
 
 async def test_without_a_backoff_of_its_topic_a_message_waits_twice_as_long_each_time() -> None:
@@ -176,8 +176,8 @@ async def test_a_handler_beyond_its_time_is_cancelled_and_its_message_comes_agai
         worked = await work_for(client, 60.0, handler, timeout=7.0)
         assert ended == [pytest.approx(7.0), pytest.approx(7.0)]
         assert (worked.retried, worked.dead_lettered) == (1, 1)
-        (letter,) = await letters(client)
-        assert (letter.error_class, letter.message) == ("TimeoutError", "the handler ran for more than 7 s")
+        (death,) = await deaths(client)
+        assert (death.error_class, death.message) == ("TimeoutError", "the handler ran for more than 7 s")
 
 
 async def test_a_handler_that_ignores_its_cancellation_loses_its_hold(
@@ -341,8 +341,8 @@ async def test_stops_cost_a_healthy_job_no_attempt_ten_times_over(max_deliveries
             await work_for(client, 1.0, handler, grace=0.5)
         assert attempts[10:] == [(1 + count, 10) for count in range(max_deliveries)]
         await trio.sleep(1.0)
-        (letter,) = await letters(client)
-        assert (letter.reason, letter.attempts, letter.interruptions) == (
+        (death,) = await deaths(client)
+        assert (death.reason, death.attempts, death.interruptions) == (
             "max-deliveries",
             max_deliveries,
             10,
@@ -364,7 +364,7 @@ async def test_a_cancelled_handler_may_raise_what_it_likes_and_another_that_fail
 
         with pytest.raises(SystemExit):
             await client.work("jobs", "g", handler, concurrency=3)
-        assert await letters(client) == []
+        assert await deaths(client) == []
         messages = await client.fetch("jobs", "g", max_messages=3)
         outcomes = {bytes(message.payload): (message.attempt, message.interruptions) for message in messages}
         assert outcomes == {b"0": (1, 1), b"1": (2, 0), b"2": (1, 1)}
@@ -577,7 +577,7 @@ async def test_an_event_after_a_signal_is_no_second_signal() -> None:
         assert worked == Worked(done=1, signal=signal.SIGTERM)
 
 
-async def test_a_group_that_is_deleted_or_that_nobody_may_make_ends_a_pool() -> None:
+async def test_a_group_that_is_deleted_or_that_no_one_may_make_ends_a_pool() -> None:
     async with jobs(1) as (_, client):
         async with trio.open_nursery() as nursery:
 
@@ -630,7 +630,7 @@ async def test_an_error_that_can_never_pass_is_raised_unchanged() -> None:
             await client.work_all([])
 
 
-async def test_leaving_the_program_in_a_handler_leaves_the_pool_too() -> None:
+async def test_leaving_the_program_in_a_handler_ends_the_pool_too() -> None:
     async with jobs(2) as (_, client):
 
         async def handler(message: Message) -> None:
@@ -662,7 +662,7 @@ async def test_a_handler_of_another_event_loop_ends_its_pool_and_costs_no_delive
         for _ in range(3):  # a supervisor starts it again
             with pytest.raises(UsageError, match="does not fit what runs it"):
                 await client.work("jobs", "g", handler, concurrency=2, retry=RuntimeError)
-        assert await letters(client) == []
+        assert await deaths(client) == []
         assert {message.attempt for message in await client.fetch("jobs", "g", max_wait=1.0)} == {1}
 
 
@@ -725,7 +725,7 @@ async def test_an_ack_after_the_hold_is_late_and_a_blocked_loop_is_named(
         assert "the event loop stood for 6.8 s" in caplog.text
 
 
-def test_an_ack_that_nobody_could_prove_is_late_only_where_its_hold_was_over() -> None:
+def test_an_ack_that_no_one_could_prove_is_late_only_where_its_hold_was_over() -> None:
     worked = Worked()
     worked.count(Outcome.ACKED_UNPROVEN)
     worked.count(Outcome.ACKED_UNPROVEN, over=True)
@@ -842,8 +842,8 @@ def test_the_stack_of_a_dead_letter_begins_in_the_plain_function() -> None:
         client.create_topic("jobs")
         client.publish("jobs", b"0")
         assert client.work("jobs", "g", function).dead_lettered == 1
-        (letter,) = [item.peeked.record.letter for item in client.peek("jobs", "g", "dead")]
-        assert frames_of(letter) == ["function"]
+        (death,) = [item.peeked.record.letter for item in client.peek("jobs", "g", "dead")]
+        assert frames_of(death) == ["function"]
 
 
 def test_a_thread_beyond_its_time_is_rejected_when_it_ends_and_not_extended_meanwhile() -> None:
@@ -876,15 +876,15 @@ def test_a_thread_that_outlives_the_grace_is_left_to_its_hold() -> None:
     assert (worked.lost, attempts) == (1, []), "nobody else gets it while the thread may be at work"
 
 
-def test_a_coroutine_that_nobody_awaits_is_no_success() -> None:
-    async def forgotten(message: PlainMessage) -> None:
+def test_a_coroutine_that_no_one_awaits_is_no_success() -> None:
+    async def dropped(message: PlainMessage) -> None:
         raise AssertionError
 
     def handler(message: PlainMessage) -> object:
         stop()
-        return forgotten(message)
+        return dropped(message)
 
     with pytest.raises(UsageError, match="returns no coroutine"):
         working(handler, 1)
     with pytest.raises(UsageError, match="is async"):
-        working(forgotten, 1)
+        working(dropped, 1)

@@ -86,9 +86,9 @@ class Cluster(Nodes):
 
     def place_of(self, journal: list[JournalRecord]) -> int:
         """The disk is the list object: a copy of a list is a copy of a directory, and lies elsewhere."""
-        for place, disk in enumerate(self.disks, 1):
+        for location, disk in enumerate(self.disks, 1):
             if disk is journal:
-                return place
+                return location
         self.disks.append(journal)
         return len(self.disks)
 

@@ -78,7 +78,7 @@ def outcomes(reply: object) -> list[str]:
     return [verdict.outcome for verdict in reply.verdicts]
 
 
-LETTER = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
+DEATH = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
 
 
 def spans(reply: object) -> list[tuple[int, int]]:
@@ -114,7 +114,7 @@ def died(cluster: Cluster, most: int = 3) -> tuple[Topic, ProducerId]:
     """Publish 10 messages, and make dead letters of the first ``most``."""
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch(most=most)))
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, letter=DEATH))) == ["ok"]
     return topic, producer_id
 
 

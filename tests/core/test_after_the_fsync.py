@@ -43,10 +43,10 @@ class Watched(Cluster):
     def carry_out(self, name: str, effects: list[Effect]) -> None:
         if not self.inside:
             for effect in effects:
-                behind = effect.then if isinstance(effect, Persist) else ()
+                later = effect.then if isinstance(effect, Persist) else ()
                 if (promise := promised(effect)) is not None:
                     self.early.append(promise)
-                for item in behind:
+                for item in later:
                     if (promise := promised(item)) is not None:
                         kind = type(promise).__name__
                         self.made[kind] = self.made.get(kind, 0) + 1
@@ -77,8 +77,8 @@ def test_no_promise_is_made_before_it_is_durable() -> None:
     topic, _ = published(cluster, 10)
     got = receipts(cluster.ask("b", fetch(most=4)))
     cluster.ask("c", AckRequest(got))
-    letter = Letter(Stamp(1, "a"), "rejected", fingerprint="f")
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, letter))
+    death = Letter(Stamp(1, "a"), "rejected", fingerprint="f")
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, death))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.5))
     cluster.ask("b", PurgeRequest("jobs", 0, "g"))
     cluster.ask("b", SetGroup("jobs", "other", "latest"))

@@ -10,7 +10,7 @@ from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, Rej
 from quorumq.core.messages.effects import Persist
 from quorumq.core.messages.records import AttemptsCounted
 from tests.core.cluster import Cluster
-from tests.core.steps import LETTER, fetch, outcomes, published, receipts
+from tests.core.steps import DEATH, fetch, outcomes, published, receipts
 
 MOST = 4
 
@@ -74,4 +74,4 @@ def test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node() -> None
     published(cluster, 1)
     got = receipts(cluster.ask("a", fetch()))
     for node in "abc":
-        assert outcomes(cluster.ask(node, RejectRequest(got, letter=LETTER))) == ["ok"]
+        assert outcomes(cluster.ask(node, RejectRequest(got, letter=DEATH))) == ["ok"]

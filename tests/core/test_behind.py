@@ -247,7 +247,7 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
 
 
 @pytest.mark.usefixtures("few")
-def test_nobody_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all() -> None:
+def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all() -> None:
     """A non-zero count of ready messages makes a FETCH that does not wait look on in the next steps."""
     cluster, _, producer_id = backlog(40)
     cluster.submit("a", SetGroup("jobs", "g"))
@@ -290,7 +290,7 @@ WORK = st.one_of(
 
 
 @property_of(st.lists(WORK, max_size=14), st.integers(1, 4), count=10, of=80)
-def test_whatever_happens_while_groups_look_they_come_to_offer_what_they_should(
+def test_whatever_happens_while_groups_look_they_come_to_report_what_they_should(
     work: list[tuple[Any, ...]], looks: int
 ) -> None:
     """`Views.check` compares what is offered, and kept, with its definition, wherever no step is left to do."""

@@ -24,7 +24,7 @@ from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
 from tests.core.steps import (
-    LETTER,
+    DEATH,
     created,
     dead_entries,
     deleted,
@@ -134,14 +134,14 @@ def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
     assert extend(cluster, "a", got, CLAIM_S) == [Code.HOLD_LOST]
     cluster, got = claimed()
     cluster.advance(10)
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
     assert peek(cluster, "dead") == [(0, 1, "dead")]
 
 
 def test_a_dead_letter_of_its_owner_ends_the_claim_for_good() -> None:
     """The journal has the claim, and behind it the record that ends it: redriven, the message is delivered at once."""
     cluster, got = claimed()
-    assert outcomes(cluster.ask("a", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, letter=DEATH))) == ["ok"]
     for name in "abc":
         cluster.kill(name)
     for name in "abc":
@@ -156,7 +156,7 @@ def test_a_hold_of_before_a_deletion_of_the_group_claims_nothing() -> None:
     cluster = Cluster(hold_time_max=4.0)
     published(cluster, 1)
     first = receipts(cluster.ask("b", fetch(hold_time=HOLD_S)))
-    assert outcomes(cluster.ask("b", RejectRequest(first, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(first, letter=DEATH))) == ["ok"]
     got = receipts(cluster.ask("a", fetch("g!dead", hold_time=HOLD_S)))
     deleted(cluster)
     created(cluster)

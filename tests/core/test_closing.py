@@ -211,7 +211,7 @@ def test_a_synced_batch_beside_a_conflicting_record_is_stored() -> None:
     assert replica_of(cluster, "c").batches.present.messages == 2
 
 
-def test_one_promise_beside_a_replica_that_is_down_leaves_the_outcome_unknown() -> None:
+def test_one_promise_beside_a_replica_that_is_down_makes_the_outcome_unknown() -> None:
     """b refuses, c may come back: a has stored it, and nothing says that it ends there."""
     cluster = Cluster()
     topic, producer_id = published(cluster)

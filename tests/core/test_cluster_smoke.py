@@ -93,8 +93,8 @@ def test_dead_letter_and_redrive() -> None:
     cluster = Cluster()
     published(cluster, 1)
     got = receipts(cluster.ask("a", fetch()))
-    letter = Letter(Stamp(0, ""), "rejected", "ValueError", "no such thing")
-    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, letter))) == ["ok"]
+    death = Letter(Stamp(0, ""), "rejected", "ValueError", "no such thing")
+    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, death))) == ["ok"]
     assert receipts(cluster.ask("c", fetch())) == ()
     page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
@@ -114,10 +114,10 @@ def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_recor
     late = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
     got = receipts(cluster.ask("a", fetch()))
-    letter = Letter(Stamp(0, ""), "rejected")
+    death = Letter(Stamp(0, ""), "rejected")
     for node in "bca":
-        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, letter))) == ["ok"]
-    assert outcomes(cluster.ask("b", RejectRequest(late, 0.0, letter))) == ["hold-lost"]
+        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, death))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(late, 0.0, death))) == ["hold-lost"]
 
 
 def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
@@ -207,7 +207,7 @@ def test_single_node() -> None:
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
 
 
-def test_nobody_waits_for_a_replica_that_could_not_be_asked() -> None:
+def test_no_one_waits_for_a_replica_that_could_not_be_asked() -> None:
     cluster = Cluster(hold_time_max=5.0)
     published(cluster, 1)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))

@@ -14,7 +14,7 @@ from tests.core.steps import fetch, published, receipts
 HOUR_MS = 3_600_000
 
 
-def letter(text: str, fingerprint: str, version: str = "") -> Letter:
+def death(text: str, fingerprint: str, version: str = "") -> Letter:
     return Letter(
         Stamp(0, ""), "rejected", "E", text, "stack" * 99, fingerprint=fingerprint, consumer_version=version
     )
@@ -48,12 +48,12 @@ def test_dead_letters_are_counted_by_kind_version_and_hour_of_death() -> None:
     ):
         cluster.ask(
             "a",
-            RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, letter(text, fingerprint, version)),
+            RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, death(text, fingerprint, version)),
         )
     cluster.checks = False  # an hour of heartbeats
     cluster.advance(HOUR_MS / 1000)
     cluster.checks = True
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, letter("e", "f1", "1")))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, death("e", "f1", "1")))
     rows, _ = counted(cluster, "b", "dead")
     assert [(row.fingerprint, row.version, row.messages) for row in rows] == [
         ("f1", "1", 2), ("f2", "1", 1), ("f1", "2", 1), ("f1", "1", 1),

@@ -98,7 +98,7 @@ def test_a_refusal_to_an_uninformed_node_destroys_nothing() -> None:
 
 
 @pytest.mark.parametrize("rf", [1, 3])
-def test_a_creation_on_the_minority_side_of_a_cut_leaves_nothing_that_is_served(rf: int) -> None:
+def test_a_creation_on_the_minority_side_of_a_cut_serves_nothing(rf: int) -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: sender != to and "a" in (sender, to)
     key = cluster.submit("a", CreateTopic("jobs", rf, 2))
@@ -139,7 +139,7 @@ def test_a_creation_that_loses_moves_no_output() -> None:
     assert (made.born, made.partitions) == (4, 4)
 
 
-def test_nobody_serves_finds_or_spreads_what_was_only_accepted() -> None:
+def test_no_one_serves_finds_or_spreads_what_was_only_accepted() -> None:
     """A minority has accepted it, and its proposer is gone."""
     cluster = Cluster(5)
     cluster.drop = lambda sender, to, message: isinstance(message, Accept) and to in "cde"
@@ -184,7 +184,7 @@ def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
     assert all(is_conflict(reply) for reply in replies if reply not in won)
 
 
-def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_heard() -> None:
+def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_knew() -> None:
     cluster = Cluster()
     late: list[tuple[str, str, object]] = []
 
@@ -211,11 +211,11 @@ def test_the_next_creation_finds_the_value_that_a_majority_accepted() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
     silent = cluster.drop
-    heard: list[object] = []
+    received: list[object] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, ProposalReply) and sender == "b" and not heard:
-            heard.append(message)
+        if isinstance(message, ProposalReply) and sender == "b" and not received:
+            received.append(message)
             return False  # the promise
         return silent(sender, to, message)
 
@@ -411,7 +411,7 @@ def test_the_accepted_value_of_the_higher_ballot_is_proposed_again(
     assert set(proposed) == {made}
 
 
-def test_an_instance_that_is_over_is_not_begun_again_by_who_has_heard_of_none() -> None:
+def test_an_instance_that_is_over_is_not_begun_again_by_a_node_that_knows_none() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: sender != to and "c" in (sender, to)
     old = created(cluster.ask("a", CreateTopic("jobs", 1)))
@@ -475,7 +475,7 @@ def test_a_refusal_that_comes_before_a_vote_is_no_vote(
     assert isinstance(answer(cluster, key), Failed)
 
 
-def test_acceptors_forget_the_proposal_once_the_choice_is_known() -> None:
+def test_acceptors_drop_the_proposal_once_the_choice_is_known() -> None:
     cluster = Cluster(5)
     half_chosen(cluster)
     assert cluster.nodes["b"].catalogue.decisions
@@ -639,7 +639,7 @@ class Creating(Chaos):
                 first = self.served.setdefault(topic.deletions, topic)
                 assert first == topic, f"{name} serves {topic}, and {first} was served"
 
-    def judge_answers(self) -> None:
+    def checker_answers(self) -> None:
         """Check that no settings answered with `conflict` were served, and that every creation answered OK was."""
         made = {topic.retention_s for topic in self.served.values()}
         for key, request in self.asked.items():
@@ -653,7 +653,7 @@ class Creating(Chaos):
                 assert reply.code in ("conflict", "outcome-unknown", "not-stored"), reply
                 assert reply.code == "outcome-unknown" or request.retention_s not in made, reply
 
-    def judge_messages(self) -> None:
+    def checker_messages(self) -> None:
         """Check that confirmed messages exist unless their topic may be deleted."""
         for key, (topic, span) in self.publishing.items():
             if (
@@ -691,8 +691,8 @@ def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
         else:
             cluster.deliver()
     cluster.heal()
-    cluster.judge_answers()
-    cluster.judge_messages()
+    cluster.checker_answers()
+    cluster.checker_messages()
     assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
 
 
@@ -708,7 +708,7 @@ def test_the_seeds_contain_what_they_are_about(count: int) -> None:
             else:
                 cluster.deliver()
         cluster.heal()
-        cluster.judge_answers()
+        cluster.checker_answers()
         conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
         topics += len(cluster.served)
         confirmed += sum(isinstance(reply, PublishReply) for reply in cluster.replies.values())

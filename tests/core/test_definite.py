@@ -77,7 +77,7 @@ from quorumq.core.values.types import Kind, NodeId, PartitionId, ProducerId, Spa
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
 from tests.core.network import hears_all
-from tests.core.steps import LETTER, dead_entries, deleted, died, fetch, outcomes, published, receipts, rewind
+from tests.core.steps import DEATH, dead_entries, deleted, died, fetch, outcomes, published, receipts, rewind
 
 ME = "a"
 """The coordinator, of which links break."""
@@ -241,7 +241,7 @@ def reject(got: tuple[ReceiptPart, ...]) -> RejectRequest:
 
 
 def bury(got: tuple[ReceiptPart, ...]) -> RejectRequest:
-    return RejectRequest(got, letter=LETTER)
+    return RejectRequest(got, letter=DEATH)
 
 
 def extend(got: tuple[ReceiptPart, ...]) -> ExtendRequest:
@@ -316,7 +316,7 @@ def purge_beside_a_settled_one(cluster: Cluster) -> PurgeRequest:
 
 def died_in_runs(cluster: Cluster) -> None:
     runs(cluster)
-    assert outcomes(cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch())), letter=LETTER)))
+    assert outcomes(cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch())), letter=DEATH)))
 
 
 def redrive(cluster: Cluster) -> RedriveRequest:
@@ -330,7 +330,7 @@ def redrive_of_what_is_dead_at(*where: NodeId) -> Scene:
     def scene(cluster: Cluster) -> RedriveRequest:
         got = delivered(cluster)
         cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to not in where
-        cluster.submit(where[0], RejectRequest(got, letter=LETTER))
+        cluster.submit(where[0], RejectRequest(got, letter=DEATH))
         hears_all(cluster)
         page = cluster.ask(where[0], BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
         return RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
@@ -367,7 +367,7 @@ def redrive_of_what_two_have_acked(cluster: Cluster) -> RedriveRequest:
     got = delivered(cluster, hold_time=1.0)
     cluster.advance(1.5)
     later = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(later, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(later, letter=DEATH))) == ["ok"]
     entries = dead_entries(cluster)
     settle_without(cluster, "c", AckRequest(got))
     return RedriveRequest("jobs", 0, "g", entries)
@@ -602,16 +602,16 @@ def settled_at(cluster: Cluster, time: float) -> dict[NodeId, dict[str, Any]]:
 
 def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
     """Registers and proposals, messages, records and closed sessions of a node, and delays of what is not settled."""
-    facts = known_of(cluster.nodes[node], ())
+    fields = known_of(cluster.nodes[node], ())
     left_out = ("directory", "starts", "trusted", "peers")
     kept: dict[str, Any] = {}
-    for key, value in facts.items():
+    for key, value in fields.items():
         if key in left_out or key.startswith("position of") or key.endswith("attempts"):
             continue
         if key == "decisions":  # a promise alone decides nothing
             value = {instance: decision for instance, decision in value.items() if decision.value is not None}
         if key.endswith("delays"):
-            records = facts.get(key.replace("delays", "records"), [])
+            records = fields.get(key.replace("delays", "records"), [])
             settled = [span for span, record in records if record.kind != Kind.OPEN]
             value = [(part, delay) for span, delay in value for part in subtract(span, settled)]
         if value:
@@ -649,8 +649,8 @@ def cut_to(spans_: list[Span | None], state: dict[NodeId, dict[str, Any]]) -> An
     if None in spans_:
         return state
     kept: dict[str, dict[str, Any]] = {}
-    for node, facts in state.items():
-        for key, value in facts.items():
+    for node, fields in state.items():
+        for key, value in fields.items():
             if key.endswith(("records", "delays")) or node == "all":
                 parts = [item for item in value if any(overlap(item[0], span) for span in spans_ if span)]
                 if parts:

@@ -23,7 +23,7 @@ from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Re
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.steps import LETTER, fetch, receipts, root_of
+from tests.core.steps import DEATH, fetch, receipts, root_of
 from tests.core.work import STEP_CALLS_MAX, calls, steps_of
 
 KEYED = Keyed(b"a key of sixteen")
@@ -86,15 +86,15 @@ def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], man
         kept.check(KEYED, b"t", table)
     there = {producer_id for producer_id, content in table.items() if content}
     assert {producer_id for producer_id, _ in kept.items()} == there
-    for place in (ROOT, *parts_of(ROOT), *parts_of(parts_of(ROOT)[7])):
-        node, sums = kept.at(place), [0] * 16
-        kept.add_sums(place, sums)
+    for location in (ROOT, *parts_of(ROOT), *parts_of(parts_of(ROOT)[7])):
+        node, sums = kept.at(location), [0] * 16
+        kept.add_sums(location, sums)
         assert sum(sums) % digests.SUMS_END == (node.sum if node is not None else 0)
-        parts = [producer_id for part in parts_of(place) for producer_id, _ in kept.items(part)]
-        assert sorted(parts) == sorted(producer_id for producer_id, _ in kept.items(place))
+        parts = [producer_id for part in parts_of(location) for producer_id, _ in kept.items(part)]
+        assert sorted(parts) == sorted(producer_id for producer_id, _ in kept.items(location))
 
 
-def test_sums_and_places_depend_on_the_key() -> None:
+def test_sums_and_locations_depend_on_the_key() -> None:
     """A client without the key can neither aim producer ids at a node of the tree nor make digests cancel out."""
     other = Keyed(b"another key, too")
     name = named(PRODUCER_IDS[0])
@@ -107,12 +107,12 @@ def test_sums_and_places_depend_on_the_key() -> None:
 
 def test_a_sum_is_of_128_bits_and_what_is_taken_out_is_subtracted() -> None:
     kept = Digests()
-    place = KEYED.place(named(PRODUCER_IDS[0]))
+    location = KEYED.place(named(PRODUCER_IDS[0]))
     for value in (digests.SUMS_END - 1, digests.SUMS_END - 2):
-        kept.put(place + value % 2, PRODUCER_IDS[value % 2], (value << 60) | place + value % 2)
+        kept.put(location + value % 2, PRODUCER_IDS[value % 2], (value << 60) | location + value % 2)
     assert kept.root is not None
     assert kept.root.sum == digests.SUMS_END - 3
-    kept.put(place, PRODUCER_IDS[0], 0)
+    kept.put(location, PRODUCER_IDS[0], 0)
     assert kept.root.sum == digests.SUMS_END - 1
 
 
@@ -156,8 +156,8 @@ class Work:
             self.renewed += 1
             return content(batches, producer_id)
 
-        def lists(trees: comparing.Trees, place: int) -> list[tuple[bytes, list[m.Digest]]]:
-            listed = listing(trees, place)
+        def lists(trees: comparing.Trees, location: int) -> list[tuple[bytes, list[m.Digest]]]:
+            listed = listing(trees, location)
             self.listed += sum(len(each) for _, each in listed)
             return listed
 
@@ -324,7 +324,7 @@ class Kept(RuleBasedStateMachine):
         request = {
             "ack": m.AckRequest(got),
             "reject": m.RejectRequest(got, 1.0, None),
-            "bury": m.RejectRequest(got, 0.0, LETTER),
+            "bury": m.RejectRequest(got, 0.0, DEATH),
             "leave": m.LeaveRequest(got),
         }[how]
         if got:

@@ -17,7 +17,7 @@ from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 
 BIG = "é" * 8000
-LETTER = Letter(
+DEATH = Letter(
     STAMP_ZERO, "rejected", "ValueError", BIG, BIG, "f" * 32, consumer=BIG, consumer_version=BIG, host=BIG
 )
 ROOMS = list(Capacity)
@@ -43,18 +43,18 @@ class World:
         self.parts = [
             m.ReceiptPart(held, (held.span._replace(start=at, stop=at + 1),)) for at in range(held.span.size)
         ]
-        assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], letter=LETTER))) == ["ok"]
+        assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], letter=DEATH))) == ["ok"]
         self.dead = m.SpanRecord(
-            Span(self.producer_id, 4, 5), Record(held.generation, 0, Kind.DEAD, LETTER._replace(redrives=0))
+            Span(self.producer_id, 4, 5), Record(held.generation, 0, Kind.DEAD, DEATH._replace(redrives=0))
         )
 
     def ask(self, request: Any) -> Any:
         return self.cluster.ask("a", request)
 
-    def fill(self, room: Capacity) -> None:
+    def fill(self, capacity: Capacity) -> None:
         self.before = {name: len(records) for name, records in self.cluster.journals.items()}
         for name in self.cluster.names:
-            self.cluster.feed(name, DiskFull(room))
+            self.cluster.feed(name, DiskFull(capacity))
 
     def written(self) -> list[Any]:
         """Return the newly written records of the node that wrote most."""
@@ -83,7 +83,7 @@ ASKED: dict[str, tuple[Capacity, Callable[[World], Any]]] = {
     "a group made by a fetch": (Capacity.FIRST, lambda it: it.ask(fetch("fresh"))),
     "reject with a delay": (Capacity.PLENTY, settled(m.RejectRequest, 5.0)),
     "reject at once": (Capacity.PLENTY, settled(m.RejectRequest)),
-    "a dead letter": (Capacity.FIRST, settled(m.RejectRequest, 0.0, LETTER)),
+    "a dead letter": (Capacity.FIRST, settled(m.RejectRequest, 0.0, DEATH)),
     "redrive": (Capacity.FIRST, lambda it: it.ask(m.RedriveRequest("jobs", 0, "g", (it.dead,)))),
     "alter": (Capacity.FIRST, lambda it: it.ask(m.AlterTopic("jobs", ttl_s=7.0))),
     "rewind": (Capacity.FIRST, lambda it: it.ask(m.SetGroup("jobs", "g", rewind=True))),
@@ -99,19 +99,19 @@ ASKED: dict[str, tuple[Capacity, Callable[[World], Any]]] = {
 """Each request that changes anything, and the last room in which it is done."""
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("capacity", ROOMS)
 @pytest.mark.parametrize("name", ASKED)
-def test_each_request_has_its_limit_of_disk_space(name: str, room: Capacity) -> None:
+def test_each_request_has_its_limit_of_disk_space(name: str, capacity: Capacity) -> None:
     last, ask = ASKED[name]
     world = World()
-    world.fill(room)
+    world.fill(capacity)
     reply = ask(world)
-    assert (code(reply) == "storage-full") == (room > last), reply
+    assert (code(reply) == "storage-full") == (capacity > last), reply
     written = world.written()
     for record in written:
-        assert is_written(type(record), room), record
+        assert is_written(type(record), capacity), record
     small = type(reply) is m.PublishReply or size_of(written) < 800
-    assert small or not room, "what is written in a reserve costs what a tombstone costs"
+    assert small or not capacity, "what is written in a reserve costs what a tombstone costs"
     if code(reply) == "storage-full":
         assert not any(type(record) in (r.BatchStored, r.RecordsMerged, r.DelaysSet) for record in written)
         text = reply.detail if isinstance(reply, m.Failed) else reply.verdicts[0].detail
@@ -131,70 +131,72 @@ def test_an_extend_writes_nothing_so_that_it_is_never_refused() -> None:
     assert world.written() == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_holds_run_out_in_every_room_and_attempts_are_counted_while_they_can_be_written(
-    room: Capacity,
+@pytest.mark.parametrize("capacity", ROOMS)
+def test_holds_run_out_at_every_capacity_and_attempts_are_counted_while_they_can_be_written(
+    capacity: Capacity,
 ) -> None:
     world = World()
-    world.fill(room)
+    world.fill(capacity)
     world.cluster.advance(11)
-    assert any(type(record) is r.AttemptsCounted for record in world.written()) == (room <= Capacity.SECOND)
+    assert any(type(record) is r.AttemptsCounted for record in world.written()) == (
+        capacity <= Capacity.SECOND
+    )
     assert world.ask(fetch()).slices[0].deliveries[0].attempt == 2, "in memory they are counted"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_an_exhausted_message_dies_while_an_ack_can_be_written(room: Capacity) -> None:
+@pytest.mark.parametrize("capacity", ROOMS)
+def test_an_exhausted_message_dies_while_an_ack_can_be_written(capacity: Capacity) -> None:
     cluster = Cluster()
     published(cluster, 1, max_deliveries=1)
     cluster.ask("a", fetch(hold_time=1.0))
     for name in cluster.names:
-        cluster.feed(name, DiskFull(room))
+        cluster.feed(name, DiskFull(capacity))
     cluster.advance(30)
     dead = cluster.ask("a", fetch("g!dead"))
-    assert bool(dead.slices) == (room <= Capacity.SECOND)
+    assert bool(dead.slices) == (capacity <= Capacity.SECOND)
     for name in cluster.names:
         cluster.feed(name, DiskFull(Capacity.PLENTY))
     cluster.advance(30)
     assert dead.slices or cluster.ask("b", fetch("g!dead")).slices, "once there is room"
 
 
-def letters(cluster: Cluster, name: str) -> list[Letter]:
+def deaths(cluster: Cluster, name: str) -> list[Letter]:
     replica = next(it for it in cluster.nodes[name].replicas.values() if it.topic.name == "jobs")
     return [record.letter for _, record in replica.views.groups["g"].records.items() if record.letter]
 
 
 @pytest.mark.parametrize("full", [DiskFull(Capacity.FIRST), MemoryFull("too much")])
-def test_no_way_leads_a_long_letter_to_a_full_node(full: Any) -> None:
+def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
     """Not its own vote, nor what a peer tells it: read repair, anti-entropy."""
     world = World()
     cluster = world.cluster
     cluster.feed("b", full)
-    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[:1]), letter=LETTER))) == ["ok"]
+    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[:1]), letter=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, m.Reject)
-    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), letter=LETTER))) == ["ok"]
+    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), letter=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10)
-    sizes = [letter.text_bytes for letter in letters(cluster, "b")]
+    sizes = [death.text_bytes for death in deaths(cluster, "b")]
     assert len(sizes) == 2, "two have the same letter"
     assert sorted(sizes)[0] < 600 < 40_000 < sorted(sizes)[1], "it had the one before"
-    assert all(letter.error_class == "ValueError" and letter.fingerprint for letter in letters(cluster, "b"))
-    assert min(letter.text_bytes for letter in letters(cluster, "a")) > 40_000, "the others keep all of it"
+    assert all(death.error_class == "ValueError" and death.fingerprint for death in deaths(cluster, "b"))
+    assert min(death.text_bytes for death in deaths(cluster, "a")) > 40_000, "the others keep all of it"
     for name in "abc":
         cluster.feed(name, DiskFull(Capacity.PLENTY), MemoryFull(""))
     cluster.advance(10)
-    assert min(letter.text_bytes for letter in letters(cluster, "a")) > 40_000, "a cut one does not spread"
+    assert min(death.text_bytes for death in deaths(cluster, "a")) > 40_000, "a cut one does not spread"
     sent: list[Any] = []
     cluster.drop = lambda sender, to, message: sent.append(message) is not None
     cluster.advance(10)
     assert not any(isinstance(message, m.SyncState) and message.groups for message in sent), "they are equal"
 
 
-def test_a_letter_is_cut_to_its_bones() -> None:
-    record = Record(3, 1, Kind.DEAD, LETTER._replace(error_class="E" * 9000, fingerprint="é" * 9000))
+def test_a_dead_letter_is_cut_to_its_bones() -> None:
+    record = Record(3, 1, Kind.DEAD, DEATH._replace(error_class="E" * 9000, fingerprint="é" * 9000))
     cut = bare(record)
     assert cut.letter is not None
     assert cut[:3] == record[:3]
-    assert (cut.letter.ballot, cut.letter.reason) == (LETTER.ballot, "rejected")
+    assert (cut.letter.ballot, cut.letter.reason) == (DEATH.ballot, "rejected")
     assert cut.letter.text_bytes <= 128 * 3 + 20
     assert bare(cut) == cut
     assert bare(Record(3, 1, Kind.ACKED)) == Record(3, 1, Kind.ACKED)
@@ -209,7 +211,7 @@ def test_a_full_memory_refuses_what_a_client_adds_at_will_and_nothing_else() -> 
         assert refused == (last == Capacity.PLENTY or ("group" in name and "delete" not in name)), name
 
 
-def test_two_full_nodes_of_three_leave_a_settled_message_unknown_and_say_who_is_full() -> None:
+def test_two_full_nodes_of_three_make_a_settled_message_unknown_and_say_who_is_full() -> None:
     world = World()
     for name in "bc":
         world.cluster.feed(name, DiskFull(Capacity.NONE))
@@ -221,9 +223,9 @@ def test_two_full_nodes_of_three_leave_a_settled_message_unknown_and_say_who_is_
     assert code(settled(m.AckRequest)(world)) == "acked"
 
 
-def test_each_room_says_what_to_do() -> None:
+def test_each_capacity_says_what_to_do() -> None:
     assert why_full(Capacity.PLENTY, "n1") == ""
-    for room in ROOMS[1:]:
-        text = why_full(room, "n1")
+    for capacity in ROOMS[1:]:
+        text = why_full(capacity, "n1")
         assert "n1" in text
         assert "larger disk" in text

@@ -36,16 +36,16 @@ from quorumq.core.values.types import STAMP_ZERO, Letter, PartitionId, ProducerI
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 
-LETTER = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
+DEATH = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
 
 
-def heard(effects: Iterable[Effect]) -> list[PeerMessage]:
+def received(effects: Iterable[Effect]) -> list[PeerMessage]:
     """Return the messages that these effects send; none may be journaled."""
     messages: list[PeerMessage] = []
     for effect in effects:
         if isinstance(effect, Persist):
             assert not effect.records
-            messages += heard(effect.then)  # type: ignore[arg-type]
+            messages += received(effect.then)  # type: ignore[arg-type]
         elif isinstance(effect, Send):
             messages.append(effect.message)
     return messages
@@ -68,8 +68,8 @@ def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[Envelope]]:
     first = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", ExtendRequest(first, 20.0, cluster.now.mono))
     cluster.ask("a", AckRequest(first))
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), letter=LETTER))
-    cluster.ask("a", RedriveRequest("jobs", 0, "g", first_half(letters(cluster))))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), letter=DEATH))
+    cluster.ask("a", RedriveRequest("jobs", 0, "g", first_half(deaths(cluster))))
     cluster.ask("a", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True))
     brief = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("a", CloseSession(brief, (PartitionId(topic.id, 0),)))
@@ -88,7 +88,7 @@ def first_half(entries: tuple[SpanRecord, ...]) -> tuple[SpanRecord, ...]:
     return (entry._replace(span=entry.span._replace(stop=entry.span.start + 1)),)
 
 
-def letters(cluster: Cluster) -> tuple[SpanRecord, ...]:
+def deaths(cluster: Cluster) -> tuple[SpanRecord, ...]:
     page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     return tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
 
@@ -118,7 +118,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
             if kind is SyncState:  # a span that b lacks
                 message = message._replace(spans=(Span(producer_id, 100, 101),))
             other = envelope._replace(message=message)
-            answers = heard(core.step([Received(other)], cluster.now, cluster.rng))
+            answers = received(core.step([Received(other)], cluster.now, cluster.rng))
             assert kept() == before, kind
             if kind in (SyncOffer, SyncListed, SyncState):
                 assert answers == []
@@ -141,7 +141,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     (members,) = topic.replicas
     node = members[0] if inside else next(name for name in cluster.names if name not in members)
     held = receipts(cluster.ask(members[1], fetch(most=1, hold_time=50.0)))
-    dead = letters(cluster)
+    dead = deaths(cluster)
     before = sizes(cluster, members[1])
     # Otherwise all would take it over.
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics | PutTopic)

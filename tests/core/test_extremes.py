@@ -63,7 +63,7 @@ spans = st.builds(
     st.sampled_from([1, 2, 1 << 32]),
 )
 spans |= st.sampled_from([LAST, LAST._replace(stop=NUMBERS_END - 2)])
-letters = made(
+deaths = made(
     Letter,
     made(Stamp, numbers, "b"),
     "rejected",
@@ -82,9 +82,7 @@ letters = made(
     "",
     numbers,
 )
-settled = made(
-    m.SpanRecord, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | letters)
-)
+settled = made(m.SpanRecord, spans, made(Record, numbers, numbers, st.sampled_from(Kind), st.none() | deaths))
 
 
 def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[Any]:
@@ -121,7 +119,7 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
         )
         asked += [
             made(m.AckRequest, some_items),
-            made(m.RejectRequest, some_items, st.sampled_from([0.0, DELAY_MAX_S]), st.none() | letters),
+            made(m.RejectRequest, some_items, st.sampled_from([0.0, DELAY_MAX_S]), st.none() | deaths),
             made(m.ExtendRequest, some_items, 60.0, st.sampled_from([0.0, 1e299])),
             made(m.LeaveRequest, some_items),
         ]

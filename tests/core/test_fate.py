@@ -41,7 +41,7 @@ def owner(time: int, node: str = "a", n: int = 1) -> Owner:
     return Owner(node, Incarnation(n, 1), Stamp(time, node))
 
 
-def letter(time: int) -> Letter:
+def death(time: int) -> Letter:
     return Letter(Stamp(time, "a"), "rejected")
 
 
@@ -58,7 +58,7 @@ RECORDS = st.one_of(
     st.builds(lambda g: Record(g, 0, Kind.ACKED), GENERATIONS),
     st.builds(lambda g, n: Record(g, n, Kind.OPEN), GENERATIONS, REDRIVES),
     st.builds(lambda g, n: Record(g, n, Kind.SKIPPED), GENERATIONS, REDRIVES),
-    st.builds(lambda g, n, t: Record(g, n, Kind.DEAD, letter(t)), GENERATIONS, REDRIVES, st.integers(1, 2)),
+    st.builds(lambda g, n, t: Record(g, n, Kind.DEAD, death(t)), GENERATIONS, REDRIVES, st.integers(1, 2)),
 )
 
 
@@ -95,8 +95,8 @@ class FateMachine(RuleBasedStateMachine):
         """The second batch is early, the third one was published before the generation begins."""
         covered = batch < 2 or self.views[0].generation == 0
         early = 4.5 - self.now if batch == 1 and self.now < 4.5 else 0.0
-        facts = self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
-        return facts._replace(max_deliveries=4)
+        fields = self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
+        return fields._replace(max_deliveries=4)
 
     def ask(self, which: int, span: Span, step: Any, input_: Any) -> None:
         """Have both be asked, and compare the answers and what goes into the journal."""
@@ -111,15 +111,15 @@ class FateMachine(RuleBasedStateMachine):
             part = Span(PRODUCER_ID, max(span.start, batch.start), min(span.stop, batch.stop))
             if part.start >= part.stop:
                 continue
-            facts = self.facts(which, number)
-            key = None if facts.early else (0, number)
-            for chunk, answer in view.apply(part, step, input_, facts, changes, key):
+            fields = self.facts(which, number)
+            key = None if fields.early else (0, number)
+            for chunk, answer in view.apply(part, step, input_, fields, changes, key):
                 for seq in range(chunk.start, chunk.stop):
                     assert seq not in answers
                     answers[seq] = answer
             for seq in range(part.start, part.stop) if step is not None else ():
                 before = twin.of(seq)
-                record, lease, ballots, answer = step(*before, facts, input_)
+                record, lease, ballots, answer = step(*before, fields, input_)
                 twin.records[seq], twin.leases[seq], twin.ballots[seq] = record, lease, ballots
                 if answer is not None:
                     expected[seq] = answer
@@ -172,7 +172,7 @@ class FateMachine(RuleBasedStateMachine):
     ) -> None:
         asked = self.views[which].asked(generation, n)
         if dead and which == 0:
-            asked = Record(generation, n, Kind.DEAD, letter(who.ballot.time))
+            asked = Record(generation, n, Kind.DEAD, death(who.ballot.time))
         self.ask(which, span, fate.on_reject, fate.RejectAsk(who, asked, (1.0, 3.0), interrupted))
 
     @rule(span=SPANS, record=RECORDS)
@@ -232,15 +232,15 @@ class FateMachine(RuleBasedStateMachine):
                 assert (view.leases.get(PRODUCER_ID, seq) or FREE) == lease
                 assert (view.ballots.get(PRODUCER_ID, seq) or NO_BALLOTS) == ballots
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
-                facts = self.facts(which, number)
-                free = fate.standing(record, lease, facts) == fate.READY
-                lot = fate.lot_at(record, lease, facts) if free else None
+                fields = self.facts(which, number)
+                free = fate.standing(record, lease, fields) == fate.READY
+                lot = fate.lot_at(record, lease, fields) if free else None
                 assert view.suspects.spans.get(PRODUCER_ID, seq) == (lot or None)
                 assert view.available.spans.get(PRODUCER_ID, seq) == (None if lot else lot)
                 if lot is not None:
                     offered[lot > 0][number] = offered[lot > 0].get(number, 0) + 1
-            for alone, offer in ((False, view.available), (True, view.suspects)):
-                assert offered[alone] == {number: count for _, number, _, count in offer.ready}
+            for alone, digests in ((False, view.available), (True, view.suspects)):
+                assert offered[alone] == {number: count for _, number, _, count in digests.ready}
             lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
             if which == 0:
                 lasting += [record != OPEN_ZERO for record in twin.records.values()]  # type: ignore[misc]
@@ -260,8 +260,8 @@ TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, de
 
 
 def test_the_death_of_the_lower_ballot_is_kept() -> None:
-    facts = GroupView("g", MIN_BALLOT, ClosedSessions()).facts(0.0)
-    first, second = (Record(0, 0, Kind.DEAD, letter(time)) for time in (1, 2))
+    fields = GroupView("g", MIN_BALLOT, ClosedSessions()).facts(0.0)
+    first, second = (Record(0, 0, Kind.DEAD, death(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):
-        kept, _, _, _ = fate.on_merge(ours, FREE, NO_BALLOTS, facts, theirs)
-        assert kept.letter == letter(1)
+        kept, _, _, _ = fate.on_merge(ours, FREE, NO_BALLOTS, fields, theirs)
+        assert kept.letter == death(1)

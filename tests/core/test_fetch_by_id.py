@@ -61,8 +61,8 @@ def test_it_wins_nothing_that_another_fetch_would_not() -> None:
     held, late, dead, free = (Span(producer_id, seq, seq + 1) for seq in range(4))
     receipts(cluster.ask("a", by_id(held)))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
-    letter = Letter(Stamp(0, ""), "rejected")
-    cluster.ask("b", RejectRequest(receipts(cluster.ask("b", by_id(dead))), 0.0, letter))
+    death = Letter(Stamp(0, ""), "rejected")
+    cluster.ask("b", RejectRequest(receipts(cluster.ask("b", by_id(dead))), 0.0, death))
     for node in "abc":
         assert seqs(cluster.ask(node, by_id(held, late, dead))) == []
     assert seqs(cluster.ask("c", by_id(dead, group="g!dead"))) == [2]

@@ -46,7 +46,7 @@ from tests.core.steps import fetch, outcomes, receipts
 REGISTERS = (PutTopic, PutGroup, SyncTopics)
 
 
-def behind(cluster: Cluster, *nodes: str) -> None:
+def outdated(cluster: Cluster, *nodes: str) -> None:
     """These nodes hear of no topic and no group, but where they ask."""
     cluster.drop = lambda sender, to, message: to in nodes and to != sender and isinstance(message, REGISTERS)
 
@@ -62,12 +62,12 @@ def is_told(reply: ClientReply, *, code: str = "not-found") -> bool:
 def made() -> tuple[Cluster, Topic]:
     """Topic "jobs" was created and has a message; node c has heard of nothing."""
     cluster = Cluster(auto_create_topics=False)
-    behind(cluster, "c")
+    outdated(cluster, "c")
     topic = cluster.topic()
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
     assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"0"]))), PublishReply)
-    behind(cluster, "c")
+    outdated(cluster, "c")
     assert known(cluster, "c") == []
     return cluster, topic
 
@@ -103,11 +103,11 @@ def test_a_created_topic_is_found_at_an_uninformed_node(make: Ask, kind: type | 
 
 
 @pytest.mark.parametrize("kind", [AckRequest, RejectRequest, ExtendRequest, LeaveRequest])
-def test_receipts_are_settled_through_a_node_that_has_not_heard_of_their_topic(kind: type) -> None:
+def test_receipts_are_settled_through_a_node_that_does_not_know_their_topic(kind: type) -> None:
     cluster, _ = made()
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
     got = receipts(cluster.ask("a", fetch()))
-    behind(cluster, "c")
+    outdated(cluster, "c")
     more: tuple[object, ...] = {RejectRequest: (0.0, None), ExtendRequest: (10.0, 0.0)}.get(kind, ())
     reply = cluster.ask("c", kind(got, *more))
     if kind is LeaveRequest:
@@ -121,7 +121,7 @@ def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     cluster.ask("a", DeleteTopic("jobs", topic.id))
-    behind(cluster, "c")
+    outdated(cluster, "c")
     again = cluster.topic()
     assert again.id != topic.id
     reply = cluster.ask("c", Metadata(("jobs",)))
@@ -132,14 +132,14 @@ def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
 def test_partitions_that_were_added_are_found() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    behind(cluster, "c")
+    outdated(cluster, "c")
     grown = cluster.ask("a", AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
     producer_id = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
     assert cluster.nodes["c"].topics[topic.id].partitions == 1
     assert isinstance(
         cluster.ask("c", Publish(cluster.batch(grown, producer_id, 0, [b"x"], partition=2))), PublishReply
     )
-    behind(cluster, "b")
+    outdated(cluster, "b")
     cluster.ask("a", AlterTopic("jobs", partitions=4))
     assert isinstance(cluster.ask("b", fetch()._replace(partitions=(3,))), FetchReply)
 
@@ -154,14 +154,14 @@ def test_partitions_that_were_added_are_found() -> None:
         SetGroup("jobs", "g", "earliest", 0, rewind=True),
     ],
 )
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: bool) -> None:
-    """``heard``: node c knows of the topic, and of no group of it; or of neither."""
+@pytest.mark.parametrize("received", [True, False])
+def test_a_group_that_was_created_is_there_too(request_: ClientRequest, received: bool) -> None:
+    """``received``: node c knows of the topic, and of no group of it; or of neither."""
     cluster = Cluster()
-    if heard:
+    if received:
         cluster.topic()
-    behind(cluster, "c")
-    if not heard:
+    outdated(cluster, "c")
+    if not received:
         cluster.topic()
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
     assert not cluster.nodes["c"].catalogue.groups
@@ -169,10 +169,10 @@ def test_a_group_that_was_created_is_there_too(request_: ClientRequest, heard: b
     assert isinstance(reply, FetchReply | PurgeReply | SetGroupReply | SettleReply), reply
 
 
-def test_a_name_that_nobody_has_is_not_found_and_the_next_request_asks_anew() -> None:
+def test_a_name_that_no_one_has_is_not_found_and_the_next_request_asks_anew() -> None:
     """However soon after it was not found a topic is created, it is there."""
     cluster = Cluster()
-    behind(cluster, "c")
+    outdated(cluster, "c")
     assert is_told(cluster.ask("c", Metadata(("jobs",))))
     assert is_told(cluster.ask("c", fetch()))
     cluster.topic()
@@ -191,7 +191,7 @@ def test_a_majority_is_enough_to_say_that_there_is_none_and_less_is_not() -> Non
 
 def test_not_found_of_five_nodes_takes_replies_of_three_others() -> None:
     cluster = Cluster(5)
-    behind(cluster, "c", "d")
+    outdated(cluster, "c", "d")
     cluster.topic()
     cluster.feed("c", LinkDown("a"))
     silent = {"b", "e"}
@@ -210,7 +210,7 @@ def test_not_found_of_five_nodes_takes_replies_of_three_others() -> None:
 def test_an_answer_of_a_node_that_cannot_trusted_is_none() -> None:
     """A node with an empty directory knows no topic, and that says nothing."""
     cluster = Cluster()
-    behind(cluster, "c")
+    outdated(cluster, "c")
     cluster.topic()
     cluster.kill("a")
     cluster.kill("b")
@@ -250,11 +250,11 @@ def test_a_known_topic_is_not_asked_for() -> None:
     assert not asked
 
 
-def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_nobody_can_be_asked_for() -> None:
+def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_no_one_can_be_asked_for() -> None:
     cluster = Cluster()
     here = cluster.topic("here", rf=1, partitions=9)
     mine = next(number for number, members in enumerate(here.replicas) if members == ("c",))
-    behind(cluster, "c")
+    outdated(cluster, "c")
     there = cluster.topic("there")
     got = []
     for topic, number, node in ((here, mine, "c"), (there, 0, "a")):

@@ -136,7 +136,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
     assert sorted({*drained(cluster), *held}) == [*backlog, 3]
 
 
-def test_two_first_fetches_from_latest_begin_at_one_place() -> None:
+def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
     """b hears nobody's last answer until a's FETCH is answered, and messages were published: they are its own, too."""
     for kind in (PutReply, ProposalReply):
         cluster = Cluster()

@@ -44,7 +44,7 @@ from quorumq.core.values.types import Kind, Letter, Record, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import created, deleted, fetch, more, outcomes, published, receipts, spans
 
-LETTER = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
+DEATH = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
 
 
 def is_not_found(reply: object, text: str = "deleted") -> bool:
@@ -97,7 +97,7 @@ def test_a_running_workers_next_fetch_does_not_make_the_group_again() -> None:
     assert views(cluster) == [set(), set(), set()]
 
 
-def test_nor_does_a_node_that_has_not_heard_of_the_deletion() -> None:
+def test_nor_does_a_node_that_does_not_know_the_deletion() -> None:
     cluster = Cluster()
     published(cluster)
     cluster.ask("c", fetch(most=1))
@@ -265,7 +265,7 @@ def test_a_rewind_that_overlaps_a_deletion_does_not_bring_the_group_back() -> No
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
 
 
-def test_a_node_without_a_replica_that_has_not_heard_is_told_by_its_legs() -> None:
+def test_a_node_without_a_replica_that_does_not_know_is_told_by_its_legs() -> None:
     cluster = Cluster(4)
     topic, _ = published(cluster)
     created(cluster)
@@ -314,7 +314,7 @@ def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
         assert outcomes(cluster.ask(node, AckRequest(got))) == [Code.NOT_FOUND]
         assert outcomes(cluster.ask(node, ExtendRequest(got, 5.0, 0.0))) == [Code.NOT_FOUND]
         assert outcomes(cluster.ask(node, RejectRequest(got, 1.0, None))) == [Code.NOT_FOUND]
-        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, LETTER))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, DEATH))) == [Code.NOT_FOUND]
         assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g")))
         assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g!dead")))
         assert is_not_found(cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 10)))
@@ -323,7 +323,7 @@ def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
 
 
 @pytest.mark.parametrize("kind", [Hold, Ack, Reject, Merge, SyncState])
-def test_nor_does_any_message_of_a_node_that_has_not_heard(kind: type) -> None:
+def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
     """c goes on as if the group were there. Once it has heard, nothing is left of what it did."""
     cluster = Cluster()
     published(cluster)
@@ -344,10 +344,10 @@ def test_nor_does_any_message_of_a_node_that_has_not_heard(kind: type) -> None:
     elif kind is Ack:
         cluster.submit("c", AckRequest(got))
     elif kind is Reject:
-        cluster.submit("c", RejectRequest(got, 0.0, LETTER))
+        cluster.submit("c", RejectRequest(got, 0.0, DEATH))
     elif kind is Merge:
-        letters = SpanRecord(got[0].receipt.span, Record(0, 0, Kind.DEAD, LETTER))
-        cluster.submit("c", RedriveRequest("jobs", 0, "g", (letters,)))
+        deaths = SpanRecord(got[0].receipt.span, Record(0, 0, Kind.DEAD, DEATH))
+        cluster.submit("c", RedriveRequest("jobs", 0, "g", (deaths,)))
     cluster.advance(20)
     assert seen, f"no {kind.__name__} was sent"
     assert views(cluster)[:2] == [set(), set()]
@@ -379,11 +379,11 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=2)))
-    cluster.ask("a", RejectRequest(got, 0.0, LETTER))
+    cluster.ask("a", RejectRequest(got, 0.0, DEATH))
     listed = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     assert isinstance(listed, BrowseReply)
-    letters = tuple(SpanRecord(item.span, item.record) for item in listed.items)
-    assert letters
+    deaths = tuple(SpanRecord(item.span, item.record) for item in listed.items)
+    assert deaths
     deleted(cluster)
     cluster.advance(1)
     created(cluster, start="latest")
@@ -392,7 +392,7 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
         reply = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
         assert isinstance(reply, BrowseReply)
         assert reply.items == ()
-    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", letters))) == [Code.NOT_FOUND]
+    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", deaths))) == [Code.NOT_FOUND]
     assert spans(cluster.ask("a", fetch())) == []
     more(cluster, topic, producer_id, 10)
     assert spans(cluster.ask("a", fetch())) == [(10, 11)]
@@ -431,12 +431,12 @@ def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
 def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:
     cluster = Cluster()
     published(cluster)
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), 0.0, LETTER))
-    letters = receipts(cluster.ask("a", fetch("g!dead", hold_time=50.0)))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), 0.0, DEATH))
+    deaths = receipts(cluster.ask("a", fetch("g!dead", hold_time=50.0)))
     deleted(cluster)
     cluster.advance(1)
     created(cluster, start="latest")
-    assert outcomes(cluster.ask("b", AckRequest(letters))) == [Code.STALE_GENERATION]
+    assert outcomes(cluster.ask("b", AckRequest(deaths))) == [Code.STALE_GENERATION]
 
 
 def test_a_replica_that_missed_both_brings_nothing_back() -> None:
@@ -444,7 +444,7 @@ def test_a_replica_that_missed_both_brings_nothing_back() -> None:
     cluster = Cluster()
     published(cluster)
     got = receipts(cluster.ask("c", fetch(most=4)))
-    cluster.ask("c", RejectRequest(got, 0.0, LETTER))
+    cluster.ask("c", RejectRequest(got, 0.0, DEATH))
     cluster.kill("c")
     deleted(cluster)
     cluster.advance(1)
@@ -458,7 +458,7 @@ def test_a_replica_that_missed_both_brings_nothing_back() -> None:
     assert recorded(cluster.nodes["c"]) == [(2, Kind.SKIPPED)]
 
 
-def test_made_again_at_once_it_gives_nobody_company() -> None:
+def test_made_again_at_once_it_gives_no_one_company() -> None:
     cluster = Cluster()
     published(cluster)
     before = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
@@ -560,7 +560,7 @@ def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
     cluster = Cluster()
     published(cluster)
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch("mian"))), 0.0, LETTER))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch("mian"))), 0.0, DEATH))
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1]
@@ -569,7 +569,7 @@ def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
     assert batches(cluster) == [0, 0, 0]
 
 
-def test_a_deletion_that_too_few_heard_is_unknown_and_can_be_repeated() -> None:
+def test_a_deletion_that_too_few_know_is_unknown_and_can_be_repeated() -> None:
     cluster = Cluster()
     topic, _ = published(cluster)
     created(cluster)

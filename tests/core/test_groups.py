@@ -46,7 +46,7 @@ from quorumq.core.values.types import Kind, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.network import deaf_to_registers
 from tests.core.steps import (
-    LETTER,
+    DEATH,
     dead_entries,
     died,
     fetch,
@@ -81,7 +81,7 @@ def test_a_group_from_latest_gets_what_comes_after_its_creation() -> None:
     assert spans(cluster.ask("c", fetch())) == [(10, 15)]
 
 
-def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_has_not_heard_of() -> None:
+def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_does_not_know() -> None:
     cluster = Cluster()
     published(cluster)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutGroup | SyncTopics)
@@ -239,7 +239,7 @@ def test_a_delay_of_an_older_generation_keeps_nothing_from_the_newer_one() -> No
     cluster = Cluster()
     published(cluster, 1)
     got = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, letter=DEATH))) == ["ok"]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
     got = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("b", RejectRequest(got, 3600.0))) == ["ok"], "at n = 1"
@@ -284,7 +284,7 @@ def test_an_ack_of_one_delivery_ends_no_hold_of_another_so_a_rewind_waits_for_it
 
 
 def test_a_message_acked_by_another_delivery_is_not_rejected() -> None:
-    for request in (RejectRequest, lambda items: RejectRequest(items, letter=LETTER)):
+    for request in (RejectRequest, lambda items: RejectRequest(items, letter=DEATH)):
         cluster = Cluster()
         published(cluster, 1)
         old = receipts(cluster.ask("a", fetch(hold_time=1.0)))
@@ -304,9 +304,9 @@ def test_dead_letters_are_fetched_held_and_acked_like_any_group() -> None:
     died(cluster)
     first = cluster.ask("a", fetch("g!dead", most=2, hold_time=5.0))
     assert spans(first) == [(0, 2)]
-    letter = first.slices[0].deliveries[0].letter
-    assert letter is not None
-    assert (letter.error_class, letter.message) == ("ValueError", "no")
+    death = first.slices[0].deliveries[0].letter
+    assert death is not None
+    assert (death.error_class, death.message) == ("ValueError", "no")
     assert spans(cluster.ask("c", fetch("g!dead"))) == [(2, 3)], "the others are held"
     assert outcomes(cluster.ask("b", AckRequest(receipts(first)))) == ["acked"]
     cluster.advance(11)
@@ -336,7 +336,7 @@ def test_a_dead_letter_is_requeued_in_its_queue_and_dies_no_second_time() -> Non
         assert spans_of(got) == [(0, 3)]
         assert outcomes(cluster.ask("c", RejectRequest(got))) == ["ok"]
     got = receipts(cluster.ask("a", fetch("g!dead")))
-    answer = cluster.ask("c", RejectRequest(got, letter=LETTER))
+    answer = cluster.ask("c", RejectRequest(got, letter=DEATH))
     assert isinstance(answer, Failed)
     assert answer.code == "usage"
 
@@ -350,7 +350,7 @@ def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
     published(cluster)
     got = receipts(cluster.ask("b", fetch(most=1)))
     cluster.drop = lambda sender, to, message: to == "c" and type(message).__name__ != "Hold"
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, letter=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: False
     cluster.kill("a")
     key = cluster.submit("b", fetch("g!dead", wait=1.0))
@@ -372,7 +372,7 @@ def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() ->
     cluster.ask("b", RejectRequest(receipts(got)))
     again = receipts(cluster.ask("a", fetch(most=3)))
     assert {item.receipt.n for item in again} == {1}
-    assert outcomes(cluster.ask("a", RejectRequest(again, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(again, letter=DEATH))) == ["ok"]
     assert [item.record.n for item in dead_entries(cluster)] == [1]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
@@ -385,13 +385,13 @@ def test_a_late_ack_beats_the_dead_letter_and_its_redrive() -> None:
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.1)
     new = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(new, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(new, letter=DEATH))) == ["ok"]
     assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_after_expiry"]
     assert spans(cluster.ask("b", fetch("g!dead"))) == []
     assert spans(cluster.ask("b", fetch())) == []
 
 
-def test_a_dead_letter_that_a_rewind_leaves_standing_is_redriven_where_it_died() -> None:
+def test_a_dead_letter_that_a_rewind_keeps_is_redriven_where_it_died() -> None:
     cluster = Cluster()
     died(cluster)
     cluster.advance(1)
@@ -445,7 +445,7 @@ def test_purge_tells_a_majority_what_one_replica_alone_has_settled() -> None:
     assert spans(cluster.ask("b", fetch())) == []
 
 
-def test_purge_of_named_messages_leaves_all_others() -> None:
+def test_purge_of_named_messages_keeps_all_others() -> None:
     cluster = Cluster()
     _, producer_id = died(cluster)
     names = (
@@ -493,7 +493,7 @@ def test_a_mistyped_group_is_not_found_by_name() -> None:
     assert (refused.topic, refused.group) == ("jobs", "gg"), "the shell adds which may be meant"
 
 
-def test_purging_dead_letters_and_redriving_them_at_once_leaves_one_of_both() -> None:
+def test_purging_dead_letters_and_redriving_them_at_once_keeps_one_of_both() -> None:
     cluster = Cluster()
     died(cluster)
     entries = dead_entries(cluster)
@@ -566,7 +566,7 @@ def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     for generation in (0, 7, 1 << 61):
         for n in (0, 5):
-            made_up = SpanRecord(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+            made_up = SpanRecord(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, DEATH))
             reply = cluster.ask("a", RedriveRequest("jobs", 0, "g", (made_up,)))
             assert set(outcomes(reply)) == {"already-settled"}, (generation, n, reply)
     cluster.advance(3.0)
@@ -577,15 +577,15 @@ def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
 
 
 @pytest.mark.parametrize("of", [3, 5])
-def test_a_redrive_tells_those_that_have_not_heard_of_the_dead_letter(of: int) -> None:
+def test_a_redrive_tells_those_that_do_not_know_the_dead_letter(of: int) -> None:
     cluster = Cluster(of)
     topic, _ = published(cluster, 1)
-    heard, *others = topic.replicas[0]
-    got = receipts(cluster.ask(heard, fetch()))
+    aware, *others = topic.replicas[0]
+    got = receipts(cluster.ask(aware, fetch()))
     cluster.drop = lambda sender, to, message: to in others and isinstance(message, Reject | SyncState)
-    cluster.submit(heard, RejectRequest(got, letter=LETTER))
+    cluster.submit(aware, RejectRequest(got, letter=DEATH))
     cluster.advance(6.0)
-    (dead,) = cluster.ask(heard, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
+    (dead,) = cluster.ask(aware, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
     entries = (SpanRecord(dead.span, dead.record),)
     assert outcomes(cluster.ask(others[0], RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     cluster.advance(60.0)  # a replica that missed the REJECT still has it held
@@ -597,7 +597,7 @@ def test_a_redrive_does_not_make_a_group() -> None:
     """A view of a group that nobody reads would keep every message for ever."""
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
-    dead = SpanRecord(Span(producer_id, 0, 1), Record(0, 0, Kind.DEAD, LETTER))
+    dead = SpanRecord(Span(producer_id, 0, 1), Record(0, 0, Kind.DEAD, DEATH))
     reply = cluster.ask("a", RedriveRequest("jobs", 0, "nobody", (dead,)))
     assert isinstance(reply, Failed)
     assert reply.code == "not-found"
@@ -678,7 +678,7 @@ def test_too_few_reachable_replicas_are_not_reported_as_a_refusal() -> None:
         ExtendRequest(held, 5.0, cluster.now.mono),
         RedriveRequest("jobs", 0, "g", entries),
         RejectRequest(dead),
-        RejectRequest(held, letter=LETTER),
+        RejectRequest(held, letter=DEATH),
         AckRequest(dead),
         AckRequest(held),
     ):
@@ -733,18 +733,18 @@ def test_a_damaged_journal_that_lost_a_topic_gives_back_none_of_its_groups() -> 
     assert not cluster.nodes["c"].catalogue.groups
 
 
-def test_an_ack_ends_delays_and_attempts_that_are_heard_of_later_too() -> None:
+def test_an_ack_ends_delays_and_attempts_that_are_learned_later_too() -> None:
     cluster = Cluster()
     published(cluster, 1)
     (got,) = receipts(cluster.ask("b", fetch()))
     assert outcomes(cluster.ask("b", AckRequest((got,)))) == ["acked"]
     (replica,) = cluster.nodes["a"].replicas.values()
     view = replica.group("g")
-    for rule, heard in (
+    for rule, aware in (
         (fate.on_delay, Delay(0, Stamp(1, "c"), 999.0)),
         (fate.on_counted, Attempts(0, 0, 1)),
     ):
-        replica.views.note(view, got.receipt.span, rule, heard)
+        replica.views.note(view, got.receipt.span, rule, aware)
         assert not view.leases
     replica.views.note(view, got.receipt.span, fate.on_counted, Attempts(5, 0, 1))
     assert view.leases, "but not those of a generation above"
@@ -785,7 +785,7 @@ def test_a_replica_without_a_message_does_not_report_it_as_reopened(start: str) 
     cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, Store)
     published(cluster, 3)
     got = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
     cluster.advance(1.0)
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g", start, rewind=True)), SetGroupReply)
     cluster.advance(5.0)

@@ -36,7 +36,7 @@ from tests.core.work import (
     STEP_CALLS_MAX,
     answered,
     by_one_each,
-    by_sections,
+    by_spans,
     calls,
     filled,
     settling,
@@ -51,12 +51,12 @@ SLACK = 1.25
 """Capacity for sorting (n log n). A step of quadratic cost is at 8."""
 
 
-def cost(step: str, sections: int) -> int:
+def cost(step: str, spans: int) -> int:
     """Calls of one request, or of a moment, on all three nodes, over a batch of so many sections."""
-    cluster = filled(sections)
+    cluster = filled(spans)
     if step == "hold":
-        return calls(lambda: taken(cluster, sections))
-    got = taken(cluster, sections)
+        return calls(lambda: taken(cluster, spans))
+    got = taken(cluster, spans)
     if step == "expire":
         cluster.advance(9.99)
         return calls(lambda: cluster.advance(0.02))
@@ -69,7 +69,7 @@ def cost(step: str, sections: int) -> int:
 
 
 @pytest.mark.parametrize("step", ["hold", "ack", "reject", "bury", "extend", "expire"])
-def test_the_cost_of_sections_is_linear(step: str) -> None:
+def test_the_cost_of_spans_is_linear(step: str) -> None:
     small, large = cost(step, SMALL), cost(step, LARGE)
     assert large <= SLACK * GROWTH * small, f"{step}: {small} calls for {SMALL} sections, {large} for {LARGE}"
 
@@ -169,7 +169,7 @@ def test_a_fetch_of_another_topic_is_not_woken() -> None:
     ("made", "step"),
     [(by_one_each, step) for step in ("ack", "reject", "bury", "extend", "leave", "expire and fetch")]
     + [(with_holes, step) for step in ("ack", "leave", "expire and fetch")]
-    + [(by_sections, step) for step in ("reject", "expire and fetch")],
+    + [(by_spans, step) for step in ("reject", "expire and fetch")],
     ids=lambda item: item if isinstance(item, str) else item.__name__,
 )
 def test_no_step_takes_long_whatever_is_settled(
@@ -206,11 +206,11 @@ def many_partitions() -> tuple[Cluster, object]:
     cluster = Cluster(**QUIET)
     cluster.checks = False
     topic, session = cluster.topic(partitions=512), cluster.ask("a", OpenSession())
-    places = tuple(PartitionId(topic.id, number) for number in range(512))
-    return cluster, CloseSession(session.producer_id, places + places)
+    locations = tuple(PartitionId(topic.id, number) for number in range(512))
+    return cluster, CloseSession(session.producer_id, locations + locations)
 
 
-def sections_for_groups() -> tuple[Cluster, object]:
+def spans_for_groups() -> tuple[Cluster, object]:
     """A batch of many sessions' messages for a dozen groups."""
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
@@ -233,7 +233,7 @@ def many_batches() -> tuple[Cluster, object]:
     return cluster, fetch(most=10_000)
 
 
-@pytest.mark.parametrize("made", [new_topics, many_partitions, sections_for_groups, many_batches])
+@pytest.mark.parametrize("made", [new_topics, many_partitions, spans_for_groups, many_batches])
 def test_no_step_takes_long_whatever_is_asked_for(
     made: Callable[[], tuple[Cluster, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +241,7 @@ def test_no_step_takes_long_whatever_is_asked_for(
     steps = steps_of(monkeypatch, lambda: answered(cluster, "c", request))
     cluster.advance(0.5)
     assert max(steps) <= STEP_CALLS_MAX, sorted(steps)[-5:]
-    if made is sections_for_groups:
+    if made is spans_for_groups:
         for group in ("group-0", "group-11"):
             assert len(taken(cluster, 1024, group=group)) == 1024, "all are offered in the end"
 

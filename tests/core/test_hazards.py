@@ -34,7 +34,7 @@ from tests.core.cluster import Cluster
 from tests.core.network import hand_over, nothing
 from tests.core.steps import asked, fetch, outcomes, published, receipts, replica_of
 
-LETTER = Letter(Stamp(0, ""), "rejected", "E")
+DEATH = Letter(Stamp(0, ""), "rejected", "E")
 
 
 def record_of(cluster: Cluster, node: str, span: Span, group: str = "g") -> Record:
@@ -124,7 +124,7 @@ def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
     cluster.advance(1.1)
     second = receipts(cluster.ask("b", fetch(hold_time=10.0)))
     assert second[0].receipt.owner.ballot > first[0].receipt.owner.ballot
-    for request in (RejectRequest(first), RejectRequest(first, 0.0, LETTER), ExtendRequest(first, 10.0, 0.0)):
+    for request in (RejectRequest(first), RejectRequest(first, 0.0, DEATH), ExtendRequest(first, 10.0, 0.0)):
         for node in "abc":
             assert outcomes(cluster.ask(node, request)) == ["hold-lost"]
     assert asked(cluster, "c") == []
@@ -278,15 +278,15 @@ def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() ->
     cluster = Cluster(hold_time_max=2.0)
     _, producer_id = published(cluster, 2)
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=2.0)))
-    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, DEATH))) == ["ok"]
     for node in "abc":
         cluster.kill(node)
     for node in "abc":
         cluster.start(node)
     cluster.advance(2.1)
     assert asked(cluster, "c", hold_time=2.0) == [(producer_id, 1, 2)]
-    letters = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
-    assert [item.receipt.span for item in letters] == [(producer_id, 0, 1)]
+    deaths = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
+    assert [item.receipt.span for item in deaths] == [(producer_id, 0, 1)]
 
 
 def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:

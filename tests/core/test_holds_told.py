@@ -32,7 +32,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, PartitionId, Span
 from tests.core.cluster import Cluster
 from tests.core.network import nothing
-from tests.core.steps import LETTER, asked, created, deleted, fetch, outcomes, published, receipts, rewind
+from tests.core.steps import DEATH, asked, created, deleted, fetch, outcomes, published, receipts, rewind
 
 HOLD_S = 30.0
 
@@ -79,7 +79,7 @@ def listed(cluster: Cluster) -> tuple[SpanRecord, ...]:
 
 def died(cluster: Cluster) -> None:
     got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
 
 
 def purge(cluster: Cluster) -> None:
@@ -187,7 +187,7 @@ def rejected(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
 
 
 def buried(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
 
 
 def part_of(got: tuple[ReceiptPart, ...], start: int, stop: int) -> tuple[ReceiptPart, ...]:

@@ -57,7 +57,7 @@ def on_all(attempts: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
     return dict.fromkeys("abc", attempts)
 
 
-def letters(cluster: Cluster) -> list[Letter]:
+def deaths(cluster: Cluster) -> list[Letter]:
     reply = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
     assert isinstance(reply, BrowseReply), reply
     return [item.record.letter for item in reply.items if item.record.letter is not None]
@@ -89,7 +89,7 @@ def test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts(ma
         assert attempts == [(1 + count, INTERRUPTIONS_MAX)]
         assert interrupt(cluster, items) == ["ok"]
     cluster.advance(1.0)
-    attempts = [(letter.reason, letter.attempts, letter.interruptions) for letter in letters(cluster)]
+    attempts = [(death.reason, death.attempts, death.interruptions) for death in deaths(cluster)]
     assert attempts == [("max-deliveries", max_deliveries, INTERRUPTIONS_MAX)]
 
 
@@ -189,7 +189,7 @@ def test_a_suspect_stays_one_and_who_is_none_becomes_none() -> None:
 @pytest.mark.parametrize(
     "more", [{"delay": 1.0}, {"delay": TOPIC_BACKOFF_S}, {"letter": Letter(STAMP_ZERO, "no")}]
 )
-def test_with_a_delay_or_a_letter_it_is_refused(more: dict[str, object]) -> None:
+def test_with_a_delay_or_a_dead_letter_it_is_refused(more: dict[str, object]) -> None:
     cluster = Cluster()
     published(cluster, 1)
     items, _ = got(cluster)

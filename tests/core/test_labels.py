@@ -72,7 +72,7 @@ def test_labels_are_set_changed_removed_and_read_through_any_node() -> None:
     assert read(cluster, "b") == {"owner": "shop"}
 
 
-def test_a_change_is_stamped_above_one_that_its_node_has_not_heard_of() -> None:
+def test_a_change_is_stamped_above_one_that_its_node_does_not_know() -> None:
     cluster = Cluster()
     cluster.topic()
     cluster.wall_off_ms = {"a": 3_600_000}

@@ -70,7 +70,7 @@ def test_a_side_that_speaks_a_later_version_too_is_answered_in_ours(who: str) ->
     assert "2 to 2 are offered, node 'a' speaks 1 to 1: upgrade the older side" in later.detail
 
 
-def test_a_client_may_leave_the_cluster_id_out_but_not_get_it_wrong() -> None:
+def test_a_client_may_omit_the_cluster_id_but_not_get_it_wrong() -> None:
     cluster = Cluster()
     client = hello(cluster, node="", cluster_id="", nodes=b"", hold_time_max=0.0)
     assert isinstance(cluster.ask("a", client), Welcome)
@@ -92,7 +92,7 @@ def test_an_older_start_is_refused_as_superseded_and_begins_again_above_it() -> 
     assert cluster.nodes["b"].state.incarnation.n == far_above(4) + 1
 
 
-def test_a_copy_of_the_directory_waits_while_the_first_is_heard_from_and_then_resyncs() -> None:
+def test_a_copy_of_the_directory_waits_while_the_first_is_alive_and_then_resyncs() -> None:
     cluster = Cluster()
     live = cluster.nodes["b"].state
     copy = hello(cluster, incarnation=live.incarnation._replace(nonce=1), directory=live.directory)
@@ -106,7 +106,7 @@ def test_a_copy_of_the_directory_waits_while_the_first_is_heard_from_and_then_re
     assert (answer.code, answer.needed) == ("superseded", 1)
 
 
-def test_a_newer_start_waits_while_the_older_one_is_heard_from() -> None:
+def test_a_newer_start_waits_while_the_older_one_is_alive() -> None:
     cluster = Cluster()
     state = cluster.nodes["b"].state
     newer = hello(cluster, incarnation=Incarnation(2, 3), directory=state.directory)
@@ -124,7 +124,7 @@ def test_the_incarnation_of_a_peer_is_durable_before_its_welcome() -> None:
     assert PeerSeen("b", Incarnation(5, 3), 42) in cluster.journals["a"]
 
 
-def test_a_directory_behind_what_a_peer_has_seen_cannot_trusted() -> None:
+def test_a_directory_older_than_a_peer_has_seen_is_not_trusted() -> None:
     cluster = Cluster()
     cluster.feed("b", LinkUp("a", Incarnation(1, 1), 0, (Incarnation(3, 7),)))
     ((name, reason),) = cluster.restarts

@@ -55,7 +55,7 @@ BATCHES = st.builds(
 )
 
 
-def facts(batch: StoredBatch) -> tuple[object, ...]:
+def fields(batch: StoredBatch) -> tuple[object, ...]:
     return batch.number, batch.header, batch.born, batch.durable, batch.key, batch.due, batch.salt
 
 
@@ -68,21 +68,23 @@ def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[St
             table[number] = plain[number] = batch
         elif step == "pack" and number in plain and dict.__contains__(table, number):
             table.pack(plain[number])
-            row_has_room = max(plain[number].header.delay_ms, plain[number].header.ttl_ms) < 1 << 32
-            assert dict.__contains__(table, number) is not row_has_room
+            row_fits = max(plain[number].header.delay_ms, plain[number].header.ttl_ms) < 1 << 32
+            assert dict.__contains__(table, number) is not row_fits
         elif step == "delete" and number in plain:
             del table[number], plain[number]
         table.check()
         in_order = {number: plain[number] for number in sorted(plain)}
-        assert {number: facts(stored) for number, stored in table.items()} == {
-            number: facts(stored) for number, stored in in_order.items()
+        assert {number: fields(stored) for number, stored in table.items()} == {
+            number: fields(stored) for number, stored in in_order.items()
         }
         assert [*table] == [*table.keys()] == [*in_order]
-        assert [facts(stored) for stored in table.values()] == [facts(stored) for stored in in_order.values()]
+        assert [fields(stored) for stored in table.values()] == [
+            fields(stored) for stored in in_order.values()
+        ]
         assert (number in table, len(table), bool(table)) == (number in plain, len(plain), bool(plain))
         stored = table.get(number)
         assert (stored is None) is (number not in plain)
-        assert stored is None or facts(stored) == facts(plain[number])
+        assert stored is None or fields(stored) == fields(plain[number])
         twin = table.clone()
         twin.check()
         assert twin.state() == table.state() == tuple((n, True) for n in in_order)

@@ -93,7 +93,7 @@ class Five(Cluster):
         return self.replies[key]
 
 
-def test_a_deletion_is_not_confirmed_before_partitions_that_its_coordinator_has_not_heard_of() -> None:
+def test_a_deletion_is_not_confirmed_before_partitions_that_its_coordinator_does_not_know() -> None:
     cluster = Five()
     cluster.cut([cluster.x, cluster.y])
     grown = cluster.grow(cluster.z)
@@ -107,7 +107,7 @@ def test_a_deletion_is_not_confirmed_before_partitions_that_its_coordinator_has_
         assert not cluster.published(node, grown, 1, 0.0)
 
 
-def test_a_deletion_that_was_begun_elsewhere_forgets_no_partition() -> None:
+def test_a_deletion_that_was_begun_elsewhere_drops_no_partition() -> None:
     """z, which had heard of it, has dropped its replicas; only the count is left, and then that of its snapshot."""
     cluster = Five()
     cluster.cut([cluster.x, cluster.y])
@@ -162,7 +162,7 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
         assert not cluster.published(node, grown, 1, 0.0)
 
 
-def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_has_not_heard_of() -> None:
+def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_does_not_know() -> None:
     cluster = Five()
     assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), SetGroupReply)
     cluster.cut([cluster.x, cluster.y])
@@ -428,7 +428,7 @@ class Changing(Chaos):
 
 @pytest.mark.parametrize("delete", [False, True])
 @pytest.mark.parametrize("seed", seeds(2, 12))
-def test_nothing_that_was_confirmed_is_undone_by_who_has_not_heard(seed: int, delete: bool) -> None:
+def test_nothing_that_was_confirmed_is_undone_by_who_does_not_know(seed: int, delete: bool) -> None:
     cluster = run(seed, delete)
     cluster.heal()
     cluster.judge()

@@ -21,7 +21,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import NOT_PAUSED, Group, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
 from tests.core.network import deaf_to_registers, hears_all, wipe
-from tests.core.steps import LETTER, fetch, more, outcomes, published, receipts, rewind, spans
+from tests.core.steps import DEATH, fetch, more, outcomes, published, receipts, rewind, spans
 
 
 def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
@@ -60,7 +60,7 @@ def test_a_waiting_fetch_goes_on_when_the_group_is_resumed_and_not_before() -> N
     assert spans(cluster.replies[key]) == [(0, 2)] or len(spans(cluster.replies[key])) == 2
 
 
-def test_voters_refuse_and_tell_a_coordinator_that_has_not_heard() -> None:
+def test_voters_refuse_and_tell_a_coordinator_that_does_not_know() -> None:
     cluster = made()
     assert len(spans(cluster.ask("c", fetch(most=1)))) == 1  # it asks for no register any more
     cluster.drop = lambda sender, to, message: (
@@ -89,7 +89,7 @@ def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
     producer_id = cluster.ask("a", OpenSession()).producer_id
     more(cluster, topic, producer_id, 0, 4)
     got = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, letter=DEATH))) == ["ok"]
     pause(cluster)
     cluster.advance(20)
     view = next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"]
@@ -115,7 +115,7 @@ def test_a_pause_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() 
     assert spans(cluster.ask("c", fetch())) == [(0, 10)]
 
 
-def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_has_not_heard_of() -> None:
+def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: (
         to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
@@ -131,7 +131,7 @@ def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_has_not_heard_of
     assert all(group.paused for core in cluster.nodes.values() for group in core.catalogue.groups.values())
 
 
-def test_too_few_nodes_leave_it_unknown() -> None:
+def test_too_few_nodes_make_it_unknown() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: sender != to
     key = cluster.submit("a", PauseGroup("jobs", "g", True))
@@ -165,7 +165,7 @@ def test_a_fetch_of_a_paused_group_costs_no_frames() -> None:
     assert "Hold" not in sent
 
 
-def test_news_of_messages_wakes_nobody_while_the_group_is_paused() -> None:
+def test_news_of_messages_wakes_no_one_while_the_group_is_paused() -> None:
     cluster = Cluster()
     published(cluster, 1)
     cluster.ask("a", SetGroup("jobs", "g"))

@@ -120,7 +120,7 @@ def test_messages_beyond_the_limit_of_the_fetch_stay_for_others() -> None:
     ]
 
 
-def test_a_fetch_that_waits_for_more_has_so_much_less_room() -> None:
+def test_a_fetch_that_waits_for_more_has_so_much_less_space() -> None:
     piggyback = Piggyback()
     key = piggyback.waits(most=3, least=3)
     piggyback.publish(2)
@@ -201,7 +201,7 @@ NOT_FOR: dict[str, tuple[dict[str, object], dict[str, int], Change]] = {
 
 
 @pytest.mark.parametrize("case", NOT_FOR)
-def test_a_hold_rides_for_nobody_else(case: str) -> None:
+def test_a_hold_is_piggybacked_for_no_one_else(case: str) -> None:
     more, batch, change = NOT_FOR[case]
     piggyback = Piggyback()
     piggyback.waits(**more)
@@ -268,7 +268,7 @@ def test_a_group_that_has_not_looked_at_all_that_there_is_takes_nothing_newer() 
     assert not may_choose(view, header)
 
 
-def test_it_rides_for_who_waits_for_just_that_and_for_nothing_else() -> None:
+def test_it_is_piggybacked_for_who_waits_for_just_that_and_for_nothing_else() -> None:
     piggyback = Piggyback()
     piggyback.waits()
     context, replica = piggyback.cluster.nodes["a"].context, piggyback.replica("a")
@@ -320,7 +320,7 @@ def test_it_is_waited_for_as_long_as_a_disk_may_take(
     )
 
 
-def test_a_batch_of_several_sections_does_not_ride() -> None:
+def test_a_batch_of_several_spans_is_not_piggybacked() -> None:
     piggyback = Piggyback()
     piggyback.waits()
     other = piggyback.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
@@ -381,7 +381,7 @@ def test_a_retry_through_another_node_is_delivered_once() -> None:
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
-def test_nobody_holds_what_it_refuses_to_store(node: NodeId) -> None:
+def test_no_one_holds_what_it_refuses_to_store(node: NodeId) -> None:
     piggyback = Piggyback()
     if node == "a":
         piggyback.replica("a").closing.promise((number_of(piggyback.producer_id),))
@@ -449,7 +449,7 @@ def test_a_piggybacked_hold_is_no_sample_of_hold_latency() -> None:
     assert piggyback.cluster.nodes["a"].context.hold_times.total == before
 
 
-def test_a_client_that_goes_gives_back_what_rides() -> None:
+def test_a_client_that_goes_gives_back_what_is_piggybacked() -> None:
     piggyback = Piggyback()
     key = piggyback.waits()
     piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)
@@ -461,7 +461,7 @@ def test_a_client_that_goes_gives_back_what_rides() -> None:
     ]
 
 
-def test_a_coordinator_that_dies_leaves_an_attempt_that_ran_out() -> None:
+def test_a_coordinator_that_dies_has_an_attempt_that_ran_out() -> None:
     piggyback = Piggyback()
     piggyback.waits(hold_time=5.0)
     piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)
@@ -487,7 +487,7 @@ def test_an_unreachable_node_is_not_waited_for() -> None:
     assert piggyback.held() == [0, 0, 0], "with b's no it is lost, and not a second later"
 
 
-def test_a_hold_that_rides_says_whether_another_one_waits_here() -> None:
+def test_a_hold_that_is_piggybacked_says_whether_another_one_waits_here() -> None:
     piggyback = Piggyback()
     for more in (True, False):
         piggyback.waits()
@@ -501,7 +501,7 @@ def test_a_hold_that_rides_says_whether_another_one_waits_here() -> None:
         piggyback.cluster.advance(2.0)
 
 
-def test_each_group_has_its_own_and_one_of_them_rides() -> None:
+def test_each_group_has_its_own_and_one_of_them_is_piggybacked() -> None:
     piggyback = Piggyback()
     piggyback.cluster.ask("a", fetch("other"))
     keys = [piggyback.waits(), piggyback.cluster.submit("a", fetch("other", wait=1.0))]

@@ -80,7 +80,7 @@ def test_an_old_backup_does_not_vote_while_the_one_peer_that_knows_better_is_dow
     assert receipts(cluster.ask("a", fetch(hold_time=5.0))) == ()
 
 
-def test_a_moved_directory_takes_part_once_every_other_node_was_heard_and_knows_of_no_more() -> None:
+def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_of_no_more() -> None:
     cluster = Cluster(hold_time_max=5.0)
     published(cluster, 5)
     cluster.advance(3.0)
@@ -214,7 +214,7 @@ def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     assert cluster.nodes["c"].state.trusted
 
 
-def test_a_new_node_that_was_moved_before_it_was_heard_is_new() -> None:
+def test_a_new_node_that_was_moved_before_it_was_known_is_new() -> None:
     cluster = Cluster()
     cluster.kill("a")
     wipe(cluster, "c")
@@ -256,7 +256,7 @@ def test_an_untrusted_node_abstains_from_a_hold_at_once(lost: str) -> None:
     assert all(reply.abstained and not reply.granted for reply in said)
 
 
-def test_normal_operation_writes_the_place_once() -> None:
+def test_normal_operation_writes_its_location_once() -> None:
     cluster = Cluster()
     published(cluster, 10)
     for _ in range(3):
@@ -275,7 +275,7 @@ def test_an_old_copy_that_is_started_twice_lacks_the_start_that_a_peer_has_seen(
     """Its own starts have the numbers of those that it lacks: b has seen start 2, and so has a, another one."""
     cluster = Cluster(hold_time_max=5.0)
     backup = acked_unknown_to_a(cluster)
-    forget_positions(cluster, "b")
+    drop_positions(cluster, "b")
     cut(cluster)
     wipe(cluster, "c", backup)
     assert cluster.nodes["c"].state.incarnation.n == 2
@@ -334,7 +334,7 @@ def test_a_peer_that_slept_through_all_starts_that_are_kept_is_believed() -> Non
     assert not cluster.restarts
 
 
-def forget_positions(cluster: Cluster, name: str) -> None:
+def drop_positions(cluster: Cluster, name: str) -> None:
     """They are written lazily: a crash may lose them."""
     cluster.journals[name][:] = [
         Reserved(0) if isinstance(record, PeerPosition) else record for record in cluster.journals[name]

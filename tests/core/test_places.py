@@ -14,7 +14,7 @@ from quorumq.core.values.types import ProducerId, Span
 SESSIONS = [ProducerId("a", 1, 2, k) for k in range(2)]
 
 
-class TinyPlaces(Places):
+class TinyLocations(Places):
     """Large at 3 runs, so that short programs cross both borders many times."""
 
     SMALL_MAX: ClassVar[int] = 2
@@ -31,40 +31,40 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "remove", "clon
 
 
 @given(STEPS, SPANS)
-def test_places_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> None:
-    places: SpanMap[Slot] = TinyPlaces()
+def test_locations_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> None:
+    locations: SpanMap[Slot] = TinyLocations()
     plain: SpanMap[Slot] = SpanMap()
     earlier: list[tuple[SpanMap[Slot], SpanMap[Slot]]] = []
     for number, (step, span) in enumerate(steps):
         if step == "clone":
-            earlier.append((places, plain))
-            places, plain = places.clone(), plain.clone()
+            earlier.append((locations, plain))
+            locations, plain = locations.clone(), plain.clone()
         elif step == "remove":
-            assert places.remove(span) == plain.remove(span)
+            assert locations.remove(span) == plain.remove(span)
         else:
             slot = Slot(number // 2, -span.start)
-            places.set(span, slot)
+            locations.set(span, slot)
             plain.set(span, slot)
-        for one, other in [*earlier, (places, plain)]:
+        for one, other in [*earlier, (locations, plain)]:
             one.check()
             assert one.state() == other.state()
     for span in (asked, asked._replace(start=0), Span(asked.producer_id, asked.start, asked.start + 1)):
-        assert places.within(span) == plain.within(span)
-        assert places.split(span) == plain.split(span)
-        assert places.gaps(span) == plain.gaps(span)
-        assert places.cut(span, 2) == plain.cut(span, 2)
-    assert places.get(asked.producer_id, asked.start) == plain.get(asked.producer_id, asked.start)
-    assert list(places.onward(asked.producer_id, asked.start)) == list(
+        assert locations.within(span) == plain.within(span)
+        assert locations.split(span) == plain.split(span)
+        assert locations.gaps(span) == plain.gaps(span)
+        assert locations.cut(span, 2) == plain.cut(span, 2)
+    assert locations.get(asked.producer_id, asked.start) == plain.get(asked.producer_id, asked.start)
+    assert list(locations.onward(asked.producer_id, asked.start)) == list(
         plain.onward(asked.producer_id, asked.start)
     )
 
 
 def test_many_messages_that_were_published_alone_are_rows_until_few_are_left() -> None:
-    places = Places()
+    locations = Places()
     for seq in range(200):
-        places.set(Span(SESSIONS[0], seq, seq + 1), Slot(1000 + seq, -seq))
-    assert isinstance(places.runs[SESSIONS[0]], SlotRuns)
-    assert places.get(SESSIONS[0], 150) == Slot(1150, -150)
-    places.remove(Span(SESSIONS[0], 10, 200))
-    assert isinstance(places.runs[SESSIONS[0]], tuple)
-    assert places.spans == 10
+        locations.set(Span(SESSIONS[0], seq, seq + 1), Slot(1000 + seq, -seq))
+    assert isinstance(locations.runs[SESSIONS[0]], SlotRuns)
+    assert locations.get(SESSIONS[0], 150) == Slot(1150, -150)
+    locations.remove(Span(SESSIONS[0], 10, 200))
+    assert isinstance(locations.runs[SESSIONS[0]], tuple)
+    assert locations.spans == 10

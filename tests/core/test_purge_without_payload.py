@@ -12,7 +12,7 @@ import pytest
 from quorumq.core import messages as m
 from tests.core.cluster import Cluster
 from tests.core.network import hears_all, wipe
-from tests.core.steps import LETTER, fetch, outcomes, peek, published, receipts, rewind, spans
+from tests.core.steps import DEATH, fetch, outcomes, peek, published, receipts, rewind, spans
 
 
 @dataclass
@@ -41,7 +41,7 @@ def away(case: Case) -> Cluster:
     published(cluster, 2)
     made = cluster.now.wall_ms
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=1.0)))
-    settle = m.AckRequest(got) if case.settles == "ack" else m.RejectRequest(got, letter=LETTER)
+    settle = m.AckRequest(got) if case.settles == "ack" else m.RejectRequest(got, letter=DEATH)
     assert outcomes(cluster.ask("a", settle)) in (["acked"], ["ok"])
     wipe(cluster, "b")
     cluster.advance(4.0)

@@ -41,7 +41,7 @@ from quorumq.core.values.types import Group, Kind, Span
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
 from tests.core.steps import (
-    LETTER,
+    DEATH,
     dead_entries,
     died,
     drained,
@@ -268,7 +268,7 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
     assert not late, "they agree, so they have nothing more to say"
 
 
-def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_start() -> None:
+def test_a_crash_between_the_record_and_the_drop_drops_the_batch_at_the_next_start() -> None:
     cluster = Cluster()
     published(cluster)
     drained(cluster)
@@ -282,7 +282,7 @@ def test_a_crash_between_the_record_and_the_drop_forgets_the_batch_at_the_next_s
     assert replica_of(cluster, "a").batches.reclaimed.messages == 10
 
 
-def test_a_start_forgets_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_size(
+def test_a_start_drops_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(context, "FORGET_MAX", 3)
@@ -380,7 +380,7 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
     assert outcomes(cluster.ask("c", AckRequest(old))) == ["acked_unproven"]
-    assert set(outcomes(cluster.ask("c", RejectRequest(old, letter=LETTER)))) <= {
+    assert set(outcomes(cluster.ask("c", RejectRequest(old, letter=DEATH)))) <= {
         "hold-lost",
         "already-settled",
     }

@@ -11,8 +11,8 @@ from quorumq.core.values.types import Kind, Letter, Record, Stamp, merge_records
 
 
 def record(generation: int, n: int, kind: Kind, ballot: int = 0) -> Record:
-    letter = Letter(Stamp(ballot, "a"), "rejected") if kind == Kind.DEAD else None
-    return Record(generation, 0 if kind == Kind.ACKED else n, kind, letter)
+    death = Letter(Stamp(ballot, "a"), "rejected") if kind == Kind.DEAD else None
+    return Record(generation, 0 if kind == Kind.ACKED else n, kind, death)
 
 
 RECORDS = st.builds(record, st.integers(0, 2), st.integers(0, 2), st.sampled_from(Kind), st.integers(0, 2))

@@ -179,7 +179,7 @@ def test_every_other_replica_must_have_told() -> None:
     assert left(cluster, "b") == 0.0
 
 
-def test_replicas_in_quarantine_tell_nobody_and_wait_together() -> None:
+def test_replicas_in_quarantine_tell_no_one_and_wait_together() -> None:
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 1)
     restart(cluster, "b", "c")
@@ -190,7 +190,7 @@ def test_replicas_in_quarantine_tell_nobody_and_wait_together() -> None:
     assert left(cluster, "b") == left(cluster, "c") == 0.0
 
 
-def test_one_replica_has_nobody_to_ask() -> None:
+def test_one_replica_has_no_one_to_ask() -> None:
     cluster = Cluster(hold_time_max=10.0)
     topic, _ = published(cluster, 1, rf=1)
     home = topic.replicas[0][0]

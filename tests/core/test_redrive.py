@@ -21,7 +21,7 @@ from quorumq.core.messages import (
 )
 from tests.core.cluster import Cluster
 from tests.core.network import deaf_to_registers, hears_all
-from tests.core.steps import LETTER, died, fetch, outcomes, peek, published, receipts, rewind, spans
+from tests.core.steps import DEATH, died, fetch, outcomes, peek, published, receipts, rewind, spans
 
 
 def dead_entries(cluster: Cluster, node: str = "a") -> tuple[SpanRecord, ...]:
@@ -66,7 +66,7 @@ def test_a_redriven_message_outside_a_rewind_stays_open() -> None:
     assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
     assert peek(cluster)[:2] == [(0, 1, "delayed"), (1, 3, "ready")]
     again = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("c", RejectRequest(again, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(again, letter=DEATH))) == ["ok"]
     assert [(it.record.generation, it.record.n) for it in dead_entries(cluster)] == [(0, 1)]
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(2)
     cluster.advance(6)
@@ -78,7 +78,7 @@ def test_a_redriven_message_outside_a_rewind_can_die() -> None:
     cluster = Cluster()
     published(cluster, max_deliveries=1)
     assert outcomes(
-        cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch(most=1))), letter=LETTER))
+        cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch(most=1))), letter=DEATH))
     ) == ["ok"]
     cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
     cluster.advance(1)
@@ -88,7 +88,7 @@ def test_a_redriven_message_outside_a_rewind_can_die() -> None:
     assert [(it.record.n, it.record.letter.reason) for it in dead_entries(cluster)] == [(1, "max-deliveries")]
 
 
-def test_a_receipt_of_before_a_rewind_that_leaves_its_message_out_is_refused_alone() -> None:
+def test_a_receipt_of_before_a_rewind_that_omits_its_message_is_refused_alone() -> None:
     """A redriven message is acked, though a message at n = 0 of the same request and generation is refused."""
     cluster = Cluster()
     died(cluster)
@@ -101,14 +101,14 @@ def test_a_receipt_of_before_a_rewind_that_leaves_its_message_out_is_refused_alo
     assert {got[it.item].receipt.n: it.outcome for it in verdicts} == {0: "stale-generation", 1: "acked"}
 
 
-def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_leaves_it_out() -> None:
+def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_omits_it() -> None:
     cluster = Cluster()
     published(cluster, 1)
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.1)
     new = receipts(cluster.ask("c", fetch()))
     cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to != "c"
-    cluster.submit("c", RejectRequest(new, letter=LETTER))
+    cluster.submit("c", RejectRequest(new, letter=DEATH))
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Ack | SyncOffer | SyncState)
     assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_after_expiry"]
     entries = dead_entries(cluster, "c")

@@ -170,11 +170,11 @@ def test_every_field_of_a_register_is_in_its_digest() -> None:
                 assert sums.root() != before, field
 
 
-def test_the_key_decides_about_places_and_digests() -> None:
+def test_the_key_decides_about_locations_and_digests() -> None:
     topics = [topic_of(f"t{number}", 0, 1) for number in range(20)]
     sums = [RegisterSums(key) for key in (b"one", b"two")]
     for each in sums:
         each.replace(None, topics[0])
     assert sums[0].root() != sums[1].root()
-    places = [[each.bucket_of(topic) for topic in topics] for each in sums]
-    assert places[0] != places[1]
+    locations = [[each.bucket_of(topic) for topic in topics] for each in sums]
+    assert locations[0] != locations[1]

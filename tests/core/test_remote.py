@@ -55,14 +55,14 @@ def test_every_node_gives_everything(node: str) -> None:
     assert got == 60
 
 
-@pytest.mark.parametrize("room", [1, 2, 3, 5, 8])
-def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(room: int) -> None:
+@pytest.mark.parametrize("capacity", [1, 2, 3, 5, 8])
+def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(capacity: int) -> None:
     """Each sub-fetch has a share of them, and brings one message however small that is."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 1, 8, 10)
     assert len({*topic.replicas}) >= 3
     one = bytes_of(asked(cluster, "a", fetch(most=1)).slices[0])  # type: ignore[attr-defined]
-    most = room * one + one // 2
+    most = capacity * one + one // 2
     reply = asked(cluster, "b", fetch(most=100)._replace(max_bytes=most))
     assert sizes_of(reply) >= 1
     assert sum(bytes_of(part) for part in reply.slices) <= most  # type: ignore[attr-defined]

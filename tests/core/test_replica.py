@@ -171,7 +171,7 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
     assert got == list(range(20))
 
 
-def test_a_batch_takes_the_place_that_its_age_gives_it() -> None:
+def test_a_batch_is_ordered_by_its_age() -> None:
     """A retry that comes late is older than what was published meanwhile."""
     cluster = Cluster()
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
@@ -513,7 +513,7 @@ def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() ->
     assert outcomes(cluster.replies[key]) == ["acked_unproven"]
 
 
-def test_a_batch_that_a_start_finds_damaged_is_known_and_forgotten_once_it_is_here_again() -> None:
+def test_a_batch_that_a_start_finds_damaged_is_known_and_dropped_once_it_is_here_again() -> None:
     cluster = Cluster()
     published(cluster, 5)
     cluster.kill("b")

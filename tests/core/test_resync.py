@@ -474,7 +474,7 @@ def test_idle_nodes_do_not_write_down_each_others_writing() -> None:
         assert positions <= 4 * reserves + 4, (positions, reserves)
 
 
-def test_messages_that_a_resync_heard_of_stay_known_over_a_restart() -> None:
+def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     """b and a have a message, and b is wiped. It knows the message again, and has it not: then it starts again.
 
     A PURGE asks b and c. c never heard of the message, so only b can say that there is one.

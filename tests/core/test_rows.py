@@ -63,7 +63,7 @@ def test_rows_that_are_put_together_are_those_that_are_put_one_by_one(chunks: li
         assert together.state() == alone.state()
 
 
-def test_one_column_can_be_the_key_and_negative_numbers_have_their_place() -> None:
+def test_one_column_can_be_the_key_and_negative_numbers_have_their_position() -> None:
     table = Rows("qI", 1)
     for number in (5, -3, 0, 4, -9, 2, 7):
         table.put((number, 1))

@@ -339,7 +339,7 @@ def test_listings_are_sorted_by_producer_id_whatever_arrived_first() -> None:
 
 
 @pytest.mark.parametrize("make", [SpanMap[str], TinyMap])
-def test_a_write_that_changes_nothing_leaves_a_clone_shared(make: type[SpanMap[str]]) -> None:
+def test_a_write_that_changes_nothing_keeps_a_clone_shared(make: type[SpanMap[str]]) -> None:
     """The explorer forks states by the million; most steps touch a few maps and leave the rest alone."""
     map_ = make()
     for seq in range(0, 40, 2):
@@ -354,7 +354,7 @@ def test_a_write_that_changes_nothing_leaves_a_clone_shared(make: type[SpanMap[s
     assert (map_.get(A, 4), twin.get(A, 4)) == ("x", "y")
 
 
-def test_a_large_producer_id_is_copied_once_after_a_clone_and_then_changed_in_place() -> None:
+def test_a_large_producer_id_is_copied_once_after_a_clone_and_no_more() -> None:
     map_ = TinyMap()
     for seq in range(0, 40, 2):
         map_.set(Span(A, seq, seq + 1), "x")

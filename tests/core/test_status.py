@@ -29,9 +29,9 @@ def asked(cluster: Cluster, begin: Any = None) -> StatusReply:
 
 def counted(cluster: Cluster) -> tuple[Any, ...]:
     (row,) = asked(cluster).facts["partitions"]
-    facts = row["groups"]["g"]
+    fields = row["groups"]["g"]
     return tuple(
-        facts[name] for name in ("available", "held", "delayed", "dead", "settled", "oldest_s", "kept_s")
+        fields[name] for name in ("available", "held", "delayed", "dead", "settled", "oldest_s", "kept_s")
     )
 
 
@@ -84,7 +84,7 @@ def test_a_status_of_many_partitions_and_groups_comes_in_chunks(monkeypatch: pyt
         cluster.ask("a", fetch(group=group))
     reply = asked(cluster)
     assert reply.facts["node"] == "a"
-    facts, chunks, more = reply.facts, 1, reply.more
+    fields, chunks, more = reply.facts, 1, reply.more
     while more is not None:
         begin = more
         reply = asked(cluster, begin)
@@ -92,13 +92,13 @@ def test_a_status_of_many_partitions_and_groups_comes_in_chunks(monkeypatch: pyt
         assert sum(1 + len(row["groups"]) for row in reply.facts["partitions"]) <= 5
         cost = calls(lambda begin=begin: cluster.nodes["a"].router.status(StatusRequest(begin), cluster.now))
         assert cost < 6 * CALLS_OF_A_ROW
-        facts, chunks, more = reply.joined_to(facts), chunks + 1, reply.more
+        fields, chunks, more = reply.joined_to(fields), chunks + 1, reply.more
     assert chunks > 3
-    seen = [(row["partition"], "".join(row["groups"])) for row in facts["partitions"]]
+    seen = [(row["partition"], "".join(row["groups"])) for row in fields["partitions"]]
     assert seen == [(number, "abcdefgh") for number in range(3)]
 
 
-def test_a_tally_follows_all_that_happens_to_a_map() -> None:
+def test_a_count_follows_all_that_happens_to_a_map() -> None:
     table: CountedMap[str] = CountedMap(len)
     producer_id = ProducerId("a", 1, 1, 1)
     table.put(Span(producer_id, 0, 10), "xy")

@@ -122,7 +122,7 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
         assert isinstance(cluster.ask("b", more), PublishReply)
 
 
-def test_all_survivors_are_heard_before_anyone_goes_on() -> None:
+def test_all_survivors_answer_before_anyone_goes_on() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic = cluster.topic(rf=5)
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
@@ -230,7 +230,7 @@ def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
     assert trust(cluster) == "abcde"
 
 
-def test_a_topic_that_was_deleted_needs_nobody() -> None:
+def test_a_topic_that_was_deleted_needs_no_one() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic = cluster.topic(rf=3)
     lost = "".join(topic.replicas[0][:2])
@@ -374,7 +374,7 @@ def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_
 
 
 @pytest.mark.parametrize("rf", [1, 3])
-def test_a_topic_that_was_forgotten_and_made_again_is_one_when_the_old_directory_turns_up(rf: int) -> None:
+def test_a_topic_that_was_dropped_and_made_again_is_one_when_the_old_directory_turns_up(rf: int) -> None:
     """The later creation stays. Of the same RF they are one topic, with the messages of both."""
     cluster = Cluster(hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
@@ -463,7 +463,7 @@ STEPS = ("asked", "told", "declared", "confirmed", "resynced")
 
 
 @pytest.mark.parametrize(("step", "victim"), list(itertools.product(STEPS, "ab")))
-def test_a_crash_at_any_step_leaves_it_to_be_done_again(step: str, victim: str) -> None:
+def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> None:
     """The survivor a, or the learner b, is killed when this step has come for the first time."""
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 10)

@@ -60,7 +60,7 @@ def test_a_fetch_brings_first_timers_or_one_suspect() -> None:
     assert seqs(cluster.ask("b", fetch())) == [5, 6, 7]
 
 
-def test_a_suspect_comes_only_to_a_client_with_nothing_in_hand_and_blocks_nobody_else() -> None:
+def test_a_suspect_comes_only_to_a_client_with_nothing_in_hand_and_blocks_no_one_else() -> None:
     cluster = Cluster()
     published(cluster, 5)
     expired(cluster, 3)
@@ -199,7 +199,7 @@ def test_a_rewind_makes_a_first_timer_of_a_suspect() -> None:
     assert seqs(cluster.ask("a", fetch(idle=False))) == [0, 1, 2]
 
 
-def forget_counts(cluster: Cluster, node: str, count: int) -> GroupView:
+def drop_counts(cluster: Cluster, node: str, count: int) -> GroupView:
     """Have a node take the first ``count`` messages for first-timers, as one that was away does."""
     replica = replica_of(cluster, node)
     view = replica.group("g")
@@ -215,7 +215,7 @@ def test_a_suspect_known_to_the_voters_alone_is_released_and_learned(idle: bool)
     cluster = Cluster()
     published(cluster, 5)
     expired(cluster, 3)
-    view = forget_counts(cluster, "a", 5)
+    view = drop_counts(cluster, "a", 5)
     assert seqs(cluster.ask("a", fetch(idle=idle))) == [3, 4]
     assert view.suspects.messages == 3
     assert seqs(cluster.ask("a", fetch(idle=False))) == []
@@ -226,7 +226,7 @@ def test_an_idle_client_gets_one_of_several_suspects_in_the_votes() -> None:
     cluster = Cluster()
     published(cluster, 3)
     expired(cluster, 3)
-    forget_counts(cluster, "a", 3)
+    drop_counts(cluster, "a", 3)
     reply = cluster.ask("a", fetch())
     assert (seqs(reply), suspects(reply)) == ([0], [True])
     assert seqs(cluster.ask("a", fetch())) == [1], "the others were given back"
@@ -315,7 +315,7 @@ def test_a_suspect_is_one_after_a_restart_and_where_anti_entropy_brings_it() -> 
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 3)
     expired(cluster, 3)
-    forget_counts(cluster, "c", 3)
+    drop_counts(cluster, "c", 3)
     for name in "ab":
         cluster.kill(name)
     for name in "ab":
@@ -337,13 +337,13 @@ class Counting(SpanMap[int]):
 
 
 @contextmanager
-def counting(offer: Offer) -> Iterator[Counting]:
-    plain, offer.spans = offer.spans, Counting()
+def counting(digests: Offer) -> Iterator[Counting]:
+    plain, digests.spans = digests.spans, Counting()
     for span, lot in plain.items():
-        offer.spans.set(span, lot)
-    offer.spans.asked = 0
-    yield offer.spans
-    offer.spans = plain
+        digests.spans.set(span, lot)
+    digests.spans.asked = 0
+    yield digests.spans
+    digests.spans = plain
 
 
 def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:

@@ -30,14 +30,14 @@ def test_a_replica_that_was_away_hears_messages_that_its_codec_takes() -> None:
     largest: dict[type, int] = {}
     away = False
 
-    def heard(sender: str, to: str, message: object) -> bool:
+    def received(sender: str, to: str, message: object) -> bool:
         if isinstance(message, COMPARED):
             over_the_wire(message)
             sums = len(getattr(message, "sums", b""))
             largest[type(message)] = max(largest.get(type(message), 0), sums)
         return away and "c" in (sender, to) and sender != to
 
-    cluster.drop = heard
+    cluster.drop = received
     record = encode_record(Message(b"x"))
     for first in range(0, PRODUCER_IDS, 1000):
         away = first >= PRODUCER_IDS // 2  # before that all have many, so that trees are parted
@@ -55,8 +55,8 @@ def test_a_replica_that_was_away_hears_messages_that_its_codec_takes() -> None:
 
 
 def test_the_largest_sums_are_taken() -> None:
-    places = tuple(range(1 << 8, (1 << 8) + limits.DIGESTS_MAX // limits.DIGEST_BRANCHES))
-    sums = bytes(limits.DIGEST_BYTES * limits.DIGEST_BRANCHES * len(places))
-    offer = m.SyncOffer(PartitionId(b"x" * 16, 0), 1, True, places, sums)
+    locations = tuple(range(1 << 8, (1 << 8) + limits.DIGESTS_MAX // limits.DIGEST_BRANCHES))
+    sums = bytes(limits.DIGEST_BYTES * limits.DIGEST_BRANCHES * len(locations))
+    digests = m.SyncOffer(PartitionId(b"x" * 16, 0), 1, True, locations, sums)
     registers = m.SyncRegisters(bytes(limits.DIGEST_BYTES * limits.REGISTER_BUCKETS))
-    assert [over_the_wire(message) for message in (offer, registers)] == [offer, registers]
+    assert [over_the_wire(message) for message in (digests, registers)] == [digests, registers]

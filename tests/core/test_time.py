@@ -43,7 +43,7 @@ def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
     return [(item.state, round(item.remaining, 3)) for item in page.items]
 
 
-def letters(cluster: Cluster, node: str) -> list[str]:
+def deaths(cluster: Cluster, node: str) -> list[str]:
     page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert isinstance(page, BrowseReply)
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
@@ -214,7 +214,7 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
         cluster.advance(born + 30 - cluster.time - 0.1)
         assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
         cluster.advance(0.2)
-        assert (got(cluster, "c"), letters(cluster, "c")) == (1, [])
+        assert (got(cluster, "c"), deaths(cluster, "c")) == (1, [])
 
 
 @pytest.mark.parametrize("wrong", [1, 2])
@@ -332,7 +332,7 @@ def test_whatever_one_clock_does_the_others_decide(
     cluster.advance(remaining + 1.1)
     honest = [node for node in "abc" if node != liar]
     peeked = [got(cluster, node) for node in honest]
-    dead = [letters(cluster, node) for node in honest]
+    dead = [deaths(cluster, node) for node in honest]
     if expired:
         assert (peeked, dead) == ([0, 0], [["expired"]] * 2)
     else:
@@ -349,19 +349,19 @@ def test_a_message_not_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: f
     cluster.advance(4.9)
     (mine,) = receipts(cluster.ask("a", fetch(hold_time=10.0)))
     cluster.advance(5)
-    assert letters(cluster, "b") == [], "a delivery that is inside its hold is left alone"
+    assert deaths(cluster, "b") == [], "a delivery that is inside its hold is left alone"
     cluster.ask("a", RejectRequest((mine,), 0.0))
     assert got(cluster, "b") == 0
-    assert [letters(cluster, node) for node in "abc"] == [["expired"]] * 3
+    assert [deaths(cluster, node) for node in "abc"] == [["expired"]] * 3
 
 
-def test_an_ack_in_time_leaves_nothing_to_expire() -> None:
+def test_an_ack_in_time_prevents_its_expiry() -> None:
     cluster = Cluster()
     publish_first(cluster, ttl_ms=5_000)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
     cluster.advance(20)
     assert got(cluster, "b") == 0
-    assert letters(cluster, "b") == []
+    assert deaths(cluster, "b") == []
 
 
 def test_a_redriven_message_neither_waits_nor_expires() -> None:
@@ -383,10 +383,10 @@ def test_expiry_waits_for_the_due_time() -> None:
     publish_first(cluster, delay_ms=9_000, ttl_ms=3_000)
     cluster.advance(5)
     assert got(cluster, "a") == 0
-    assert letters(cluster, "a") == []
+    assert deaths(cluster, "a") == []
     cluster.advance(5)
     assert got(cluster, "a") == 0
-    assert letters(cluster, "a") == ["expired"]
+    assert deaths(cluster, "a") == ["expired"]
 
 
 @pytest.mark.parametrize("node", "abc")
@@ -398,7 +398,7 @@ def test_one_clock_does_not_expire_a_message(node: str) -> None:
     got(cluster, node)  # the others abstain until their stamps reach that far
     cluster.advance(0.1)
     assert got(cluster, node) == 1
-    assert letters(cluster, node) == []
+    assert deaths(cluster, node) == []
 
 
 @pytest.mark.parametrize("node", "abc")
@@ -410,7 +410,7 @@ def test_one_clock_does_not_keep_a_message_from_expiring(node: str) -> None:
     restart(cluster, node, -YEAR_MS)
     cluster.advance(3)
     assert got(cluster, node) == 0
-    assert letters(cluster, node) == ["expired"]
+    assert deaths(cluster, node) == ["expired"]
 
 
 def test_the_flag_of_a_minority_delivers_when_too_few_answer() -> None:

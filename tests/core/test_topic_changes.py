@@ -133,7 +133,7 @@ def test_one_of_two_simultaneous_changes_of_a_setting_wins_everywhere() -> None:
     assert after == max(one.topic, other.topic, key=lambda topic: topic.stamp)
 
 
-def test_a_node_behind_the_times_writes_above_what_it_had_not_heard() -> None:
+def test_a_node_with_old_state_writes_above_what_it_did_not_know() -> None:
     cluster = Cluster()
     cluster.topic()
     away(cluster, "c")
@@ -198,7 +198,7 @@ def test_creating_twice_is_creating_once_and_other_settings_are_a_conflict() -> 
     assert agreed(cluster) == made
 
 
-def test_a_creation_by_a_node_that_had_not_heard_overwrites_nothing() -> None:
+def test_a_creation_by_a_node_that_did_not_know_overwrites_nothing() -> None:
     cluster = Cluster()
     away(cluster, "c")
     made = cluster.topic(max_deliveries=9)
@@ -252,7 +252,7 @@ def test_nothing_succeeds_on_a_deleted_topic() -> None:
     assert agreed(cluster) is None
 
 
-def test_the_payload_of_a_deleted_topic_is_forgotten_also_by_a_later_start() -> None:
+def test_the_payload_of_a_deleted_topic_is_dropped_also_by_a_later_start() -> None:
     cluster = Cluster(hold_time_max=1.0)
     topic, _ = published(cluster)
     fill(cluster, "other")
@@ -289,7 +289,7 @@ def test_a_deletion_outlives_every_start() -> None:
         assert not core.catalogue.groups
 
 
-def test_deleting_again_is_deleting_once_and_leaves_the_next_topic_alone() -> None:
+def test_deleting_again_is_deleting_once_and_does_not_change_the_next_topic() -> None:
     cluster = Cluster()
     topic, _ = published(cluster)
     deleted(cluster, topic)
@@ -327,7 +327,7 @@ def test_a_node_that_was_down_hears_of_the_deletion_by_itself() -> None:
     assert not cluster.nodes["c"].replicas, "what it heard is in its journal"
 
 
-def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
+def test_a_node_that_does_not_know_finds_no_majority_and_learns_why() -> None:
     """No anti-entropy here: the refusal itself brings the news."""
     cluster = Cluster(hold_time_max=1.0)
     topic, producer_id = published(cluster)
@@ -339,7 +339,7 @@ def test_a_node_that_has_not_heard_finds_no_majority_and_learns_why() -> None:
     assert cluster.nodes["c"].topic_named("jobs") is None
 
 
-def test_a_late_message_for_a_deleted_topic_leaves_no_hint() -> None:
+def test_a_late_message_for_a_deleted_topic_writes_no_hint() -> None:
     """Fetching and waiting clients are dropped with the topic: no later event would drop them."""
     cluster = Cluster()
     topic, _ = published(cluster)
@@ -374,7 +374,7 @@ def test_a_late_message_for_a_deleted_topic_leaves_no_hint() -> None:
     [lambda got: fetch(), lambda got: AckRequest(got), lambda got: AlterTopic("jobs", ttl_s=1.0)],
     ids=["fetch", "ack", "alter"],
 )
-def test_any_request_through_a_node_that_has_not_heard_learns_it(request_of: object) -> None:
+def test_any_request_through_a_node_that_does_not_know_learns_it(request_of: object) -> None:
     cluster = Cluster()
     topic, _ = published(cluster)
     got = receipts(cluster.ask("b", fetch(most=5)))
@@ -632,7 +632,7 @@ def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
     assert {item.receipt.partition.number for item in got} == {0, 2}
 
 
-def test_a_new_partition_is_stored_by_nodes_that_have_not_heard_of_it() -> None:
+def test_a_new_partition_is_stored_by_nodes_that_do_not_know_it() -> None:
     cluster = Cluster()
     _, producer_id = published(cluster, 4)
     away(cluster, "c")

@@ -24,7 +24,7 @@ def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[
 
 
 @pytest.mark.parametrize("missing", ["b", "c"])
-def test_clean_restarts_one_after_the_other_leave_every_ack_certain(missing: str) -> None:
+def test_clean_restarts_one_after_the_other_keep_every_ack_certain(missing: str) -> None:
     """Grants before the stop, and deliveries while it was down, are both certain there."""
     cluster = Cluster()
     published(cluster, 30)
@@ -38,7 +38,7 @@ def test_clean_restarts_one_after_the_other_leave_every_ack_certain(missing: str
     assert {*verdicts(cluster, "a", got)} == {"acked"}
 
 
-def test_a_clean_stop_forgets_no_ballot_of_a_delivery_that_ran_out() -> None:
+def test_a_clean_stop_drops_no_ballot_of_a_delivery_that_ran_out() -> None:
     cluster = Cluster()
     published(cluster, 1)
     first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
@@ -68,11 +68,11 @@ def test_an_attempt_that_lost_is_no_later_delivery(*, restarted: bool, verdict: 
     assert verdicts(cluster, "a", got) == [verdict]
 
 
-@pytest.mark.parametrize(("room", "verdict"), [(2, "acked"), (1, "acked_unproven")])
+@pytest.mark.parametrize(("capacity", "verdict"), [(2, "acked"), (1, "acked_unproven")])
 def test_state_beyond_the_space_of_a_clean_stop_is_unproven(
-    monkeypatch: pytest.MonkeyPatch, room: int, verdict: str
+    monkeypatch: pytest.MonkeyPatch, capacity: int, verdict: str
 ) -> None:
-    monkeypatch.setattr(replay, "BALLOTS_AT_STOP_MAX", room)
+    monkeypatch.setattr(replay, "BALLOTS_AT_STOP_MAX", capacity)
     cluster = Cluster()
     published(cluster, 10)
     cluster.ask("b", fetch(most=5, hold_time=1.0))
@@ -80,7 +80,7 @@ def test_state_beyond_the_space_of_a_clean_stop_is_unproven(
     cluster.advance(3.0)
     cluster.stop("b")
     (stop,) = [record for record in cluster.journals["b"] if isinstance(record, CleanStopped)]
-    assert sum(len(group.ballots) for group in stop.memory) == (2 if room == 2 else 0)
+    assert sum(len(group.ballots) for group in stop.memory) == (2 if capacity == 2 else 0)
     cluster.start("b")
     cluster.kill("c")
     assert verdicts(cluster, "a", got) == [verdict]

@@ -25,7 +25,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId, Span
 from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
-from tests.core.steps import LETTER, fetch, receipts
+from tests.core.steps import DEATH, fetch, receipts
 
 
 def calls(work: Callable[[], object], *, builtins: bool = True) -> int:
@@ -77,7 +77,7 @@ def settling(step: str, got: tuple[ReceiptPart, ...]) -> tuple[object, str]:
     return {
         "ack": (AckRequest(got), "acked"),
         "reject": (RejectRequest(got, 1.0, None), "ok"),
-        "bury": (RejectRequest(got, 0.0, LETTER), "ok"),
+        "bury": (RejectRequest(got, 0.0, DEATH), "ok"),
         "extend": (ExtendRequest(got, 20.0, 0.0), "ok"),
     }[step]
 
@@ -132,7 +132,7 @@ def with_holes(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     return cluster, (got,)
 
 
-def by_sections(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+def by_spans(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """Publish one message in each of ``count`` sessions, and fetch all."""
     cluster = filled(count, **QUIET)
     return cluster, taken(cluster, count)

@@ -190,7 +190,7 @@ class Load:
         for row in self.rows():
             account.feed(row)
         for name in self.cluster.nodes:
-            for key in letters(self.cluster.address(name), self.topic, self.partitions):
+            for key in deaths(self.cluster.address(name), self.topic, self.partitions):
                 account.letters[key] = "ValueError"
         return account
 
@@ -210,7 +210,7 @@ class Load:
         assert not gone, f"rejected with OK, and neither a dead letter nor acked: {gone[:5]}"
         for name in self.cluster.nodes:
             listed = eventually(
-                lambda name=name: letters(self.cluster.address(name), self.topic, self.partitions), expected
+                lambda name=name: deaths(self.cluster.address(name), self.topic, self.partitions), expected
             )
             assert listed == expected, f"{name} lists {len(listed)} dead letters, {len(expected)} exist"
         return account
@@ -229,7 +229,7 @@ class Load:
         return longest
 
 
-def letters(address: str, topic: str, partitions: int) -> list[MessageKey]:
+def deaths(address: str, topic: str, partitions: int) -> list[MessageKey]:
     """The dead letters that one node lists, sorted; one that is listed twice is in it twice."""
     keys: list[MessageKey] = []
     with Raw(address) as raw:

@@ -39,7 +39,7 @@ async def main(last: str, passes: int, source: str, target: str, addresses: list
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    room = trio.Semaphore(4)
+    capacity = trio.Semaphore(4)
 
     async def handle(message: Message, producer: Producer) -> None:
         pass_by("fetched")
@@ -53,7 +53,7 @@ async def main(last: str, passes: int, source: str, target: str, addresses: list
         pass_by("stored")
         await message.ack()
         pass_by("acked")
-        room.release()
+        capacity.release()
 
     async with (
         connect(addresses) as client,
@@ -62,7 +62,7 @@ async def main(last: str, passes: int, source: str, target: str, addresses: list
         trio.open_nursery() as nursery,
     ):
         while True:
-            await room.acquire()
+            await capacity.acquire()
             message = None
             while message is None:
                 with trio.move_on_after(LOOK_S):

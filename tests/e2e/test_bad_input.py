@@ -34,7 +34,7 @@ from tests.e2e.conftest import rss_of
 from tests.e2e.raw import Raw, client_hello, outcomes, size_of
 
 RSS_GROWTH_MAX_MIB = 64
-LETTER = Letter(Stamp(0, ""), "rejected", "ValueError")
+DEATH = Letter(Stamp(0, ""), "rejected", "ValueError")
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_bytes_outside_the_protocol_close_their_own_connection(
         assert stranger.is_closed()
 
 
-def test_half_a_frame_and_silence_is_closed_and_half_a_frame_and_goodbye_harms_nobody(
+def test_half_a_frame_and_silence_is_closed_and_half_a_frame_and_goodbye_harms_no_one(
     shared: LocalCluster, bystander: Raw
 ) -> None:
     """The first frame has five seconds (hello_timeout); a client that is known may be slow."""
@@ -101,9 +101,9 @@ def test_a_node_or_client_of_another_cluster_is_refused_by_name(shared: LocalClu
             assert stranger.is_closed()
             return reply
 
-    facts = shared.status("n1")
+    fields = shared.status("n1")
     ours = m.Hello(
-        m.VERSIONS, facts["cluster_id"], node_list_digest(shared.nodes), facts["hold_time_max"], "n2",
+        m.VERSIONS, fields["cluster_id"], node_list_digest(shared.nodes), fields["hold_time_max"], "n2",
         Incarnation(99, 1), 1, int(time.time() * 1000), 0, "raw",
     )  # fmt: skip
     other_client = refusal(client_hello("another"))
@@ -165,12 +165,12 @@ def test_a_redrive_that_is_made_up_brings_nothing_back_and_keeps_no_rewind_from_
     with Raw(shared.addresses[1]) as raw:
         topic, producer_id = raw.topic("redriven", retention_s=3600.0), raw.session()
         assert isinstance(raw.publish(topic, producer_id, 0, [b"acked", b"acked", b"buried"]), m.PublishReply)
-        for request in (m.AckRequest, m.AckRequest, lambda got: m.RejectRequest(got, 0.0, LETTER)):
+        for request in (m.AckRequest, m.AckRequest, lambda got: m.RejectRequest(got, 0.0, DEATH)):
             got = tuple(raw.take("redriven", "g", 1))
             assert set(outcomes(raw.ask(request(got)))) <= {"acked", "ok"}
         for generation in (0, 7, 1 << 61):
             for n, says in ((0, "already-settled"), (5, "already-settled"), (NUMBERS_END - 1, "usage")):
-                made_up = m.SpanRecord(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, LETTER))
+                made_up = m.SpanRecord(Span(producer_id, 0, 2), Record(generation, n, Kind.DEAD, DEATH))
                 reply = raw.ask(m.RedriveRequest("redriven", 0, "g", (made_up,)))
                 assert outcomes(reply) == [says], reply
         assert size_of(raw.fetch("redriven", "g", max_wait=0.2)) == 0
@@ -178,7 +178,7 @@ def test_a_redrive_that_is_made_up_brings_nothing_back_and_keeps_no_rewind_from_
         raw.drain("redriven", "g", 3)
 
 
-def test_the_letter_of_many_receipts_is_on_each_disk_once(shared: LocalCluster, bystander: Raw) -> None:
+def test_the_dead_letter_of_many_receipts_is_on_each_disk_once(shared: LocalCluster, bystander: Raw) -> None:
     def sizes() -> list[int]:
         return [
             sum(path.stat().st_size for path in shared.data_path(name).glob("*.journal"))
@@ -191,11 +191,11 @@ def test_the_letter_of_many_receipts_is_on_each_disk_once(shared: LocalCluster, 
             assert isinstance(raw.publish(topic, raw.session(), 0, [b"%d" % number]), m.PublishReply)
         got = [raw.take("letters", "g", 1, hold_time=3.0) for _ in range(60)]
         before = sizes()
-        letter = LETTER._replace(stack="x" * 8_192, message="y" * 8_192)
-        reply = raw.ask(m.RejectRequest(tuple(one for (one,) in got), 0.0, letter))
+        death = DEATH._replace(stack="x" * 8_192, message="y" * 8_192)
+        reply = raw.ask(m.RejectRequest(tuple(one for (one,) in got), 0.0, death))
         assert outcomes(reply) == ["ok"] * 60
         grown = [after - was for was, after in zip(before, sizes(), strict=True)]
-        assert max(grown) < 2 * letter.text_bytes, grown
+        assert max(grown) < 2 * death.text_bytes, grown
 
 
 def test_an_unknown_topic_is_named_with_the_closest_that_exists(shared: LocalCluster, bystander: Raw) -> None:

@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def place(
+async def location(
     cluster: LocalCluster, topic: str, count: int, *, max_deliveries: int = 5, **more: object
 ) -> AsyncIterator[Place]:
     async with through(cluster, "n1") as maker:
@@ -111,15 +111,15 @@ def test_a_dead_letter_s_life_through_a_node_without_replica(five: LocalCluster)
     """Dies, is read, redriven twice, dies again, is redriven again, and is acked; another one is purged by an ack."""
 
     async def main() -> None:
-        async with place(five, "life", 20) as here:
+        async with location(five, "life", 20) as here:
             client = here.client
             await here.die(20, "first")
-            letters = await here.listed("dead")
-            assert (await client.redrive("life", "g", letters)).messages == 20
-            assert (await client.redrive("life", "g", letters)).messages == 20, "done twice, it is done once"
+            deaths = await here.listed("dead")
+            assert (await client.redrive("life", "g", deaths)).messages == 20
+            assert (await client.redrive("life", "g", deaths)).messages == 20, "done twice, it is done once"
             assert await here.states() == {"ready": 20}
             await here.die(20, "second")
-            again = await client.redrive("life", "g", letters)
+            again = await client.redrive("life", "g", deaths)
             assert (again.messages, sum(span.size for span, _ in again.refused)) == (0, 20)
             held = await here.take(5, "g!dead")
             assert {(x.letter.message, x.letter.redrives) for x in held if x.letter} == {("second", 1)}
@@ -144,7 +144,7 @@ def test_a_dead_letter_s_life_through_a_node_without_replica(five: LocalCluster)
 
 def test_the_delivery_limit_and_the_ttl_end_in_dead_letters_that_say_so(five: LocalCluster) -> None:
     async def main() -> None:
-        async with place(five, "delivered-twice", 10, max_deliveries=2) as here:
+        async with location(five, "delivered-twice", 10, max_deliveries=2) as here:
             deliveries = 0
             with trio.fail_after(PATIENCE_S):  # an expired message comes alone, and dies alone
                 while (await here.states()).get("dead", 0) < 10:
@@ -154,7 +154,7 @@ def test_the_delivery_limit_and_the_ttl_end_in_dead_letters_that_say_so(five: Lo
             died = await here.take(10, "g!dead")  # a node that has not heard of one yet brings the others
             assert {(x.letter.reason, x.letter.attempts) for x in died if x.letter} == {("max-deliveries", 2)}
             assert await here.client.ack(died) == [Outcome.ACKED] * 10
-        async with place(five, "expiring", 0) as here:
+        async with location(five, "expiring", 0) as here:
             async with here.client.producer("expiring") as producer:
                 await producer.send(b"10", ttl=0.2)
             await trio.sleep(0.3)
@@ -170,7 +170,7 @@ def test_the_delivery_limit_and_the_ttl_end_in_dead_letters_that_say_so(five: Lo
     "purging",
     [pytest.param(False, marks=pytest.mark.soak, id="alone"), pytest.param(True, id="against a purge")],
 )
-def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_place(
+def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_state(
     five: LocalCluster, purging: bool
 ) -> None:
     count = 240
@@ -178,7 +178,7 @@ def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_
     redrive = ("deadletters", "redrive", topic, "--group", "g", "--all", "--yes")
 
     async def main() -> None:
-        async with place(five, topic, count) as here:
+        async with location(five, topic, count) as here:
             await here.die(count)
             purged = 0
             with subprocess.Popen([*QUORUMQ, *redrive, "--rate", "10", "--node", here.address]) as killed:
@@ -210,7 +210,7 @@ def test_two_operators_redrive_at_once_one_is_killed_and_each_message_is_in_one_
     trio.run(main)
 
 
-def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_place(five: LocalCluster) -> None:
+def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_state(five: LocalCluster) -> None:
     """Readers that ack, reject and are refused, operators that redrive and purge, consumers that let die again."""
     count, seed = 300, int.from_bytes(os.urandom(4), "big")
     rng = random.Random(seed)
@@ -218,7 +218,7 @@ def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_place(five: Local
     removed: Counter[int] = Counter()
 
     async def main() -> None:
-        async with place(five, "mixed", count) as here:
+        async with location(five, "mixed", count) as here:
             client = here.client
             await here.die(count)
 
@@ -273,21 +273,21 @@ def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_place(five: Local
         raise
 
 
-def test_a_late_ack_beats_the_letter_and_its_redrive_and_the_history_says_so(
+def test_a_late_ack_beats_the_dead_letter_and_its_redrive_and_the_history_says_so(
     five: LocalCluster, tmp_path: Path
 ) -> None:
     path = tmp_path / "client.jsonl"
 
     async def main(history: HistoryWriter) -> None:
-        async with place(five, "beaten", 2, history=history) as here:
+        async with location(five, "beaten", 2, history=history) as here:
             client = here.client
             late = await here.take(2, hold_time=0.3)
             await trio.sleep(0.4)
             await here.die(2)
-            letters = await here.listed("dead")
+            deaths = await here.listed("dead")
             one, two = late
             assert await one.ack() is Outcome.ACKED_AFTER_EXPIRY
-            await client.redrive("beaten", "g", letters)
+            await client.redrive("beaten", "g", deaths)
             again = await here.take(1)
             assert [message.payload for message in again] == [two.payload]
             assert await two.ack() is Outcome.ACKED_AFTER_EXPIRY

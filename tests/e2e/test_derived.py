@@ -40,7 +40,7 @@ async def run_workers(addresses: list[str], number: int, points: Counter[str]) -
     raise AssertionError(f"{RUNS_MAX} workers were killed, and there is still work")
 
 
-def test_workers_that_are_killed_anywhere_leave_each_output_exactly_once(shared: LocalCluster) -> None:
+def test_workers_that_are_killed_anywhere_have_each_output_exactly_once(shared: LocalCluster) -> None:
     points: Counter[str] = Counter()
 
     async def main() -> list[bytes]:

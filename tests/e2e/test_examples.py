@@ -183,9 +183,9 @@ def test_retry_with_backoff(run: Run, client: Client) -> None:
     assert lines == ["reached 555-0100 at attempt 3"]
     assert time.monotonic() - began > 0.5, "0.2 s of backoff and then the 0.3 s that it asked for"
     (item,) = client.peek("calls", "callers", "dead", complete=True)
-    letter = item.peeked.record.letter
-    assert letter is not None
-    assert (letter.error_class, letter.message, letter.attempts) == ("ValueError", "nobody is no number", 1)
+    death = item.peeked.record.letter
+    assert death is not None
+    assert (death.error_class, death.message, death.attempts) == ("ValueError", "nobody is no number", 1)
     client.purge("calls", "callers!dead")
 
 

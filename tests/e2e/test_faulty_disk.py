@@ -38,7 +38,7 @@ runpy.run_module("quorumq.node", run_name="__main__", alter_sys=False)
 """
 
 
-def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Path) -> None:
+def test_after_a_failed_fsync_no_answer_is_sent_and_the_process_ends(tmp_path: Path) -> None:
     """docs/protocol.md, G1: nothing is said to be durable that may not be, and the node stops."""
     path = write_config(tmp_path, auto_create_topics="true")
     path.write_text(path.read_text().replace('"true"', "true"))
@@ -87,18 +87,18 @@ def test_after_a_failed_fsync_no_answer_leaves_and_the_process_ends(tmp_path: Pa
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
+    location = tmp_path / "disk"
+    location.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(location)], capture_output=True, text=True
     )
     if mounted.returncode:
         pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield location
+    subprocess.run(["umount", "-l", str(location)], check=True)
 
 
-def test_a_full_disk_refuses_publishes_takes_acks_and_gives_room_back(
+def test_a_full_disk_refuses_publishes_takes_acks_and_gives_space_back(
     small_disk: Path, tmp_path: Path
 ) -> None:
     """docs/protocol.md, section 6: `StorageFull` refuses publishes; ACK and FETCH go on."""
@@ -156,10 +156,10 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
             producer_id = raw.session()
             raw.fetch("jobs", "g", most=1, hold_time=0.1)
             fill(raw, topic, producer_id)
-            letter = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
+            death = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
             for _ in range(30):
                 for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
-                    number = raw.send(m.RejectRequest(signed_items([one]), 0.0, letter))
+                    number = raw.send(m.RejectRequest(signed_items([one]), 0.0, death))
                     assert outcomes(raw.receive(number))[0] in ("ok", "storage-full", "hold-lost")
             ballast = small_disk / "ballast"
             with ballast.open("wb") as file, contextlib.suppress(OSError):

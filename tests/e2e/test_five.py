@@ -169,8 +169,8 @@ def test_one_partition_s_life_through_any_node(five: LocalCluster, node: str) ->
             await client.dead_letter(messages[5:10], error=ValueError("no"))
             assert await client.ack(messages[10:]) == [Outcome.ACKED] * 10
             dead = [item async for item in client.peek("one", group, "dead", bodies=True, node=node)]
-            letters = [bodies.payload for item in dead for bodies in item.bodies.values()]
-            assert sorted(map(int, letters)) == payloads(messages[5:10])
+            deaths = [bodies.payload for item in dead for bodies in item.bodies.values()]
+            assert sorted(map(int, deaths)) == payloads(messages[5:10])
             assert (await client.redrive("one", group, dead)).messages == 5
             assert payloads(await drained(client, "one", group, node)) == payloads(messages[:10])
             assert await client.fetch("one", group + "!dead", hold_time=HOLD_S, node=node) == []

@@ -49,12 +49,12 @@ def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
 
 @pytest.mark.soak
 @through_any_node
-def test_a_node_that_stands_still_for_5_seconds_stops_nobody_else(own: LocalCluster, tmp_path: Path) -> None:
+def test_a_node_that_stands_still_for_5_seconds_stops_no_one_else(own: LocalCluster, tmp_path: Path) -> None:
     stand_still(own, tmp_path, 5.0)
 
 
 @pytest.mark.soak
-def test_a_node_that_stands_still_for_10_seconds_stops_nobody_else(
+def test_a_node_that_stands_still_for_10_seconds_stops_no_one_else(
     shared: LocalCluster, tmp_path: Path
 ) -> None:
     stand_still(shared, tmp_path, 10.0)
@@ -139,9 +139,9 @@ def test_a_clean_restart_of_every_node_in_turn_costs_no_quarantine_and_no_pause(
                 assert await own.terminate_async(name) == 0, own.log_tail(name)
                 await load.served(20)  # while it is down
                 await own.start_async(name)
-                facts = own.status(name)
-                assert facts["quarantine_s"] == 0, facts
-                assert facts["incarnation"] == 2
+                fields = own.status(name)
+                assert fields["quarantine_s"] == 0, fields
+                assert fields["incarnation"] == 2
                 await own.wait_ready_async()
                 await trio.sleep(0.5)
 

@@ -101,7 +101,7 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def place(cluster: LocalCluster, topic: str, max_deliveries: int = 5) -> AsyncIterator[Place]:
+async def location(cluster: LocalCluster, topic: str, max_deliveries: int = 5) -> AsyncIterator[Place]:
     """A topic of that name, for tests of one cluster; its pools end with it."""
     address = cluster.address(cluster.nodes[1])
     async with connect([address], timeout=60.0) as client, trio.open_nursery() as nursery:
@@ -138,7 +138,7 @@ def test_a_pool_that_is_killed_is_done_about_when_it_would_have_been(
     shared: LocalCluster, times: int, bar: float
 ) -> None:
     async def main() -> None:
-        async with place(shared, f"killed{times}") as here:
+        async with location(shared, f"killed{times}") as here:
             await here.publish(str(number) for number in range(4 * SIZE))
             took, ideal = await killed(here, times, 1.0), 4.0 + HOLD_S
             print(f"killed {times} times: done after {took:.1f} s, ideal {ideal:g}")
@@ -151,7 +151,7 @@ def test_a_pool_that_is_killed_is_done_about_when_it_would_have_been(
 
 def test_messages_rejected_before_one_kill_are_as_fast(shared: LocalCluster) -> None:
     async def main() -> None:
-        async with place(shared, "rejected") as here:
+        async with location(shared, "rejected") as here:
             await here.publish(str(number) for number in range(200))
             remaining = 200
             while remaining:
@@ -169,7 +169,7 @@ def test_messages_rejected_before_one_kill_are_as_fast(shared: LocalCluster) -> 
 
 def test_one_poison_among_sixty_dies_alone_after_a_few_crashes(shared: LocalCluster) -> None:
     async def main() -> None:
-        async with place(shared, "poison") as here:
+        async with location(shared, "poison") as here:
             await here.publish("poison" if number == 20 else str(number) for number in range(61))
             crashes = 0
 
@@ -196,7 +196,7 @@ def test_with_few_deliveries_no_neighbour_of_a_second_kill_dies(
     shared: LocalCluster, max_deliveries: int
 ) -> None:
     async def main() -> None:
-        async with place(shared, f"few{max_deliveries}", max_deliveries) as here:
+        async with location(shared, f"few{max_deliveries}", max_deliveries) as here:
             await here.publish(str(number) for number in range(40))
             took = await killed(here, max_deliveries, 0.3)
             dead = (await here.settled()).dead
@@ -213,7 +213,7 @@ def test_two_healthy_pools_go_on_with_what_is_new_while_a_crash_is_made_good(sha
     """200 messages of a killed client, two pools of 16 jobs of 0.3 s, and 20 messages a second for 40 s."""
 
     async def main() -> None:
-        async with place(shared, "crashed") as here:
+        async with location(shared, "crashed") as here:
             await here.publish(f"old{number}" for number in range(200))
             victim = here.pool(600.0, size=200)
             await victim.until_begun(200)
@@ -242,9 +242,9 @@ def test_two_healthy_pools_go_on_with_what_is_new_while_a_crash_is_made_good(sha
     trio.run(main)
 
 
-def test_five_deploys_leave_a_healthy_job_at_its_first_attempt(shared: LocalCluster) -> None:
+def test_five_deploys_keep_a_healthy_job_at_its_first_attempt(shared: LocalCluster) -> None:
     async def main() -> None:
-        async with place(shared, "deployed", max_deliveries=1) as here:
+        async with location(shared, "deployed", max_deliveries=1) as here:
             await here.publish(["long"])
             for _ in range(5):
                 pool = here.pool(600.0)

@@ -21,7 +21,7 @@ from tests.e2e.raw import Raw, outcomes, size_of
 from tests.patience import PATIENCE_S, until
 from tests.storage.samples import record_headers
 
-LETTERS = 12
+DEATHS = 12
 LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 8_192, host="h" * 16_000)
 
 
@@ -39,8 +39,8 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             shutil.copytree(data_of(cluster, "n2"), cluster.directory / "backup")
             got = client.take("jobs", "g", 5, hold_time=5.0)
             assert set(outcomes(client.ack(*got))) == {"acked"}
-            publish(client, client.topic("letters"), LETTERS)
-            for _ in range(LETTERS):
+            publish(client, client.topic("letters"), DEATHS)
+            for _ in range(DEATHS):
                 dying = tuple(client.take("letters", "g", 1, hold_time=5.0))
                 assert outcomes(client.ask(m.RejectRequest(dying, 0.0, LONG))) == ["ok"]
         for round_ in range(2):
@@ -53,7 +53,7 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
                 publish(client, topic, 5)
             cluster.start("n2")
             cluster.wait_ready(quarantine=True)
-            status = status_when(cluster, "n2", lambda facts: dead(facts) == LETTERS)
+            status = status_when(cluster, "n2", lambda fields: dead(fields) == DEATHS)
             assert status["trusted"], status
             assert status["incarnation"] > 1 + round_
             assert all(cluster.running(name) for name in cluster.nodes), (
@@ -78,7 +78,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
             shutil.rmtree(data)
             shutil.move(f"{data}.copy", data)
             cluster.start("n2")
-            status = status_when(cluster, "n2", lambda facts: facts["peers"]["n1"]["up"])
+            status = status_when(cluster, "n2", lambda fields: fields["peers"]["n1"]["up"])
             assert not status["trusted"]
             assert "still missing n3." in status["moved"]
             assert any("still missing n3." in problem for problem in survey(cluster.addresses)["problems"])
@@ -87,7 +87,7 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
                 command = [sys.executable, "-m", "quorumq.node", "--config", str(cluster.config_path("n2"))]
                 process = subprocess.Popen([*command, "--directory-is-newest"])
                 try:
-                    status = status_when(cluster, "n2", lambda facts: facts["trusted"])
+                    status = status_when(cluster, "n2", lambda fields: fields["trusted"])
                     assert "operator" in status["placed"]
                 finally:
                     process.terminate()
@@ -130,14 +130,14 @@ def test_a_node_whose_journal_was_damaged_comes_back_by_itself() -> None:
                 assert set(outcomes(client.ack(*client.take("jobs", "g", 1)))) == {"acked"}
         segment = max(Path(data_of(cluster, "n2")).glob("*.journal"))
         # Two others may have made the majority: it may be late, and get all of them at once.
-        status_when(cluster, "n2", lambda facts: settled(facts) == 5)
+        status_when(cluster, "n2", lambda fields: settled(fields) == 5)
         until(lambda: tombstones_in(segment), "what it has heard of is on its disk")
         tombstones = tombstones_in(segment)
         cluster.kill("n2")
         flip(segment, tombstones[len(tombstones) // 2] + 5)
         cluster.kill("n3")
         cluster.start("n2")
-        status = status_when(cluster, "n2", lambda facts: "from 1 more replicas" in facts["resync"])
+        status = status_when(cluster, "n2", lambda fields: "from 1 more replicas" in fields["resync"])
         assert not status["trusted"], "one of the two others is not enough"
         assert "is damaged" in status["resync"], status
         cluster.start("n3")
@@ -166,7 +166,7 @@ def test_messages_without_a_disk_are_lost_until_a_disk_returns() -> None:
             producer_id = client.session()
             client.publish(topic, producer_id, 0, [b"the one that is lost"])
             publish(client, topic, 3)
-        status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 4)
+        status_when(cluster, "n3", lambda fields: fields["partitions"][0]["messages"] == 4)
         for name in cluster.nodes:
             cluster.terminate(name)
         shutil.move(data_of(cluster, "n3"), cluster.directory / "kept")
@@ -177,13 +177,13 @@ def test_messages_without_a_disk_are_lost_until_a_disk_returns() -> None:
             cluster.start(name)
         cluster.wait_ready(quarantine=True)
         for name in ("n1", "n2"):
-            facts = status_when(cluster, name, lambda facts: facts["partitions"][0]["lost"] == 1)
-            assert facts["damaged_batches"] == 1
+            fields = status_when(cluster, name, lambda fields: fields["partitions"][0]["lost"] == 1)
+            assert fields["damaged_batches"] == 1
         (problem,) = [
             text for text in survey([cluster.address("n1")])["problems"] if "no replica has" in text
         ]
         assert "1 message of 'jobs'" in problem
-        status_when(cluster, "n3", lambda facts: facts["partitions"][0]["messages"] == 3)
+        status_when(cluster, "n3", lambda fields: fields["partitions"][0]["messages"] == 3)
         with Raw(cluster.address("n3")) as client:
             client.take("jobs", "g", 3)  # the others are delivered
         cluster.terminate("n3")
@@ -194,9 +194,9 @@ def test_messages_without_a_disk_are_lost_until_a_disk_returns() -> None:
             status_when(
                 cluster,
                 name,
-                lambda facts: facts["damaged_batches"] == 0 and facts["partitions"][0]["messages"] == 4,
+                lambda fields: fields["damaged_batches"] == 0 and fields["partitions"][0]["messages"] == 4,
             )
-            status_when(cluster, name, lambda facts: facts["partitions"][0]["lost"] == 0)
+            status_when(cluster, name, lambda fields: fields["partitions"][0]["lost"] == 0)
             until(
                 lambda name=name: cluster.log_tail(name, 400).count("messages_lost") >= 2,
                 lambda name=name: cluster.log_tail(name, 400),

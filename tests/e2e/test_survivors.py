@@ -32,7 +32,7 @@ def emptied() -> LocalCluster:
             got = client.take("jobs", "g", 10)
             assert set(outcomes(client.ack(*got))) == {"acked"}
         for name in ("n2", "n3"):
-            status_when(cluster, "n1", lambda facts: facts["partitions"][0]["groups"]["g"]["settled"] == 10)
+            status_when(cluster, "n1", lambda fields: fields["partitions"][0]["groups"]["g"]["settled"] == 10)
             cluster.kill(name)
             shutil.rmtree(data_of(cluster, name))
         yield cluster  # type: ignore[misc]
@@ -46,7 +46,7 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
     for name in ("n2", "n3"):
         cluster.start(name)
     for name in ("n2", "n3"):
-        status_when(cluster, name, lambda facts: "is not trusted either" in facts["resync"])
+        status_when(cluster, name, lambda fields: "is not trusted either" in fields["resync"])
     assert any("`quorumq survivors declare`" in text for text in survey(cluster.addresses)["problems"])
 
     plan = run(cluster, "survivors", "declare", "--dry-run")
@@ -60,10 +60,10 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
 
     done = run(cluster, "survivors", "declare", "--yes", "--json")
     assert done.exit_code == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert (facts["survivors"], facts["declared"], facts["waiting"]) == (["n1"], True, [])
-    assert [item["node"] for item in facts["learners"]] == ["n2", "n3"]
-    assert (facts["may_lack"], facts["begin_empty"]) == (["jobs/0"], [])
+    fields = json.loads(done.stdout)
+    assert (fields["survivors"], fields["declared"], fields["waiting"]) == (["n1"], True, [])
+    assert [item["node"] for item in fields["learners"]] == ["n2", "n3"]
+    assert (fields["may_lack"], fields["begin_empty"]) == (["jobs/0"], [])
     again = run(cluster, "survivors", "declare", "--yes")
     assert again.exit_code == 64
     assert "nothing has to be declared" in again.stderr

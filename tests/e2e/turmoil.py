@@ -270,11 +270,11 @@ class Turmoil:
             await trio.sleep(self.rng.uniform(0.3, 1.0))
 
     def _note_letter(self, group: str, partition: int, item: Peeked) -> None:
-        letter = item.record.letter
-        assert letter is not None, item
+        death = item.record.letter
+        assert death is not None, item
         for key in keys_of({"topic": TOPIC, "partition": partition, "spans": spans_value([item.span])}):
             name = (group, key, item.record.generation, item.record.n)
-            self.reasons.setdefault(letter.reason, {})[name] = None
+            self.reasons.setdefault(death.reason, {})[name] = None
 
     # ------------------------------------------------------------------------------- the end
 

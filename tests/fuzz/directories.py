@@ -141,10 +141,10 @@ def extend(rng: random.Random, files: Files, name: str) -> None:
 
 def move_range(rng: random.Random, files: Files, name: str) -> None:
     """Blocks written where they do not belong: of this file or another one, in place or between."""
-    piece = files[rng.choice(sorted(files))]
-    piece = piece[slice(*a_range(rng, piece))]
+    chunk = files[rng.choice(sorted(files))]
+    chunk = chunk[slice(*a_range(rng, chunk))]
     at = rng.randrange(len(files[name]) + 1)
-    files[name] = files[name][:at] + piece + files[name][at + rng.choice((0, len(piece))) :]
+    files[name] = files[name][:at] + chunk + files[name][at + rng.choice((0, len(chunk))) :]
 
 
 def swap(rng: random.Random, files: Files, name: str) -> None:

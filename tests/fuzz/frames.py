@@ -60,14 +60,14 @@ def corpus(seed: int) -> Mapping[str, tuple[Parts, ...]]:
     for number, cls in sorted(TYPES.items()):
         client = cls in CLIENT_REQUESTS
         for _ in range(EACH):
-            pieces = encode_message(
+            chunks = encode_message(
                 draw.of(cls),
                 request=draw.rng.choice((1, 1, 1 << 40)) if client else 0,
                 stamp=0 if client else draw.rng.choice((0, 1 << 57)),
                 read=read_part,
             )
-            header = bytes(pieces[0])[PREFIX_BYTES:]
-            parts = Parts(header, b"".join(map(bytes, pieces[1:])), items_of(header))
+            header = bytes(chunks[0])[PREFIX_BYTES:]
+            parts = Parts(header, b"".join(map(bytes, chunks[1:])), items_of(header))
             made["stranger" if number < 10 else "client" if client else "peer"].append(parts)
     return {role: tuple(frames) for role, frames in made.items()}
 
@@ -114,8 +114,8 @@ def cut_out(rng: random.Random, parts: Parts, other: Parts) -> Parts:
 def repeat(rng: random.Random, parts: Parts, other: Parts) -> Parts:
     header = parts.header
     at = rng.randrange(len(header))
-    piece = header[at : at + rng.randint(1, 40)]
-    return Parts(header[:at] + piece * rng.choice((2, 3, 50)) + header[at + len(piece) :], parts.body)
+    chunk = header[at : at + rng.randint(1, 40)]
+    return Parts(header[:at] + chunk * rng.choice((2, 3, 50)) + header[at + len(chunk) :], parts.body)
 
 
 def splice(rng: random.Random, parts: Parts, other: Parts) -> Parts:

@@ -154,12 +154,12 @@ def encode(value: Any) -> bytes:
     return bytes(cbor2.dumps(value))
 
 
-def places(value: Any, seen: list[tuple[list[Any], int]]) -> list[tuple[list[Any], int]]:
+def locations(value: Any, seen: list[tuple[list[Any], int]]) -> list[tuple[list[Any], int]]:
     """Return the position of each item of nested lists."""
     if isinstance(value, list):
         for at, item in enumerate(value):
             seen.append((value, at))
-            places(item, seen)
+            locations(item, seen)
     return seen
 
 
@@ -170,7 +170,7 @@ def thaw(value: Any) -> Any:
 
 def bend(rng: random.Random, fields: list[Any], fill: Callable[[], Any]) -> None:
     """Change one place."""
-    there = places(fields, [])
+    there = locations(fields, [])
     if not there:
         fields.append(fill())
         return
@@ -185,8 +185,8 @@ def bend(rng: random.Random, fields: list[Any], fill: Callable[[], Any]) -> None
     elif way == 5:
         at[index] = [at[index]]
     elif way == 6:
-        other, place = rng.choice(there)
-        at[index] = thaw(other[place]) if place < len(other) else None
+        other, location = rng.choice(there)
+        at[index] = thaw(other[location]) if location < len(other) else None
     elif isinstance(at[index], bytes) and at[index][:1] > b"\x80":  # a batch's header
         try:
             inner = thaw(cbor2.loads(at[index]))
@@ -208,7 +208,7 @@ def make(seed: int, n: int) -> tuple[str, bytes, bytes]:
         return rng.choice(("receipt", "peer", "client")), encode(strange(rng)), b""
     fields = thaw(sample.fields)
     if n % BIG_EVERY == BIG_EVERY - 1:
-        there = places(fields, [])
+        there = locations(fields, [])
         at, index = rng.choice(there or [([fields], 0)])
         at[index] = big(rng)
     else:

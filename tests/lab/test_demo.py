@@ -28,15 +28,10 @@ LINES = (
 )
 
 
-def heed_ctrl_c() -> None:
-    """A shell that runs tests in the background has SIGINT ignored, and its children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def command(*arguments: str, **settings: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", "from quorumq.cli.main import main; main()", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c, **settings,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings,
     )  # type: ignore[call-overload,no-any-return]  # fmt: skip
 
 

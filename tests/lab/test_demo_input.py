@@ -22,9 +22,9 @@ from quorumq.lab.demo_input import (
 from quorumq.wire.batch import encode_record
 
 
-def death_of(piece: Piece) -> str:
+def death_of(chunk: Piece) -> str:
     try:
-        parse_source(piece.source, piece.encoding)
+        parse_source(chunk.source, chunk.encoding)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         return type(exc).__name__
     return ""
@@ -40,11 +40,11 @@ def write(folder: Path, **files: str | bytes) -> list[Path]:
 
 
 def test_the_malformed_files_die_in_at_least_three_ways_on_any_python() -> None:
-    pieces = malformed_pieces()
-    deaths = {piece.path: death_of(piece) for piece in pieces}
+    chunks = malformed_pieces()
+    deaths = {chunk.path: death_of(chunk) for chunk in chunks}
     assert "" not in deaths.values(), f"these parse: {[path for path, name in deaths.items() if not name]}"
     assert {"SyntaxError", "IndentationError", "TabError", "UnicodeDecodeError"} <= set(deaths.values())
-    assert all(piece.malformed and piece.message().headers[MALFORMED] is True for piece in pieces)
+    assert all(chunk.malformed and chunk.message().headers[MALFORMED] is True for chunk in chunks)
 
 
 def test_few_files_are_cut_into_functions_and_classes_that_parse(tmp_path: Path) -> None:
@@ -53,28 +53,28 @@ def test_few_files_are_cut_into_functions_and_classes_that_parse(tmp_path: Path)
         "\nNUMBER = 1\n\nclass Third:\n    '''\ndef not():\n'''\n    def method(self):\n        return 'ä'\n"
     )
     files = write(tmp_path, some=source, none="NUMBER = 1\n", empty="\n", broken="def f(:\n")
-    pieces = {Path(piece.path).name: piece for piece in pieces_of_installation(files)}
-    assert sorted(pieces) == ["broken.py", "none.py", "some.py:10", "some.py:15", "some.py:3"]
-    assert pieces["some.py:3"].source == b"@cache\n@other(\n    1)\ndef first():\n    return 1\n"
-    assert [name for name, piece in pieces.items() if death_of(piece)] == ["broken.py"]
+    chunks = {Path(chunk.path).name: chunk for chunk in pieces_of_installation(files)}
+    assert sorted(chunks) == ["broken.py", "none.py", "some.py:10", "some.py:15", "some.py:3"]
+    assert chunks["some.py:3"].source == b"@cache\n@other(\n    1)\ndef first():\n    return 1\n"
+    assert [name for name, chunk in chunks.items() if death_of(chunk)] == ["broken.py"]
 
 
-def test_a_cut_piece_is_utf8_whatever_its_file_was(tmp_path: Path) -> None:
+def test_a_cut_chunk_is_utf8_whatever_its_file_was(tmp_path: Path) -> None:
     text = "# coding: latin-1\r\n\r\ndef name():\r\n    # coding: ascii\r\n    return 'Zoë'\r\n"
-    (piece,) = pieces_of_installation(write(tmp_path, latin=text.encode("latin-1")))
-    assert "Zoë" in piece.source.decode("utf-8")
-    assert death_of(piece) == ""
+    (chunk,) = pieces_of_installation(write(tmp_path, latin=text.encode("latin-1")))
+    assert "Zoë" in chunk.source.decode("utf-8")
+    assert death_of(chunk) == ""
 
 
 def test_many_files_are_sent_whole_and_the_large_ones_last(tmp_path: Path) -> None:
     large = "x = 1\n" * LARGE_FILE_BYTES
     files = write(tmp_path, a="def f():\n    pass\n", b=large, c="y = 2\n", d="z = 3\n")
-    pieces = list(pieces_of_installation(files, cut_below=4))
-    assert [Path(piece.path).name for piece in pieces][-1] == "b.py"
-    assert sorted(Path(piece.path).name for piece in pieces) == ["a.py", "b.py", "c.py", "d.py"]
+    chunks = list(pieces_of_installation(files, cut_below=4))
+    assert [Path(chunk.path).name for chunk in chunks][-1] == "b.py"
+    assert sorted(Path(chunk.path).name for chunk in chunks) == ["a.py", "b.py", "c.py", "d.py"]
     assert [
-        Path(piece.path).name for piece in pieces_of_installation(files, cut_below=4, messages_max=3)
-    ] == [Path(piece.path).name for piece in pieces[:3]]
+        Path(chunk.path).name for chunk in pieces_of_installation(files, cut_below=4, messages_max=3)
+    ] == [Path(chunk.path).name for chunk in chunks[:3]]
     assert len(list(pieces_of_installation(files, cut_below=4, bytes_max=100))) == 3
 
 
@@ -83,12 +83,12 @@ def test_the_installation_gives_thousands_of_messages_in_the_same_order_twice() 
     assert files == sorted(set(files))
     assert len(files) > 500
     # Enough of it to see that it is enough; all of it takes seconds.
-    once = [piece.path for piece in pieces_of_installation(files, messages_max=300)]
-    assert once == [piece.path for piece in pieces_of_installation(reversed(files), messages_max=300)]
+    once = [chunk.path for chunk in pieces_of_installation(files, messages_max=300)]
+    assert once == [chunk.path for chunk in pieces_of_installation(reversed(files), messages_max=300)]
     assert len(once) == 300
 
 
-def test_a_piece_at_the_limit_fits_into_a_message(tmp_path: Path) -> None:
+def test_a_chunk_at_the_limit_fits_into_a_message(tmp_path: Path) -> None:
     path = "/" + "p" * 2000 + ".py"
     record = encode_record(Piece(b"x" * PAYLOAD_BYTES_MAX, path, "utf-8", True).message())
     assert len(record) <= MESSAGE_BYTES_MAX
@@ -99,9 +99,9 @@ def test_a_piece_at_the_limit_fits_into_a_message(tmp_path: Path) -> None:
 def test_input_lines_become_messages_and_too_few_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("".join(f"x = {i}\r\n\n  \n" for i in range(LINES_MIN)))
-    pieces = pieces_of_lines(path)
-    assert [piece.source for piece in pieces[:2]] == [b"x = 0", b"x = 1"]
-    assert pieces[1].path == "lines.txt:4"
+    chunks = pieces_of_lines(path)
+    assert [chunk.source for chunk in chunks[:2]] == [b"x = 0", b"x = 1"]
+    assert chunks[1].path == "lines.txt:4"
     path.write_text("x = 1\n" * (LINES_MIN - 1))
     with pytest.raises(UsageError, match=f"at least {LINES_MIN}"):
         pieces_of_lines(path)

@@ -64,18 +64,18 @@ class Run:
             "spans": spans_value([Span(PRODUCER_ID, seq, seq + 1)]), "owner": owner_text(owner(ballot)),
         }  # fmt: skip
 
-    def account(self, **letters: str) -> Account:
+    def account(self, **deaths: str) -> Account:
         """Return the account of everything so far; letters by ``m<seq>="ErrorClass"``."""
         account = Account()
         for row in read_history([self.path]):
             account.feed(row)
-        for name, error in letters.items():
+        for name, error in deaths.items():
             account.letters[key(int(name[1:]))] = error
         return account
 
-    def verdict(self, *, malformed: tuple[int, ...] = (), expected: int = 4, **letters: str) -> Verdict:
+    def verdict(self, *, malformed: tuple[int, ...] = (), expected: int = 4, **deaths: str) -> Verdict:
         return judge(
-            self.account(**letters),
+            self.account(**deaths),
             malformed=[key(seq) for seq in malformed],
             killed=GOOD_KILL,
             stopped=GOOD_STOP,
@@ -121,7 +121,7 @@ def test_a_good_run_passes_and_its_numbers_add_up(run: Run) -> None:
     } <= set(shown)
 
 
-def test_a_dead_letter_that_the_cluster_does_not_list_is_lost_though_its_worker_heard_ok(run: Run) -> None:
+def test_a_dead_letter_that_the_cluster_does_not_list_is_lost_though_its_worker_got_ok(run: Run) -> None:
     verdict = run.verdict(m3="TabError")
     assert (verdict.lost, verdict.passed) == (1, False)
     assert run.account(m3="TabError").lost() == [key(2)]

@@ -43,7 +43,7 @@ def test_nodes_end_with_a_parent_that_is_killed_also_those_that_are_stopped(tmp_
 
 
 @pytest.mark.e2e
-def test_a_killed_dev_leaves_no_node(tmp_path: Path) -> None:
+def test_a_killed_dev_ends_its_nodes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from quorumq.cli.main import main; main()", "dev", "--json"]
     command += ["--nodes", "1", "--port", str(free_ports(1)[0]), "--dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dev:

@@ -146,7 +146,7 @@ def settling(make: Callable[[tuple[m.ReceiptPart, ...]], object]) -> Attack:
 
 FETCH: Final = m.Fetch(("jobs",), "g", 100, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
 WAITING: Final = FETCH._replace(max_messages=1, max_wait=10.0)
-LETTER: Final = Letter(Stamp(0, ""), "rejected", "ValueError", "x" * 2000, "y" * 2000)
+DEATH: Final = Letter(Stamp(0, ""), "rejected", "ValueError", "x" * 2000, "y" * 2000)
 LAST: Final = m.SpanRecord(Span(ProducerId("a", 1, 1, 1), 0, 1), Record(0, limits.NUMBERS_END - 1, Kind.DEAD))
 WIDE: Final = FETCH._replace(topics=("wide",))
 ANY: Final = PartitionId(b"x" * 16, 0)
@@ -263,7 +263,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "L6 half frames of 16 MiB": half_frames,
     "L7 ACK of 200 receipts": settling(m.AckRequest),
     "L7 EXTEND of 200 receipts": settling(lambda got: m.ExtendRequest(got, 5.0, 0.0)),
-    "L8 REJECT of 200 receipts with a letter": settling(lambda got: m.RejectRequest(got, 0.0, LETTER)),
+    "L8 REJECT of 200 receipts with a letter": settling(lambda got: m.RejectRequest(got, 0.0, DEATH)),
     "L7 FETCH of 1,000 names, twice each": asking(FETCH._replace(topics=("jobs",) * NAMES)),
     "L7 FETCH of 10 patterns": asking(FETCH._replace(topics=tuple("*" * n for n in range(1, 11)))),
     "L7 METADATA of 1,000 names": asking(m.Metadata(tuple(f"job{n}" for n in range(NAMES)))),

@@ -129,8 +129,8 @@ class HotNode:
 
     def send(self, to: NodeId, message: m.PeerMessage) -> None:
         stamp = self.core.state.clock.value
-        pieces = self.cluster.meter.timed("codec", encode_message, message, stamp=stamp, count="messages")
-        self.cluster.underway.append((self.name, to, b"".join(pieces)))
+        chunks = self.cluster.meter.timed("codec", encode_message, message, stamp=stamp, count="messages")
+        self.cluster.underway.append((self.name, to, b"".join(chunks)))
 
     def send_stored(self, effect: SendStored) -> None:
         raise AssertionError("nobody lacks anything here")

@@ -33,8 +33,8 @@ def requests(raw: Raw, topic: Topic, partitions: list[int]) -> list[bytes]:
     for at in range(0, MESSAGES, WINDOW):
         window = b""
         for number in range(at, at + WINDOW):
-            place = partitions[number % len(partitions)]
-            request = publish(topic, producer_id, number // len(partitions), [b"hello"], place)
+            location = partitions[number % len(partitions)]
+            request = publish(topic, producer_id, number // len(partitions), [b"hello"], location)
             window += b"".join(encode_message(request, request=1_000_000 + number))
         windows.append(window)
     return windows

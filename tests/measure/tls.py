@@ -55,7 +55,7 @@ def cluster_of(kind: str, folder: Path) -> Iterator[LocalCluster]:
             del os.environ[name]
 
 
-def placed(bench: type[Bench]) -> type[Bench]:
+def located(bench: type[Bench]) -> type[Bench]:
     """The same benchmark, whose workers each ask a node of their own."""
 
     class Placed(bench):  # type: ignore[misc, valid-type]
@@ -82,7 +82,7 @@ def measured(bench: type[Bench], cluster: LocalCluster) -> float:
         "as_json": True,
         "consumers": 1 if bench is Stream else 0,
     }
-    figures = measure(placed(bench), options, cluster)
+    figures = measure(located(bench), options, cluster)
     rate: float = figures["stream"]["messages_per_s"] if bench is Stream else figures["whole_ms"]["p50"]
     return rate
 

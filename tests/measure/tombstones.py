@@ -41,8 +41,8 @@ def size_of(directory: Path) -> int:
 
 
 def measure(order: Iterable[int], count: int, name: str) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        directory = Path(place)
+    with tempfile.TemporaryDirectory() as location:
+        directory = Path(location)
         store = Journal.open(directory, node="n1", cluster_id="measure")
         assert len(list(store.replayed)) == 1
         store.roll([])

@@ -45,7 +45,7 @@ async def test_each_change_has_one_line_and_nothing_else_has() -> None:
         assert {line["client"] for line in lines} == {"test at client"}
 
 
-def test_a_client_that_goes_before_the_answer_leaves_a_line_and_many_under_way_are_bounded() -> None:
+def test_a_client_that_goes_before_the_answer_writes_a_line_and_many_under_way_are_bounded() -> None:
     log = Log()
     changes, nothing = Changes(log), Catalogue("a")
     changes.noticed([Request(1, m.DeclareSurvivors(("a", "b"))), Gone(1), Gone(2)], {}, nothing)
@@ -83,9 +83,9 @@ async def test_no_client_keeps_the_changes_of_another_one_out_of_the_log(tmp_pat
         file = io.StringIO()
         log = make_log("json", "info", "a", file, RateLimit(trio.current_time))
         cluster.services["a"].node.changes._log = log
-        nobody, busy, admin = [await cluster.client("a", token=it) for it in (token, other, root)]
+        no_client, busy, admin = [await cluster.client("a", token=it) for it in (token, other, root)]
         for _ in range(60):
-            await nobody.ask(m.DeleteTopic("zz", b"x" * 16))
+            await no_client.ask(m.DeleteTopic("zz", b"x" * 16))
         topic = await admin.topic("zz", rf=1)
         for _ in range(60):
             await busy.ask(m.CreateTopic("zz", 1, implicit=True))  # it is there

@@ -118,10 +118,10 @@ async def test_requests_without_a_right_do_not_reach_the_core(
 
     monkeypatch.setattr(NodeCore, "step", watched)
     path = tmp_path / "clients.toml"
-    nobody, entry = new_token("nobody")
+    no_client, entry = new_token("nobody")
     write_clients(path, {"nobody": Entry(entry)})
     async with world("a", clients_file=str(path)) as cluster:
-        client = await cluster.client("a", token=nobody)
+        client = await cluster.client("a", token=no_client)
         reached.clear()
         for name, (request, _) in {**REQUESTS, "all": (m.StatusRequest(), ())}.items():
             answer = await client.ask(as_sent(request, cluster.services["a"].node))
@@ -282,8 +282,8 @@ async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_lo
         boss = await cluster.client("a", token=BOSS)
         path.write_text("[boss\n")
         await trio.sleep(1.1)
-        facts = (await boss.ask(m.StatusRequest())).facts
-        assert "is not TOML" in facts["clients_file_problem"]
+        fields = (await boss.ask(m.StatusRequest())).facts
+        assert "is not TOML" in fields["clients_file_problem"]
         path.unlink()
         await trio.sleep(3.1)
         said = [line["reason"] for line in cluster.logs["a"].of("clients_file_ignored")]
@@ -294,7 +294,7 @@ async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_lo
         assert (await boss.ask(m.StatusRequest())).facts["clients_file_problem"] == ""
 
 
-async def test_a_file_that_is_being_copied_revokes_nobody_and_one_that_names_nobody_has_to_say_so(
+async def test_a_file_that_is_being_copied_revokes_no_one_and_one_that_names_no_one_has_to_say_so(
     tmp_path: Path,
 ) -> None:
     """F2: `cp` empties a file before it writes it, and who looked between took an empty one."""
@@ -311,14 +311,14 @@ async def test_a_file_that_is_being_copied_revokes_nobody_and_one_that_names_nob
         for text in ("", "# nothing yet\n"):
             path.write_text(text)
             await trio.sleep(1.1)
-            facts = (await boss.ask(m.StatusRequest())).facts
-            assert "names no client: where nobody may connect any more" in facts["clients_file_problem"]
+            fields = (await boss.ask(m.StatusRequest())).facts
+            assert "names no client: where nobody may connect any more" in fields["clients_file_problem"]
         path.write_text("revoke_all = true\n")
         await trio.sleep(1.1)
         assert await boss.closed(0.1)
 
 
-def test_the_last_client_that_is_revoked_leaves_a_file_that_means_it(tmp_path: Path) -> None:
+def test_the_last_client_that_is_revoked_writes_a_file_that_means_it(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     write_clients(path, {"boss": ENTRIES["boss"]})
     with changing(path) as entries:
@@ -361,7 +361,7 @@ def test_two_simultaneous_changes_of_the_file_are_both_kept(tmp_path: Path) -> N
     assert read_clients(path) == ENTRIES
 
 
-def test_a_change_that_fails_leaves_the_file_and_who_may_read_it_stays(tmp_path: Path) -> None:
+def test_a_change_that_fails_keeps_the_file_and_who_may_read_it_stays(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     write_clients(path, ENTRIES)
     path.chmod(0o640)

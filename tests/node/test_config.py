@@ -202,7 +202,7 @@ def test_a_secret_may_have_a_file_and_another_that_is_accepted(tmp_path: Path) -
     file.write_text("n" * 32 + "\nshort\n")
     with pytest.raises(ConfigError, match="secret has 5 bytes"):
         load_config(path)
-    file.write_text("\n".join(letter * 32 for letter in "vwxyz"))
+    file.write_text("\n".join(char * 32 for char in "vwxyz"))
     with pytest.raises(ConfigError, match="5 secrets, one a line: at most 4"):
         load_config(path)
     assert "keep one" in problem(secret_file=str(file))

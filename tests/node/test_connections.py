@@ -54,8 +54,8 @@ async def test_bytes_outside_the_protocol_end_their_connection_with_one_line(
             assert await stranger.closed(0.5)
         assert len(cluster.logs["a"].of("connection_broken")) == 1
         assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
-        facts = (await other.ask(m.StatusRequest())).facts
-        assert (facts["connections"], facts["connections_broken"]) == (1, 1)
+        fields = (await other.ask(m.StatusRequest())).facts
+        assert (fields["connections"], fields["connections_broken"]) == (1, 1)
 
 
 async def test_silence_before_hello_and_half_a_frame_after_it_have_their_time() -> None:
@@ -320,7 +320,7 @@ async def test_no_address_shuts_out_the_others() -> None:
         await cluster.client("a", address="10.0.0.1:4")
 
 
-async def test_connections_that_never_say_who_they_are_shut_out_nobody() -> None:
+async def test_connections_that_never_say_who_they_are_shut_out_no_one() -> None:
     async with world("ab") as cluster:
         quiet = Client(cluster.connect("a", "10.0.0.9:1"))
         mute = [Client(cluster.connect("a", f"10.0.0.1:{port}")) for port in range(200)]

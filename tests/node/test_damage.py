@@ -24,7 +24,7 @@ def damage(cluster: World, name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "word"), [("a", "a cluster of one node"), ("abc", "the only replica of topics")]
 )
-async def test_a_damaged_directory_that_nobody_else_can_complete_is_refused(names: str, word: str) -> None:
+async def test_a_damaged_directory_that_no_one_else_can_complete_is_refused(names: str, word: str) -> None:
     async with served(names, rf=1) as (cluster, client, topic, producer_id):
         (home,) = topic.replicas[0]
         for seq in range(3):

@@ -13,7 +13,7 @@ from quorumq.storage.segment import segment_name
 from tests.node.memory import fetch, payloads, publish, served
 
 
-def forget(node: Node, numbers: list[int]) -> None:
+def drop(node: Node, numbers: list[int]) -> None:
     """Have the core's next step say that nobody needs these batches."""
     step = node.core.step
 
@@ -38,7 +38,7 @@ async def test_an_idle_node_empties_old_segments_and_reports_the_damage_it_meets
         position = node.store._index.get(kept[1])
         assert position is not None
         cluster.disks["a"].flip(segment_name(position.segment), position.offset + 50_000)
-        forget(node, [number for number in numbers if number not in kept])
+        drop(node, [number for number in numbers if number not in kept])
         await trio.sleep(2)
         assert node.failed is None
         assert node.store.unreadable == (kept[1],)

@@ -15,7 +15,7 @@ from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.values import SignedNamed
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
 
-LETTER = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
+DEATH = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
 
 
 async def of_topic(client: Client, rf: int) -> tuple[Any, Any]:
@@ -28,7 +28,7 @@ def fill(cluster: World, free: int) -> None:
         disk.capacity += free - disk.free_bytes()
 
 
-def room_of(cluster: World, name: str = "a") -> str:
+def capacity_of(cluster: World, name: str = "a") -> str:
     return cluster.services[name].node.core.state.capacity.name
 
 
@@ -42,13 +42,13 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
         await client.ask(fetch(most=1, hold_time=0.1))
         fill(cluster, 200 * KIB)
         await trio.sleep(1.1)
-        assert room_of(cluster) == "FIRST"
+        assert capacity_of(cluster) == "FIRST"
         assert all(RESERVE_NAME in disk.list() for disk in cluster.disks.values())
         verdicts: dict[str, int] = {}
         for _ in range(600):
             reply = await client.ask(fetch(most=3, hold_time=5.0))
             for one in receipts(reply):
-                (outcome,) = outcomes(await client.ask(m.RejectRequest((one,), 0.0, LETTER)))
+                (outcome,) = outcomes(await client.ask(m.RejectRequest((one,), 0.0, DEATH)))
                 verdicts[outcome] = verdicts.get(outcome, 0) + 1
         assert cluster.codes == {}, "no node has ended"
         assert verdicts.keys() <= {"ok", "storage-full"}
@@ -63,7 +63,7 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
         assert (await client.ask(m.DeleteTopic("jobs", topic.id))).topic.deleted
         fill(cluster, MIB)
         await trio.sleep(3)
-        assert room_of(cluster) == "PLENTY"
+        assert capacity_of(cluster) == "PLENTY"
 
 
 async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waited_is_done() -> None:
@@ -88,7 +88,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             node = cluster.services["a"].node
             assert node.failed is None
             assert node.committer.stalled
-            assert room_of(cluster) == "NONE"
+            assert capacity_of(cluster) == "NONE"
             other = await cluster.client("a")
             held = receipts(await other.ask(fetch()))
             assert outcomes(await other.ack(*held)) == ["storage-full"], "it is refused at once"
@@ -97,7 +97,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             assert not got or got[0].code == "outcome-unknown"
             fill(cluster, MIB)
             await trio.sleep(2.1)
-        assert room_of(cluster) == "PLENTY"
+        assert capacity_of(cluster) == "PLENTY"
         assert RESERVE_NAME in disk.list(), "it is made again"
         assert outcomes(await client.ack(*held)) == ["acked"]
         assert payloads(await client.ask(fetch())) == [b"z"], "what waited was written"
@@ -107,7 +107,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
         assert cluster.logs["a"].of("disk_not_full")
 
 
-async def test_acks_use_the_last_reserve_and_stop_before_the_room_of_a_start() -> None:
+async def test_acks_use_the_last_reserve_and_stop_before_the_space_of_a_start() -> None:
     async with world("a", disk_reserve_bytes=64 * KIB) as cluster:
         client = await cluster.client("a")
         topic, producer_id = await of_topic(client, 1)

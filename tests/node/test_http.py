@@ -95,7 +95,7 @@ async def test_the_endpoints_follow_the_state_of_the_node() -> None:
 
 
 @in_real_time
-async def test_nobody_harms_the_node_or_those_who_ask_after_him(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_one_harms_the_node_or_those_who_ask_after_him(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "DEADLINE_S", 0.5)
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 4)
     async with world("a") as cluster, trio.open_nursery() as nursery:
@@ -172,13 +172,13 @@ async def test_a_page_is_made_in_chunks_and_at_most_once_a_second(monkeypatch: p
 
 
 def test_groups_beyond_the_limit_are_summed_up() -> None:
-    facts = {
+    fields = {
         "available": 1, "suspects": 0, "dying": 0, "held": 2, "delayed": 0, "dead": 3, "dropped": 0, "oldest_s": None
     }  # fmt: skip
     table = Table()
     for number in range(metrics.GROUPS_MAX + 50):
         row = {"topic": f"t{number}", "messages": 1, "missing": 0, "lost": 0}
-        table.add([{**row, "groups": {"g": {**facts, "oldest_s": float(number)}}}])
+        table.add([{**row, "groups": {"g": {**fields, "oldest_s": float(number)}}}])
     assert len(table.groups) == len(table.topics) == metrics.GROUPS_MAX + 1
     assert table.groups["other", "other"] == {
         "available": 50, "suspects": 0, "dying": 0, "held": 100, "delayed": 0, "dead": 150, "dropped": 0,

@@ -126,6 +126,6 @@ async def test_a_session_that_no_cluster_opens_is_refused_and_every_node_starts_
 def far_publish(topic: Topic, producer_id: ProducerId) -> m.Publish:
     """A PUBLISH whose header names ``producer_id``, written without the checks of the client."""
     good = publish(topic, producer_id._replace(k=1), 0, b"evil").batch
-    sections = (Span(producer_id, 0, 1),)
-    header = good.header._replace(sections=sections)
+    spans = (Span(producer_id, 0, 1),)
+    header = good.header._replace(sections=spans)
     return m.Publish(good._replace(header=header, raw=encode_header(header)))

@@ -77,7 +77,7 @@ async def test_every_byte_once_and_in_order(
             assert at <= len(everything)
 
 
-async def test_a_large_frame_goes_in_pieces_and_others_have_their_turn() -> None:
+async def test_a_large_frame_goes_in_chunks_and_others_have_their_turn() -> None:
     transport = Meagre([])
     data = bytes(range(256)) * (SENT_PER_TURN // 64)
     async with trio.open_nursery() as nursery:
@@ -107,7 +107,7 @@ async def test_a_connection_that_takes_nothing_is_given_up_after_its_time() -> N
     assert out.waiting == 0
 
 
-async def test_nothing_leaves_once_the_node_is_quiet() -> None:
+async def test_nothing_is_sent_once_the_node_is_quiet() -> None:
     quiet = Quiet()
     lost: list[str] = []
     ours, theirs = pair(capacity=10)
@@ -157,8 +157,8 @@ async def test_real_sockets_carry_bytes_both_ways_and_end() -> None:
 class Resolver(trio.abc.HostnameResolver):
     """Knows one host, with several addresses."""
 
-    def __init__(self, *places: tuple[str, int]) -> None:
-        self.places = places
+    def __init__(self, *locations: tuple[str, int]) -> None:
+        self.places = locations
 
     async def getaddrinfo(
         self,
@@ -169,14 +169,14 @@ class Resolver(trio.abc.HostnameResolver):
         proto: int = 0,
         flags: int = 0,
     ) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in self.places]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", location) for location in self.places]
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
         raise AssertionError("nobody asks for names")
 
 
 @in_real_time
-async def test_an_address_that_swallows_what_is_sent_keeps_nobody_from_the_next() -> None:
+async def test_an_address_that_swallows_what_is_sent_keeps_no_one_from_the_next() -> None:
     (full,), (good,) = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
     with full, good, contextlib.ExitStack() as stack:
         full.listen(0)

@@ -101,7 +101,7 @@ def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(t
     assert "(http_listen)" in text
 
 
-def test_a_node_that_listens_where_nobody_dials_it_says_so(tmp_path: Path) -> None:
+def test_a_node_that_listens_where_no_one_dials_it_says_so(tmp_path: Path) -> None:
     port, other = free_ports(2)
     path = write_config(tmp_path, listen=f"127.0.0.1:{port}")
     with path.open("a") as file:

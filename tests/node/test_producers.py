@@ -23,8 +23,8 @@ class Lines:
     def __init__(self) -> None:
         self.warnings: list[dict[str, Any]] = []
 
-    def warning(self, event: str, **facts: Any) -> None:
-        self.warnings.append({"event": event, **facts})
+    def warning(self, event: str, **fields: Any) -> None:
+        self.warnings.append({"event": event, **fields})
 
 
 def clocks() -> tuple[ProducerClocks, Lines]:
@@ -59,7 +59,7 @@ def test_a_slow_publish_does_not_make_a_clock_wrong() -> None:
     assert (log.warnings, clocks_.facts(60.0)) == ([], {"clients_clock_wrong": 0, "clock_wrong": []})
 
 
-def test_a_clock_that_is_some_seconds_behind_is_known_after_a_span_and_forgotten_once_it_is_right() -> None:
+def test_a_clock_that_is_some_seconds_slow_is_known_after_a_span_and_dropped_once_it_is_right() -> None:
     clocks_, log = clocks()
     for second in range(int(SPAN_S)):
         clocks_.published(WHO, -3_000 - second, float(second))
@@ -76,9 +76,9 @@ def test_clients_that_left_are_not_kept_for_ever() -> None:
     clocks_, _ = clocks()
     for number in range(3 * TRACKED_MAX):
         clocks_.published((f"c{number}", "10.0.0.9"), 2_000 + number, 0.0)
-    facts = clocks_.facts(0.0)
-    wrong: Any = facts["clock_wrong"]
-    assert facts["clients_clock_wrong"] == TRACKED_MAX
+    fields = clocks_.facts(0.0)
+    wrong: Any = fields["clock_wrong"]
+    assert fields["clients_clock_wrong"] == TRACKED_MAX
     assert (len(wrong), wrong[0]["client"]) == (TOLD_MAX, f"c{3 * TRACKED_MAX - 1}"), "the worst first"
     assert clocks_.facts(SAID_AGAIN_S) == {"clients_clock_wrong": 0, "clock_wrong": []}
 
@@ -91,8 +91,8 @@ async def test_a_node_tells_whose_clock_is_wrong_by_publish_time_and_age(off: in
         assert isinstance(
             await client.ask(m.Publish(batch, 20_000, signed_session(producer_id))), m.PublishReply
         )
-        facts = (await client.ask(m.StatusRequest())).facts
-        assert facts["clients_clock_wrong"] == (1 if off else 0)
-        assert [(wrong["client"], wrong["ahead_s"]) for wrong in facts["clock_wrong"]] == (
+        fields = (await client.ask(m.StatusRequest())).facts
+        assert fields["clients_clock_wrong"] == (1 if off else 0)
+        assert [(wrong["client"], wrong["ahead_s"]) for wrong in fields["clock_wrong"]] == (
             [("test", off / 1000)] if off else []
         )

@@ -40,7 +40,7 @@ def clients(path: Path, **quotas: Any) -> str:
     rate=st.floats(0.5, 1000),
     asked=st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 3000)), min_size=1, max_size=60),
 )
-def test_no_more_is_spent_than_has_come_and_nobody_waits_for_ever(
+def test_no_more_is_spent_than_has_come_and_no_one_waits_for_ever(
     rate: float, asked: list[tuple[float, float]]
 ) -> None:
     bucket, now, spent, largest = Bucket(rate, 0.0), 0.0, 0.0, 0.0
@@ -75,7 +75,7 @@ OTHERS = (m.Metadata(), m.OpenSession(), m.StatusRequest(), fetch(), m.SetGroup(
 
 @pytest.mark.parametrize("request_", [*SETTLING, *OTHERS], ids=lambda request: type(request).__name__)
 @pytest.mark.parametrize("quota", ["requests_per_s", "bytes_per_s"])
-def test_beyond_a_rate_everything_waits_but_what_makes_room_and_that_counts(
+def test_beyond_a_rate_everything_waits_but_what_frees_space_and_that_counts(
     quota: str, request_: Any
 ) -> None:
     usage = Usage(Quotas(**{quota: 100}), 0.0)
@@ -105,8 +105,8 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
             assert isinstance(await modest.ask(m.Metadata()), m.MetadataReply)
         await trio.sleep(1.0)
         assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
-        facts = (await modest.ask(m.StatusRequest())).facts
-        assert facts["requests_beyond_quota"] == 20
+        fields = (await modest.ask(m.StatusRequest())).facts
+        assert fields["requests_beyond_quota"] == 20
         assert len(cluster.logs["a"].of("client_held_back")) == 1, "once, when it begins"
 
 
@@ -206,7 +206,7 @@ async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second
         assert (await greedy.ask(m.Metadata())).code == "busy"
 
 
-async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_make_room(tmp_path: Path) -> None:
+async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_free_space(tmp_path: Path) -> None:
     path = clients(tmp_path / "clients.toml", unsettled=5)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
@@ -224,7 +224,7 @@ async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_make_room(t
         assert len(payloads(await greedy.ask(fetch(most=4)))) > 0
 
 
-async def test_a_message_that_is_named_again_and_again_makes_room_once(tmp_path: Path) -> None:
+async def test_a_message_that_is_named_again_and_again_frees_space_once(tmp_path: Path) -> None:
     path = clients(tmp_path / "clients.toml", unsettled=5)
     async with world("a", clients_file=path) as cluster:
         greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
@@ -331,9 +331,9 @@ async def test_the_bytes_of_every_answer_count(tmp_path: Path) -> None:
         await modest.ask(fetch(most=1))
         for number in range(60):
             await modest.topic(f"{number:0>190}", rf=1)
-        letter = Letter(STAMP_ZERO, "rejected", "ValueError", "x" * 8000, "y" * 8000)
+        death = Letter(STAMP_ZERO, "rejected", "ValueError", "x" * 8000, "y" * 8000)
         await modest.ask(publish(topic, producer_id, 1, b"y"))
-        await modest.ask(m.RejectRequest(signed_items(receipts(await modest.ask(fetch()))), 0.0, letter))
+        await modest.ask(m.RejectRequest(signed_items(receipts(await modest.ask(fetch()))), 0.0, death))
         large: list[tuple[Any, int]] = [
             (m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies=True), 100_000),
             (m.Metadata(), 60 * 190),

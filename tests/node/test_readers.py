@@ -90,7 +90,7 @@ def test_consumers_of_a_pattern_and_of_dead_letters_read_what_they_name() -> Non
     assert [consumer.name for consumer in dead.consumers] == ["dead"]
 
 
-def test_a_crowd_takes_bounded_room_and_is_gone_after_a_minute() -> None:
+def test_a_crowd_takes_bounded_space_and_is_gone_after_a_minute() -> None:
     readers = Readers()
     for number in range(TRACKED_MAX + 100):
         crowd = request(f"{number}{'x' * 500}")

@@ -117,17 +117,17 @@ async def test_the_names_in_a_request_have_one_limit_however_divided() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "🐇"])
-async def test_a_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> None:
+async def test_a_dead_letter_for_many_deliveries_has_a_limit_in_all(text: str) -> None:
     async with served() as (cluster, client, topic, producer_id):
         for seq in range(80):
             await client.ask(publish(topic, producer_id, seq, b"x"))
         got = receipts(await client.ask(fetch(80)))
-        letter = Letter(Stamp(0, ""), "rejected", "Error", text * 8_000, stack=text * 8_000)
+        death = Letter(Stamp(0, ""), "rejected", "Error", text * 8_000, stack=text * 8_000)
         items = tuple(got)
         assert len(items) > 70
-        reply = await client.ask(m.RejectRequest(items, 0.0, letter))
+        reply = await client.ask(m.RejectRequest(items, 0.0, death))
         assert (reply.code, "send fewer deliveries at once" in reply.detail) == ("too-large", True)
-        reply = await client.ask(m.RejectRequest(items[:4], 0.0, letter))
+        reply = await client.ask(m.RejectRequest(items[:4], 0.0, death))
         assert outcomes(reply) == ["ok"] * 4
         await trio.sleep(1.0)
         assert all(service.node.failed is None for service in cluster.services.values())
@@ -180,14 +180,14 @@ async def test_a_request_of_too_many_small_items_is_not_read() -> None:
 async def test_a_node_that_lost_its_disk_gets_the_longest_dead_letters_back() -> None:
     async with served() as (cluster, client, topic, producer_id):
         text = "🐇" * 8_192
-        letter = Letter(
+        death = Letter(
             Stamp(0, ""), "rejected", "Error", text, stack=text, host="h" * 16_000, consumer="c" * 16_000
         )
-        assert letter.text_bytes > 95_000
+        assert death.text_bytes > 95_000
         for seq in range(70):
             await client.ask(publish(topic, producer_id, seq, b"x"))
         for item in receipts(await client.ask(fetch(70, hold_time=5.0))):
-            assert outcomes(await client.ask(m.RejectRequest((item,), 0.0, letter))) == ["ok"]
+            assert outcomes(await client.ask(m.RejectRequest((item,), 0.0, death))) == ["ok"]
         await cluster.stop("c")
         cluster.disks["c"] = MemoryDisk()
         cluster.start("c")

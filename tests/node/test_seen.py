@@ -90,13 +90,13 @@ class Filled:
 
     def requests(self, name: str, id: bytes, group: str) -> list[Any]:
         """Every kind of request that names a topic or a group."""
-        place, span = PartitionId(id, 0), Span(self.producer_id, 0, 1)
+        location, span = PartitionId(id, 0), Span(self.producer_id, 0, 1)
         items = signed_items(self.receipts)
         dead = m.SpanRecord(span, Record(0, 0, Kind.DEAD))
-        batch = build_batch(place, self.producer_id, 9, 1, [Message(b"x")])
+        batch = build_batch(location, self.producer_id, 9, 1, [Message(b"x")])
         return [
             m.OpenSession(),
-            m.CloseSession(self.producer_id, (place,), signed_session(self.producer_id)),
+            m.CloseSession(self.producer_id, (location,), signed_session(self.producer_id)),
             m.Publish(batch, signature=signed_session(self.producer_id)),
             m.CreateTopic(name, 1, implicit=True),
             m.AlterTopic(name, max_deliveries=0),
@@ -116,7 +116,7 @@ class Filled:
             m.PauseGroup(name, group[:-1], True),
             m.LabelsRequest(name),
             m.LabelsRequest(name[:-1]),
-            m.FindName(place, 60, 1, 1),
+            m.FindName(location, 60, 1, 1),
             m.PurgeRequest(name, 0, group[:-1]),
             m.PurgeRequest(name[:-1], 0, group),
             m.RedriveRequest(name, 0, group[:-1], (dead,)),
@@ -127,8 +127,8 @@ class Filled:
             m.BrowseRequest(name, 0, group, "all", (0, 0), 10, bodies=True),
             m.BrowseRequest(name, 0, group + "!dead", "dead", (0, 0), 10, bodies=True),
             m.BrowseRequest(name, 0, group[:-1], "all", (0, 0), 10, complete=True),
-            m.ShowRequest(place, span),
-            m.ShowRequest(place, Span(self.producer_id, 0, 3)),
+            m.ShowRequest(location, span),
+            m.ShowRequest(location, Span(self.producer_id, 0, 3)),
             m.AckRequest(items),
             m.RejectRequest(items),
             m.ExtendRequest(items, 1.0, 0.0),

@@ -73,7 +73,7 @@ async def test_nothing_is_answered_before_its_commit_and_one_commit_serves_all_t
         await hears_nothing()
 
 
-async def test_records_that_nobody_waits_for_are_committed_soon() -> None:
+async def test_records_that_no_one_waits_for_are_committed_soon() -> None:
     async with served("a") as (cluster, client, topic, producer_id):
         await client.ask(publish(topic, producer_id, 0, b"x"))
         await client.ask(fetch(hold_time=0.5))
@@ -287,7 +287,7 @@ async def test_a_quiet_second_marks_the_last_write_as_durable_once() -> None:
         assert len(journal.damaged) == 1, "and not a torn write, which is cut off in silence"
 
 
-async def test_publishes_leave_room_for_the_snapshot_of_the_next_start() -> None:
+async def test_publishes_keep_space_for_the_snapshot_of_the_next_start() -> None:
     async with world("a", disk_reserve_bytes=0) as cluster:
         client = await cluster.client("a")
         for number in range(50):
@@ -374,11 +374,11 @@ async def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     async with world() as cluster:
         client = await cluster.client("a")
-        facts = (await client.ask(m.StatusRequest())).facts
-        assert facts["connections"] == 3
-        assert facts["clients"] == 1
-        assert facts["fsync_ms"]["p50"] == 1.0
-        for name in facts:
+        fields = (await client.ask(m.StatusRequest())).facts
+        assert fields["connections"] == 3
+        assert fields["clients"] == 1
+        assert fields["fsync_ms"]["p50"] == 1.0
+        for name in fields:
             assert f"`{name}`" in page, f"docs/operations.md does not say what {name} is"
 
 
@@ -451,9 +451,9 @@ async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path
     assert [row["reason"] for row in back] == ["left"] + ["rejected"] * 5
     assert [row["owner"] for row in back] == [row["owner"] for row in won]
     assert all(row["spans"] == won[0]["spans"] for row in back)
-    (letter,) = [row for row in rows if row["kind"] == "dead_letter"]
-    assert (letter["spans"], letter["group"], letter["n"]) == (won[0]["spans"], "g", 0)
-    assert (letter["outcome"], letter["reason"]) == ("ok", "max-deliveries")
+    (death,) = [row for row in rows if row["kind"] == "dead_letter"]
+    assert (death["spans"], death["group"], death["n"]) == (won[0]["spans"], "g", 0)
+    assert (death["outcome"], death["reason"]) == ("ok", "max-deliveries")
 
 
 async def test_unsynced_writes_of_a_killed_node_enter_its_history_when_replayed(

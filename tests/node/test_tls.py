@@ -325,8 +325,8 @@ def running(folder: Path, files: Files, impostor: str = "", **settings: Any) -> 
         }  # fmt: skip
         lines = [f'{name} = "{value}"' for name, value in values.items()]
         lines += ["hold_time_max = 2.0"]
-        for table, places in tables.items():
-            lines += [f"[{table}]", *(f'{name} = "{place}"' for name, place in places.items())]
+        for table, locations in tables.items():
+            lines += [f"[{table}]", *(f'{name} = "{location}"' for name, location in locations.items())]
         path = folder / f"{node}.toml"
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o600)

@@ -161,7 +161,7 @@ async def test_frames_on_many_connections_at_once_are_one_step(
         assert here.steps[1:] == [[99]]
 
 
-async def test_half_a_frame_is_waited_for_alone_and_keeps_nobody() -> None:
+async def test_half_a_frame_is_waited_for_alone_and_keeps_no_one() -> None:
     async with world() as here:
         (slow, end), (other, _) = here.connect(), here.connect()
         await trio.testing.wait_all_tasks_blocked()
@@ -346,7 +346,7 @@ async def test_a_connection_that_is_hung_up_on_takes_no_turn() -> None:
         assert sorted(key for step in here.steps for key in step) == [2, 3]
 
 
-async def test_connections_with_tls_take_turns_and_leave_nothing_decrypted_behind() -> None:
+async def test_connections_with_tls_take_turns_and_keep_nothing_decrypted() -> None:
     authority = trustme.CA()
     ours_is, theirs_is = (ssl.create_default_context(purpose) for purpose in ssl.Purpose)
     authority.configure_trust(ours_is)

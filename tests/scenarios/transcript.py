@@ -94,14 +94,14 @@ def said(message: Any) -> str:
             return f"STORE {spans(batch.header.sections)}"
         case m.StoreReply(problems=problems):
             return ", ".join(["STORED", *(f"refused: {problem.error}" for problem in problems)])
-        case m.Hold(ballot=ballot, wants=wants, hold_time=hold_time, released=freed):
-            more = f", and {' '.join(owner(it.owner) for it in freed)} is given up" if freed else ""
+        case m.Hold(ballot=ballot, wants=wants, hold_time=hold_time, released=released):
+            more = f", and {' '.join(owner(it.owner) for it in released)} is given up" if released else ""
             return f"HOLD {spans(wants)} by {stamp(ballot)} for {hold_time:g} s{more}"
         case m.HoldReply():
             return f"VOTE {'; '.join(votes(message))}"
-        case m.Release(released=freed) | m.ReleaseReply(released=freed):
+        case m.Release(released=released) | m.ReleaseReply(released=released):
             name = "RELEASE" if isinstance(message, m.Release) else "RELEASED"
-            return f"{name} {', '.join(f'{spans(it.spans)} of {owner(it.owner)}' for it in freed)}"
+            return f"{name} {', '.join(f'{spans(it.spans)} of {owner(it.owner)}' for it in released)}"
         case m.Ack(entries=entries):
             return f"ACK {', '.join(f'{span(it.span)} of {owner(it.owner)}' for it in entries)}"
         case m.AckReply(error=error, exclusive=exclusive, higher=higher):
@@ -111,9 +111,9 @@ def said(message: Any) -> str:
                 higher and f"{spans(higher)} has a higher",
             ]
             return f"ACKED: {'; '.join(filter(None, parts)) or 'and nothing known of its hold'}"
-        case m.Reject(entries=entries, delay=delay, letter=letter):
+        case m.Reject(entries=entries, delay=delay, letter=death):
             held = ", ".join(f"{span(it.span)} of {owner(it.owner)}" for it in entries)
-            return f"REJECT {held} {'as dead letters' if letter else f'for {delay:g} s'}"
+            return f"REJECT {held} {'as dead letters' if death else f'for {delay:g} s'}"
         case m.RejectReply(applied=applied, refused=refused, settled=values, error=error):
             parts = [error, applied and f"{spans(applied)} done", refused and f"{spans(refused)} refused",
                      values and f"known: {settled(values)}"]  # fmt: skip
@@ -294,12 +294,12 @@ class Player:
 
     def do_dead(self, node: str, name: str) -> None:
         items = self.cluster.receipts[name]
-        letter = Letter(items[0].receipt.owner.ballot, "rejected", "ValueError")
-        self.cluster.client(node, f"REJECT {name} for good", m.RejectRequest(items, 0.0, letter))
+        death = Letter(items[0].receipt.owner.ballot, "rejected", "ValueError")
+        self.cluster.client(node, f"REJECT {name} for good", m.RejectRequest(items, 0.0, death))
 
     def do_redrive(self, node: str) -> None:
-        browse = m.BrowseRequest("jobs", 0, GROUP, "dead", (0, 0), 100, complete=True)
-        listed = self.cluster.ask(node, browse)
+        peeking = m.BrowseRequest("jobs", 0, GROUP, "dead", (0, 0), 100, complete=True)
+        listed = self.cluster.ask(node, peeking)
         assert isinstance(listed, m.BrowseReply)
         self.lines.clear()
         entries = tuple(m.SpanRecord(it.span, it.record._replace(letter=None)) for it in listed.items)

@@ -17,10 +17,10 @@ NODE = Path(__file__).parents[2] / "sim" / "real" / "faulty_node.py"
 
 def ack() -> None:
     """Call an ACK acked once one replica has it."""
-    judge = AckCoordinator.judge
+    checker = AckCoordinator.judge
 
     def early(self: Any, ballot: Any, span: Any, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        return "acked" if yes & valid else judge(self, ballot, span, yes, no, valid, last=last)
+        return "acked" if yes & valid else checker(self, ballot, span, yes, no, valid, last=last)
 
     AckCoordinator.judge = early  # type: ignore[method-assign]
 

@@ -27,7 +27,7 @@ from sim.schedule import draw
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 from sim.world import SimError
 from tests.core.cluster import Cluster
-from tests.core.steps import LETTER, fetch, outcomes, published, receipts, replica_of
+from tests.core.steps import DEATH, fetch, outcomes, published, receipts, replica_of
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -
         for span in item.spans
         for at in range(span.start, span.stop, 2)
     ]
-    assert set(outcomes(cluster.ask("a", RejectRequest(tuple(every_other), 0.0, LETTER)))) == {"ok"}
+    assert set(outcomes(cluster.ask("a", RejectRequest(tuple(every_other), 0.0, DEATH)))) == {"ok"}
     now = cluster.clocks("b")
     listed = [item.span.start for item in dead_letters_of(replica_of(cluster, "b"), "g", now)]
     assert listed == list(range(0, 600, 2))

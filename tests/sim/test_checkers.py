@@ -202,7 +202,7 @@ def test_payload_without_retention_may_be_gone_before_a_later_generation() -> No
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [("a", []), ("ab", ["no loss"])])
-def test_a_group_that_no_majority_heard_of_need_not_be_there(nodes: str, expected: list[str]) -> None:
+def test_a_group_that_no_majority_knows_need_not_be_there(nodes: str, expected: list[str]) -> None:
     """Seed 6019110: the node that began to make it crashed, and forgot it."""
     story = Story().add("sim", "settings", history=1, settings={"rf": 3})
     for node in nodes:
@@ -560,7 +560,7 @@ def test_a_rewind_need_not_bring_back_reclaimed_payload() -> None:
     ],
     ids=["none are made", "they are", "they may be since", "who knows what it was before"],
 )
-def test_a_group_that_nobody_created_reads_a_topic_only_where_that_is_set(
+def test_a_group_that_no_one_created_reads_a_topic_only_where_that_is_set(
     asked: list[dict[str, object]], strays: bool
 ) -> None:
     def story() -> Story:

@@ -142,17 +142,17 @@ def test_the_store_is_run_in_a_fifth_of_the_seeds() -> None:
     assert 0.15 < sum(draw(seed).options.disk == "store" for seed in range(500)) / 500 < 0.25
 
 
-def test_an_answer_whose_batch_was_forgotten_before_it_is_sent_gives_its_holds_back(
+def test_an_answer_whose_batch_was_dropped_before_it_is_sent_gives_its_holds_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Behind the fsync of an answer its group may be rewound, and RECLAIM drops the batch: seeds 409369, 409882."""
     bodies, gone = Links.bodies, iter([True] * 3)
 
-    def forgotten(self: Links, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
+    def dropped(self: Links, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
         if slices and next(gone, False):
             raise KeyError(slices[0].batch)
         return bodies(self, slices)
 
-    monkeypatch.setattr(Links, "bodies", forgotten)
+    monkeypatch.setattr(Links, "bodies", dropped)
     assert run_schedule(draw(3, "swarm")).violations == []
     assert next(gone, None) is None, "three answers were refused"

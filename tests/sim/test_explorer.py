@@ -323,10 +323,10 @@ def test_scenarios_of_the_rules_hold_for_long(rule: Rule) -> None:
 
 
 def test_bounds_are_back_after_an_exploration() -> None:
-    before = [getattr(place, name) for place, name, _ in BOUNDS]
+    before = [getattr(location, name) for location, name, _ in BOUNDS]
     with pytest.raises(ZeroDivisionError), left_out(None):
         raise ZeroDivisionError
-    assert [getattr(place, name) for place, name, _ in BOUNDS] == before
+    assert [getattr(location, name) for location, name, _ in BOUNDS] == before
 
 
 # ------------------------------------------------------------------- soundness: what is one
@@ -606,7 +606,7 @@ def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
     assert outcome.exit_code == 1
 
 
-def test_a_search_leaves_the_collector_as_it_was_and_nothing_for_it_to_do() -> None:
+def test_a_search_keeps_the_collector_as_it_was_and_makes_no_garbage() -> None:
     scenario = next(scenario_ for scenario_ in SCENARIOS if scenario_.name == "acks")
     collected: list[bool] = []
     with left_out(None) as (switches, _):

@@ -289,7 +289,7 @@ def test_a_run_without_a_history_is_not_ok() -> None:
 @pytest.mark.parametrize(
     ("met", "code", "said"), [(3, 3, "3 of 12"), (5, 3, "5 of 12"), (6, 0, ""), (12, 0, "")]
 )
-def test_faults_that_met_nobody_show_nothing(
+def test_faults_that_met_no_one_show_nothing(
     met: int, code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults, those = Counter(kill=10, crash=2), Counter(kill=met)
@@ -304,11 +304,11 @@ def test_faults_that_met_nobody_show_nothing(
     assert f"crash 0 of 2, kill {met} of 10\nmet a running node: {met} of 12\n" in done.output
     assert done.stdout.splitlines()[-1] == (f"too few faults met a running node: {said}" if said else "ok")
     done = CliRunner().invoke(main, ["real", "--minutes", "1", "--json"])
-    facts = json.loads(done.stdout)
-    assert (done.exit_code, facts["ok"], facts["met"]) == (code, code == 0, {"kill": met})
+    fields = json.loads(done.stdout)
+    assert (done.exit_code, fields["ok"], fields["met"]) == (code, code == 0, {"kill": met})
 
 
-def test_a_broken_promise_comes_before_faults_that_met_nobody() -> None:
+def test_a_broken_promise_comes_before_faults_that_met_no_one() -> None:
     broken = Verdict(
         [Violation("no loss", 1.0, "gone")],
         Counter(),
@@ -469,7 +469,7 @@ def test_a_node_serves_once_it_says_so_and_one_that_ends_by_itself_is_a_finding(
         cluster.close()
 
 
-def test_a_process_that_is_warm_takes_a_nodes_place(tmp_path: Path) -> None:
+def test_a_process_that_is_warm_replaces_a_node(tmp_path: Path) -> None:
     cluster = FaultyCluster(3, keep=tmp_path / "kept", rng=random.Random(1))
     waits = (
         'touch "$1.$$.warm"; while [ -e "$1.$$.warm" ]; do sleep 0.01; done; echo node_started; exec sleep 60'
@@ -599,16 +599,16 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
         "--json",
     ]
     done = CliRunner().invoke(main, command)
-    facts = json.loads(done.output)
-    assert facts["violations"] == []
-    assert facts["drained"]
-    assert facts["workload"] == ["AssertionError at w.py:21: orders were shipped"]
+    fields = json.loads(done.output)
+    assert fields["violations"] == []
+    assert fields["drained"]
+    assert fields["workload"] == ["AssertionError at w.py:21: orders were shipped"]
     assert done.exit_code == 1
-    assert set(facts["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"bereave"}
-    assert facts["left_out"] == {"bereave": 1}
-    assert facts["counts"]["published"]
+    assert set(fields["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"bereave"}
+    assert fields["left_out"] == {"bereave": 1}
+    assert fields["counts"]["published"]
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
-    assert counted(rows)["delivered"] == facts["counts"]["delivered"]
+    assert counted(rows)["delivered"] == fields["counts"]["delivered"]
     without = [row for row in rows if row["kind"] != "ack"]
     assert "no loss" in {violation.promise for violation in judged(without, 3)}
     assert {row["run"] for row in rows} == {"local"}
@@ -625,14 +625,14 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
 @pytest.mark.soak
 def test_a_run_that_keeps_nothing_is_judged_all_the_same() -> None:
     done = CliRunner().invoke(main, ["real", "--nodes", "3", "--minutes", "0.05", "--json"])
-    facts = json.loads(done.output)
-    assert (done.exit_code, facts["violations"]) == (0, []), done.output
-    assert facts["lines"] > 100
-    assert facts["counts"]["acked"] > 10
+    fields = json.loads(done.output)
+    assert (done.exit_code, fields["violations"]) == (0, []), done.output
+    assert fields["lines"] > 100
+    assert fields["counts"]["acked"] > 10
 
 
 @pytest.mark.e2e
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     command = [sys.executable, "-m", "sim", "real", "--nodes", "3", "--minutes", "5", "--keep", str(keep)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

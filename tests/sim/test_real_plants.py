@@ -31,7 +31,7 @@ def isolates(fault: Fault, names: tuple[str, ...]) -> bool:
     return False
 
 
-def forgets(fault: Fault, names: tuple[str, ...]) -> bool:
+def drops(fault: Fault, names: tuple[str, ...]) -> bool:
     """Return True if a majority is killed at once, and started at once."""
     return fault.kind == "kill" and 2 * len(fault.nodes) > len(names) and fault.seconds <= 0.1
 
@@ -43,7 +43,7 @@ def loses(fault: Fault, names: tuple[str, ...]) -> bool:
 
 SHOWN_BY: dict[str, tuple[Callable[[Fault, tuple[str, ...]], bool], float]] = {
     "ack": (isolates, 0.0),
-    "quarantine": (forgets, HOLD_S),
+    "quarantine": (drops, HOLD_S),
     "fsync": (loses, HOLD_S),
 }
 """By plant the fault that shows it, and for how many seconds after it nothing else may happen."""
@@ -118,6 +118,6 @@ def test_a_plant_is_found_in_a_run_as_it_is_by_default(
 
     monkeypatch.setattr(FaultyCluster, "command", planted)
     done = CliRunner().invoke(main, ["real", "--json"])
-    facts = json.loads(done.output)
-    assert done.exit_code == 1, facts
-    assert promises & {text.partition(" at ")[0] for text in facts["violations"]}, facts["violations"]
+    fields = json.loads(done.output)
+    assert done.exit_code == 1, fields
+    assert promises & {text.partition(" at ")[0] for text in fields["violations"]}, fields["violations"]

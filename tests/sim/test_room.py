@@ -16,28 +16,32 @@ from sim.step_limits import TIMES, little_room, places
 
 
 def test_every_limit_is_lowered_wherever_the_core_reads_it_and_is_back_afterwards() -> None:
-    before = {(place.__name__, name): getattr(place, name) for name in TIMES for place in places(name)}
+    before = {
+        (location.__name__, name): getattr(location, name) for name in TIMES for location in places(name)
+    }
     assert {name for _, name in before} == set(TIMES)
     with little_room(2):
         assert (limits.RUNS_PER_STEP, vars(views)["RUNS_PER_STEP"], timers.TIMERS_PER_STEP) == (2, 2, 8)
         assert all(
-            getattr(place, name) < before[(place.__name__, name)] for name in TIMES for place in places(name)
+            getattr(location, name) < before[(location.__name__, name)]
+            for name in TIMES
+            for location in places(name)
         )
     with pytest.raises(ZeroDivisionError), little_room(2):
         raise ZeroDivisionError
     assert before == {
-        (place.__name__, name): getattr(place, name) for name in TIMES for place in places(name)
+        (location.__name__, name): getattr(location, name) for name in TIMES for location in places(name)
     }
 
 
-def test_a_third_of_the_seeds_have_little_room() -> None:
+def test_a_third_of_the_seeds_have_little_space() -> None:
     drawn = [draw(seed).options for seed in range(300)]
     narrow = [options for options in drawn if options.room]
     assert 60 < len(narrow) < 140
     assert {options.room for options in narrow} == {1, 2, 3}
 
 
-def settled_in_steps(seed: int, room: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def settled_in_steps(seed: int, capacity: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the number of times that a request had more to settle than fits one step."""
     unfinished = 0
     go_on = SettleCoordinator.go_on
@@ -51,7 +55,7 @@ def settled_in_steps(seed: int, room: int, monkeypatch: pytest.MonkeyPatch) -> i
     schedule = draw(seed)
     with monkeypatch.context() as patch:
         patch.setattr(SettleCoordinator, "go_on", counted)
-        options = dataclasses.replace(schedule.options, room=room)
+        options = dataclasses.replace(schedule.options, room=capacity)
         assert run_schedule(dataclasses.replace(schedule, options=options)).violations == []
     return unfinished
 
@@ -61,5 +65,5 @@ def test_requests_take_several_steps_there_and_nowhere_else(monkeypatch: pytest.
     assert settled_in_steps(34, 2, monkeypatch) > 20
 
 
-def test_some_clients_leave_when_half_of_their_request_is_done() -> None:
+def test_some_clients_disconnect_when_half_of_their_request_is_done() -> None:
     assert "a client left when half of its request was done" in run_schedule(draw(34)).seen

@@ -59,7 +59,7 @@ CALLED_LATE = {"deletion-keeps-holds", "nothing-overtakes-acked"}
 
 def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
     """Return the patches of the rule that no run calls any more: neither its scenario nor random seeds."""
-    patches = [f"{place.__name__}.{name}" for place, name, _ in rule.patches]
+    patches = [f"{location.__name__}.{name}" for location, name, _ in rule.patches]
     uncalled = patches
     columns = []
     if rule.scenario is not None:
@@ -87,24 +87,24 @@ def test_whatever_stands_in_for_a_rule_is_called(rule: Rule) -> None:
     assert not dead_patches(rule)
 
 
-def test_a_patch_that_nobody_calls_is_noticed() -> None:
-    idle = ((fate, "on_return", lambda record, lease, ballots, facts, ask: (record, lease, ballots, None)),)
+def test_a_patch_that_no_one_calls_is_noticed() -> None:
+    idle = ((fate, "on_return", lambda record, lease, ballots, fields, ask: (record, lease, ballots, None)),)
     small = Scenario("small", "nothing is ever reclaimed here", attempts=1)
     assert dead_patches(Rule("idle", "", idle, scenario=small)) == [f"{fate.__name__}.on_return"]
-    value = ((GroupView, "nobody_reads_it", 1),)
-    GroupView.nobody_reads_it = 0  # type: ignore[attr-defined]
+    value = ((GroupView, "never_read", 1),)
+    GroupView.never_read = 0  # type: ignore[attr-defined]
     try:
-        assert dead_patches(Rule("idle", "", value, hunted=True), range(3)) == ["GroupView.nobody_reads_it"]
+        assert dead_patches(Rule("idle", "", value, hunted=True), range(3)) == ["GroupView.never_read"]
     finally:
-        del GroupView.nobody_reads_it  # type: ignore[attr-defined]
+        del GroupView.never_read  # type: ignore[attr-defined]
 
 
 def test_a_rule_left_out_is_restored() -> None:
     for rule in RULES:
-        before = [vars(place).get(name) for place, name, _ in rule.patches]
+        before = [vars(location).get(name) for location, name, _ in rule.patches]
         with pytest.raises(ZeroDivisionError), patched(rule.patches):
             raise ZeroDivisionError
-        assert [vars(place).get(name) for place, name, _ in rule.patches] == before
+        assert [vars(location).get(name) for location, name, _ in rule.patches] == before
 
 
 def test_a_rule_has_one_name_and_is_shown_to_matter() -> None:

@@ -166,20 +166,20 @@ def test_an_exception_in_a_timer_is_named() -> None:
 
 
 def test_time_goes_on_when_nothing_can_run_and_calls_what_is_due_in_order() -> None:
-    heard: list[tuple[str, float]] = []
+    received: list[tuple[str, float]] = []
 
     async def main() -> None:
         time = virtual_time()
         for name, when in (("late", 3.0), ("early", 1.0), ("beside", 1.0)):
-            time.at(when, lambda name=name: heard.append((name, time.time)))  # type: ignore[misc]
+            time.at(when, lambda name=name: received.append((name, time.time)))  # type: ignore[misc]
         await trio.lowlevel.checkpoint()
-        assert heard == []
+        assert received == []
         await trio.sleep(2.0)
-        heard.append(("slept", trio.current_time()))
+        received.append(("slept", trio.current_time()))
         await trio.sleep(2.0)
 
     deterministic(1, main)
-    assert heard == [("early", 1.0), ("beside", 1.0), ("slept", 2.0), ("late", 3.0)]
+    assert received == [("early", 1.0), ("beside", 1.0), ("slept", 2.0), ("late", 3.0)]
 
 
 def test_the_command_runs_seeds_and_a_schedule(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_the_command_runs_seeds_and_a_schedule(tmp_path: Path) -> None:
         main, ["shell", "--seeds", "2", "--seed", "8", "--json", "--history", str(history)]
     )
     assert done.exit_code == 0, done.output
-    facts = json.loads(done.output)
-    assert (facts["runs"], facts["failed"]) == (2, 0)
+    fields = json.loads(done.output)
+    assert (fields["runs"], fields["failed"]) == (2, 0)
     path.write_text(draw_shell(9).to_json())
     done = CliRunner().invoke(main, ["shell", "--schedule", str(path)])
     assert done.exit_code == 0, done.output

@@ -59,10 +59,10 @@ def test_a_run_with_every_packet_written_out_is_the_same_run(seed: int) -> None:
     explicit = dataclasses.replace(schedule, packets=tuple(logs[0]))
     again = run_schedule(Schedule.from_json(explicit.to_json()), keep=True)
 
-    def facts(rows: list[Row]) -> list[Row]:
+    def fields(rows: list[Row]) -> list[Row]:
         return rows[1:]  # the first one has the schedule
 
-    assert facts(again.rows) == facts(plain.rows)
+    assert fields(again.rows) == fields(plain.rows)
     assert again.counts["events"] == plain.counts["events"]
 
 
@@ -101,21 +101,21 @@ def test_a_violation_tells_its_checker_and_its_time() -> None:
     assert time_of(raised) == 0.9959
 
 
-def test_the_command_leaves_a_small_schedule_and_a_test(tmp_path: Path) -> None:
+def test_the_command_writes_a_small_schedule_and_a_test(tmp_path: Path) -> None:
     output, test = tmp_path / "small.json", tmp_path / "test_small.py"
     files = ["-o", str(output), "--test", str(test)]
     done = CliRunner().invoke(main, ["shrink", "--seed", str(SEED), "--without", RULE, "--json", *files])
     assert done.exit_code == 0, done.output
-    facts = json.loads(done.output)
-    assert facts["finished"]
-    assert facts["kept_with_all_rules"]
-    assert facts["after"]["faults"] == 0
-    assert facts["after"]["special"] < 20 < facts["before"]["special"]
+    fields = json.loads(done.output)
+    assert fields["finished"]
+    assert fields["kept_with_all_rules"]
+    assert fields["after"]["faults"] == 0
+    assert fields["after"]["special"] < 20 < fields["before"]["special"]
     schedule = Schedule.from_json(output.read_text())
-    assert checker_of(replay(schedule, RULE).violations[0]) == facts["checker"]
+    assert checker_of(replay(schedule, RULE).violations[0]) == fields["checker"]
     ran = CliRunner().invoke(main, ["run", "--schedule", str(output), "--without", RULE])
     assert ran.exit_code == 1, ran.output
-    assert facts["violation"] in ran.output
+    assert fields["violation"] in ran.output
     written = runpy.run_path(str(test))
     written["test_every_promise_is_kept"]()
     written["test_without_the_rule_a_promise_breaks"]()

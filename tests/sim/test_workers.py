@@ -54,9 +54,9 @@ def judged(checker: Checker, outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("stock", [1, 8, 40])
-def test_a_message_that_ends_its_process_ends_no_other_message(seed: int, stock: int) -> None:
-    poison, good, violations = run(seed, fetch_messages=stock)
+@pytest.mark.parametrize("buffer", [1, 8, 40])
+def test_a_message_that_ends_its_process_ends_no_other_message(seed: int, buffer: int) -> None:
+    poison, good, violations = run(seed, fetch_messages=buffer)
     assert len(poison) >= 2
     assert (good, violations) == ([], [])
 
@@ -69,14 +69,14 @@ def test_nor_does_it_where_a_network_loses_much(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("stock", [1, 8])
-def test_nor_does_it_where_workers_come_and_go(seed: int, stock: int) -> None:
+@pytest.mark.parametrize("buffer", [1, 8])
+def test_nor_does_it_where_workers_come_and_go(seed: int, buffer: int) -> None:
     """They join late, and stop beside those that die; then some give back what they do not begin, too."""
-    outcome = outcome_of(seed, fetch_messages=stock, consumers=3, stops=0.2)
+    outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2)
     assert outcome.violations == []
     assert any(row["kind"] == "reject" for row in outcome.rows)
     assert (judged(NobodyDiesByANeighbour(), outcome), judged(NobodyIdles(), outcome)) == ([], [])
-    outcome = outcome_of(seed, fetch_messages=stock, consumers=3, stops=0.2, leave=0.3)
+    outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2, leave=0.3)
     assert outcome.violations == []
     assert any(row["kind"] == "leave" for row in outcome.rows)
     assert judged(NobodyDiesByANeighbour(), outcome) == []
@@ -95,9 +95,9 @@ def test_a_coordinator_that_missed_a_hold_without_its_voters_delivers_a_suspect_
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("stock", [1, 8])
-def test_nobody_idles_while_work_waits(seed: int, stock: int) -> None:
-    outcome = outcome_of(seed, fetch_messages=stock, consumers=3)
+@pytest.mark.parametrize("buffer", [1, 8])
+def test_no_one_idles_while_work_waits(seed: int, buffer: int) -> None:
+    outcome = outcome_of(seed, fetch_messages=buffer, consumers=3)
     assert outcome.violations == []
     assert judged(NobodyIdles(), outcome) == []
 

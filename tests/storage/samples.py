@@ -69,14 +69,14 @@ def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0
     return BatchStored(number, made, 2_000 + number)
 
 
-def tombstone(number: int, kind: Kind = Kind.ACKED, letter: Letter | None = None) -> RecordsMerged:
+def tombstone(number: int, kind: Kind = Kind.ACKED, death: Letter | None = None) -> RecordsMerged:
     span = Span(PRODUCER_ID, number, number + 1)
-    return RecordsMerged(PARTITION, "billing", (SpanRecord(span, Record(0, 0, kind, letter)),))
+    return RecordsMerged(PARTITION, "billing", (SpanRecord(span, Record(0, 0, kind, death)),))
 
 
 def dead(number: int, message: str = "no such account") -> RecordsMerged:
     times = 1, 2, 3, 4
-    letter = Letter(
+    death = Letter(
         Stamp(77 << 16, "n2"),
         "rejected",
         "ValueError",
@@ -90,7 +90,7 @@ def dead(number: int, message: str = "no such account") -> RecordsMerged:
         "h",
         "n2",
     )
-    return tombstone(number, Kind.DEAD, letter)
+    return tombstone(number, Kind.DEAD, death)
 
 
 def clean_stop() -> CleanStopped:

@@ -115,7 +115,7 @@ def test_a_lock_that_is_no_file_of_its_own_is_refused_and_what_it_leads_to_is_no
     assert not other.exists() or other.read_text() == "kept"
 
 
-def test_a_disk_without_room_for_the_holders_pid_is_locked_all_the_same(tmp_path: Path) -> None:
+def test_a_disk_without_space_for_the_holders_pid_is_locked_all_the_same(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -138,7 +138,7 @@ def test_free_bytes_is_a_number_that_shrinks_with_what_is_written() -> None:
     assert disk.size("a") == 100, "what fitted was written"
 
 
-def test_real_disk_tells_the_room_of_its_filesystem(tmp_path: Path) -> None:
+def test_a_real_disk_reports_the_free_space_of_its_filesystem(tmp_path: Path) -> None:
     assert RealDisk(tmp_path).free_bytes() > 0
 
 

@@ -118,8 +118,8 @@ class Reader:
     def merge(self, fields: list[Any]) -> None:
         _, _, (topic, partition), group, entries, again = fields[:6]
         for entry, other in again:
-            letter = entries[entry][1][3]
-            letter[1:15] = entries[other][1][3][1:15]
+            death = entries[entry][1][3]
+            death[1:15] = entries[other][1][3][1:15]
         for (producer_id, first, stop), record in entries:
             for seq in range(first, stop):
                 key = ((topic, partition), group, tuple(producer_id), seq)

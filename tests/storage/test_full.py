@@ -43,7 +43,7 @@ def stored(disk: MemoryDisk) -> list[object]:
     crash=st.booleans(),
     reserve=st.sampled_from([0, 8 * KIB]),
 )
-def test_a_commit_waits_for_room_and_writes_nothing_twice(
+def test_a_commit_waits_for_space_and_writes_nothing_twice(
     steps: list[tuple[str, int, int]], crash: bool, reserve: int
 ) -> None:
     disk = MemoryDisk()
@@ -104,7 +104,7 @@ def test_other_errors_of_a_write_still_stop_the_node() -> None:
     assert not isinstance(caught.value, NoRoom)
 
 
-def test_the_last_reserve_is_made_where_there_is_room_and_given_up_once() -> None:
+def test_the_last_reserve_is_made_where_there_is_space_and_given_up_once() -> None:
     disk = MemoryDisk()
     store, _ = start(disk, reserve_bytes=64 * KIB)
     fill(disk, 10 * KIB)
@@ -140,7 +140,7 @@ def test_a_full_disk_lets_a_node_start_by_its_last_reserve_again_and_again() -> 
     assert RESERVE_NAME not in disk.list()
 
 
-def test_a_start_without_any_room_fails_with_no_room_and_leaves_the_directory_as_it_was() -> None:
+def test_a_start_without_any_space_fails_with_no_space_and_keeps_the_directory_as_it_was() -> None:
     disk = MemoryDisk()
     store, _ = start(disk)
     store.append([batch(0)])
@@ -186,14 +186,14 @@ def test_a_real_disk_that_fills_in_the_middle_of_a_write_goes_on_there(
     store, _ = start(RealDisk(tmp_path / "data"), reserve_bytes=64 * KIB)
     store.reserve()
     assert (tmp_path / "data" / RESERVE_NAME).stat().st_blocks * 512 >= 16 * KIB
-    writev, room = os.writev, 5_000
+    writev, capacity = os.writev, 5_000
 
     def limited(file: int, buffers: list[memoryview]) -> int:
-        nonlocal room
-        if not room:
+        nonlocal capacity
+        if not capacity:
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
-        count = writev(file, [buffers[0][:room]])
-        room -= count
+        count = writev(file, [buffers[0][:capacity]])
+        capacity -= count
         return count
 
     monkeypatch.setattr(os, "writev", limited)
@@ -202,7 +202,7 @@ def test_a_real_disk_that_fills_in_the_middle_of_a_write_goes_on_there(
     with pytest.raises(NoRoom):
         commit.run()
     assert not (tmp_path / "data" / RESERVE_NAME).exists()
-    room = 100_000
+    capacity = 100_000
     commit.run()
     store.finish(commit)
     store.close()

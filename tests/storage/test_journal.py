@@ -331,7 +331,7 @@ def test_a_full_disk_does_not_start_a_roll() -> None:
     assert store.should_roll
 
 
-def test_a_snapshot_record_over_the_limit_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_record_over_the_limit_is_written_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     from quorumq.storage import segment, tail
 
     monkeypatch.setattr(tail, "HEADER_BYTES_MAX", 400)
@@ -352,7 +352,7 @@ def test_a_snapshot_record_over_the_limit_is_written_in_pieces(monkeypatch: pyte
     assert len(replayed) > 2
 
 
-def test_a_forgotten_batch_is_gone_and_its_segment_goes_with_the_next_roll(disk: Disk) -> None:
+def test_a_dropped_batch_is_gone_and_its_segment_goes_with_the_next_roll(disk: Disk) -> None:
     store, _ = start(disk)
     for number in range(4):
         store.append([batch(2 * number), batch(2 * number + 1)])
@@ -495,7 +495,7 @@ def test_dead_letters_of_a_span_keep_their_history() -> None:
     assert entry.record.letter.message == "x" * 5_000
 
 
-def test_a_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> None:
+def test_a_dead_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> None:
     disk = MemoryDisk()
     store, _ = start(disk)
     before = disk.size(newest(disk))
@@ -505,8 +505,8 @@ def test_a_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> 
 
     def entry(number: int) -> SpanRecord:
         span = Span(PRODUCER_ID, number, number + 1)
-        letter = of_one.record.letter._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
-        return SpanRecord(span, of_one.record._replace(letter=letter, n=number % 3))
+        death = of_one.record.letter._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
+        return SpanRecord(span, of_one.record._replace(letter=death, n=number % 3))
 
     acked = tombstone(2).entries[0]
     merged = RecordsMerged(PARTITION, "billing", (of_another, acked, *map(entry, range(10, 110))))
@@ -517,7 +517,7 @@ def test_a_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> 
 
 
 @pytest.mark.parametrize("again", [(1, 2), (2, 0), (1, 0), (0, 1)])
-def test_a_letter_that_is_not_where_it_should_be_is_refused(again: tuple[int, int]) -> None:
+def test_a_dead_letter_that_is_not_where_it_should_be_is_refused(again: tuple[int, int]) -> None:
     record = RecordsMerged(PARTITION, "billing", (dead(0).entries[0], tombstone(1).entries[0]), (again,))
     header, _ = encode_record(record, 0)
     with pytest.raises(cbor.BadValue, match="one of them has none"):

@@ -204,7 +204,7 @@ def test_uncommitted_entries_are_moved_later() -> None:
     store.close()
 
 
-def test_copies_leave_half_of_the_reserve_to_acks() -> None:
+def test_copies_keep_half_of_the_reserve_to_acks() -> None:
     reserve = 4 * MIB
     disk, store = filled(20, size=100 * KIB, reserve_bytes=reserve)
     store.forget(range(15))
@@ -219,7 +219,7 @@ def test_copies_leave_half_of_the_reserve_to_acks() -> None:
     store.close()
 
 
-def test_damage_met_while_moving_is_reported_and_kept_until_it_is_forgotten() -> None:
+def test_damage_met_while_moving_is_reported_and_kept_until_it_is_dropped() -> None:
     """docs/protocol.md, section 6: quarantined, reported, refetched; never served, never silently dropped."""
     disk, store = filled(6)
     position = store._index.get(5)
@@ -270,7 +270,7 @@ def test_a_body_that_the_disk_cannot_read_costs_the_batch_and_not_the_node() -> 
     store.close()
 
 
-def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_nothing_behind_it() -> None:
+def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_nothing_after_it() -> None:
     """A copy of a damaged body must not look like a torn write: what stands behind it may have been promised."""
     disk, store = filled(3)
     position = store._index.get(2)
@@ -290,7 +290,7 @@ def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_not
     store.close()
 
 
-def test_a_full_disk_takes_acks_and_gives_room_back() -> None:
+def test_a_full_disk_takes_acks_and_gives_space_back() -> None:
     """docs/protocol.md, section 6: where publishing is refused, ACK goes on, and room comes back."""
     disk = MemoryDisk(capacity=20 * MIB)
     reserve = 6 * MIB

@@ -164,7 +164,7 @@ def test_a_directory_of_which_nothing_can_be_read_is_set_aside_and_begun_again()
     assert name + ".damaged" in disk.list()
 
 
-def test_a_file_with_the_last_name_of_all_leaves_no_number_for_a_segment() -> None:
+def test_a_file_with_the_last_name_of_all_has_no_number_for_a_segment() -> None:
     """Found by `python -m tests.fuzz directories`: what was written behind it had a name that no start looked at."""
     disk = MemoryDisk()
     start(disk)[0].close()
@@ -254,5 +254,5 @@ def test_inspect_shows_holes_and_why_it_cannot_trusted(tmp_path: Path) -> None:
     first = next(iter(inspect_segment(tmp_path / newest(disk))))
     assert damaged in first.fields["not_trusted"]
     (hole,) = first.fields["holes"]
-    (place,) = [item for item in inspect_segment(tmp_path / damaged) if item.type == UNREADABLE]
-    assert (place.offset, place.offset + place.fields["bytes"]) == (hole.first, hole.stop)
+    (location,) = [item for item in inspect_segment(tmp_path / damaged) if item.type == UNREADABLE]
+    assert (location.offset, location.offset + location.fields["bytes"]) == (hole.first, hole.stop)

@@ -112,7 +112,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.writer.forget(sorted(numbers))
 
     @rule(keep=st.integers(2, 4))
-    def forget_most(self, keep: int) -> None:
+    def discard_most(self, keep: int) -> None:
         self.writer.forget([number for number in self.writer.live() if number % keep])
 
     @rule(size=st.sampled_from([1, 400, 1 << 20]))
@@ -124,14 +124,14 @@ class JournalMachine(RuleBasedStateMachine):
     def damage(self, data: st.DataObject) -> None:
         """A medium that fails inside the body of a batch of an older segment, whose successor is on the disk."""
         store = self.writer.store
-        places = [(number, store._index.get(number)) for number in self.writer.live()]
-        places = [
+        locations = [(number, store._index.get(number)) for number in self.writer.live()]
+        locations = [
             (number, at)
-            for number, at in places
+            for number, at in locations
             if at is not None and at.segment < max(store.live) and number not in self.writer.damaged
         ]
-        if places and len(self.writer.damaged) < 3:
-            number, at = data.draw(st.sampled_from(places))
+        if locations and len(self.writer.damaged) < 3:
+            number, at = data.draw(st.sampled_from(locations))
             assert at is not None
             byte = data.draw(st.integers(at.offset, at.end - 1))
             self.writer.disk.flip(segment_name(at.segment), byte)

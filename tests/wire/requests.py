@@ -20,7 +20,7 @@ from quorumq.wire.rights import RIGHTS
 ORDERS, MAIL = b"o" * 16, b"m" * 16
 
 
-PLACE = PartitionId(ORDERS, 0)
+LOCATION = PartitionId(ORDERS, 0)
 
 
 PRODUCER_ID = ProducerId("a", 1, 1, 1)
@@ -31,19 +31,19 @@ SPAN = Span(PRODUCER_ID, 0, 1)
 
 def named(group: str) -> tuple[m.ReceiptPart, ...]:
     owner = Owner("a", Incarnation(1, 1), Stamp(1, "a"))
-    return (m.ReceiptPart(Receipt(PLACE, group, 0, 0, SPAN, owner), (SPAN,)),)
+    return (m.ReceiptPart(Receipt(LOCATION, group, 0, 0, SPAN, owner), (SPAN,)),)
 
 
 def fetch(group: str, *topics: str) -> m.Fetch:
     return m.Fetch(topics, group, 1, 1, 1, 1, 0.0, 1.0, 0.0)
 
 
-BATCH = pack_sections(PLACE, (SPAN,), 0, [encode_record(Message(b"x"))])
+BATCH = pack_sections(LOCATION, (SPAN,), 0, [encode_record(Message(b"x"))])
 
 
 REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "OpenSession": (m.OpenSession(), ("publish",)),
-    "CloseSession": (m.CloseSession(PRODUCER_ID, (PLACE,)), ("publish",)),
+    "CloseSession": (m.CloseSession(PRODUCER_ID, (LOCATION,)), ("publish",)),
     "Publish": (m.Publish(BATCH), ("publish",)),
     "CreateTopic, implicit": (m.CreateTopic("orders", implicit=True), ("publish",)),
     "CreateTopic": (m.CreateTopic("orders"), ("admin",)),
@@ -64,12 +64,12 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "SetGroup": (m.SetGroup("orders", "g"), ("consume",)),
     "SetGroup, rewind": (m.SetGroup("orders", "g", rewind=True), ("admin",)),
     "DeleteGroup": (m.DeleteGroup("orders", "g"), ("admin",)),
-    "FindName": (m.FindName(PLACE, 60, 0, 0), ("publish",)),
+    "FindName": (m.FindName(LOCATION, 60, 0, 0), ("publish",)),
     "PauseGroup": (m.PauseGroup("orders", "g", True), ("admin",)),
     "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
     "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
     "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
     "DescribeGroup": (m.DescribeGroup("orders", "g"), ("consume", "admin")),
     "DescribeGroups": (m.DescribeGroups((("orders", "g"),)), ("consume", "admin")),
-    "ShowRequest": (m.ShowRequest(PLACE, SPAN), ("consume", "admin")),
+    "ShowRequest": (m.ShowRequest(LOCATION, SPAN), ("consume", "admin")),
 }

@@ -196,8 +196,8 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
 
 def sound(record: Record) -> Record:
     """Make a record as every record is: ACKED at n = 0, and a letter only if it is DEAD."""
-    letter = record.letter if record.kind == Kind.DEAD else None
-    return record._replace(n=0 if record.kind == Kind.ACKED else record.n, letter=letter)
+    death = record.letter if record.kind == Kind.DEAD else None
+    return record._replace(n=0 if record.kind == Kind.ACKED else record.n, letter=death)
 
 
 def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
@@ -210,13 +210,13 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
     if isinstance(value, messages.Slice):
         cut = as_received(value)
         base = value.header.end_of(value.first - 1)
-        sections = [
+        spans = [
             [*span.producer_id, span.start, span.stop - span.start, *extra] for span in cut.header.sections
         ]
         return [
             value.topic,
             positional(value.partition, extra),
-            sections,
+            spans,
             cut.header.published_ms,
             0,
             base,
@@ -240,16 +240,16 @@ def as_received(value: Any) -> Any:
         ids = [
             (span.producer_id, seq) for span in value.header.sections for seq in range(span.start, span.stop)
         ]
-        sections: list[Span] = []
+        spans: list[Span] = []
         for producer_id, seq in ids[value.first : value.stop]:
-            if sections and sections[-1].producer_id == producer_id and sections[-1].stop == seq:
-                sections[-1] = sections[-1]._replace(stop=seq + 1)
+            if spans and spans[-1].producer_id == producer_id and spans[-1].stop == seq:
+                spans[-1] = spans[-1]._replace(stop=seq + 1)
             else:
-                sections.append(Span(producer_id, seq, seq + 1))
+                spans.append(Span(producer_id, seq, seq + 1))
         base = value.header.end_of(value.first - 1)
         ends = [value.header.end_of(index) - base for index in range(value.first, value.stop)]
         header = value.header._replace(
-            sections=tuple(sections),
+            sections=tuple(spans),
             offsets=b"".join(end.to_bytes(4, "little") for end in ends),
             crcs=b"".join(
                 value.header.crc_of(i).to_bytes(4, "little") for i in range(value.first, value.stop)

@@ -9,7 +9,7 @@ from quorumq.wire.address import split_address
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "location"),
     [
         ("h:1", ("h", 1)),
         ("127.0.0.1:7401", ("127.0.0.1", 7401)),
@@ -17,8 +17,8 @@ from quorumq.wire.address import split_address
         ("[::1]:7401", ("::1", 7401)),
     ],
 )
-def test_addresses(text: str, place: tuple[str, int]) -> None:
-    assert split_address(text) == place
+def test_addresses(text: str, location: tuple[str, int]) -> None:
+    assert split_address(text) == location
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_the_header_is_the_documented_array() -> None:
 
 
 @pytest.mark.parametrize(("delay", "ttl", "more"), [(0, 0, []), (7, 0, [7]), (0, 9, [0, 9]), (7, 9, [7, 9])])
-def test_times_are_behind_the_rest_and_left_out_where_they_are_0(
+def test_times_are_after_the_rest_and_left_out_where_they_are_0(
     delay: int, ttl: int, more: list[int]
 ) -> None:
     header = decode_header(cbor2.dumps([*GOOD, *more]))
@@ -232,15 +232,15 @@ def test_any_bytes_are_a_header_or_a_bad_value(data: bytes) -> None:
 
 
 def test_a_part_counts_from_its_own_begin() -> None:
-    sections = ((*PRODUCER_ID, 7, 2),)
-    part = part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 13, 30), bytes(8))
+    spans = ((*PRODUCER_ID, 7, 2),)
+    part = part_header(PARTITION, spans, 5, 0, 10, struct.pack("<2I", 13, 30), bytes(8))
     assert [part.end_of(index) for index in range(2)] == [3, 20]
     with pytest.raises(BadValue, match="must be above the slice's base 10"):
-        part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 10, 30), bytes(8))
+        part_header(PARTITION, spans, 5, 0, 10, struct.pack("<2I", 10, 30), bytes(8))
     with pytest.raises(BadValue, match="must be above the slice's base 10"):
-        part_header(PARTITION, sections, 5, 0, 10, struct.pack("<2I", 13, 3), bytes(8))
+        part_header(PARTITION, spans, 5, 0, 10, struct.pack("<2I", 13, 3), bytes(8))
     with pytest.raises(BadValue, match="base is -1"):
-        part_header(PARTITION, sections, 5, 0, -1, struct.pack("<2I", 13, 30), bytes(8))
+        part_header(PARTITION, spans, 5, 0, -1, struct.pack("<2I", 13, 30), bytes(8))
 
 
 @given(

@@ -223,9 +223,9 @@ def test_receipts_go_out_signed_and_are_opened_by_the_node() -> None:
 
 
 def test_a_message_that_is_too_large_is_not_sent() -> None:
-    facts = m.StatusReply({"x": "y" * (5 << 20)})
+    reply = m.StatusReply({"x": "y" * (5 << 20)})
     with pytest.raises(TooLarge, match="StatusReply has a header of 52"):
-        encode_message(facts)
+        encode_message(reply)
     oversized = m.Publish(BATCHES[0]._replace(body=b"x" * (17 << 20)))
     with pytest.raises(TooLarge, match="Publish has"):
         encode_message(oversized)

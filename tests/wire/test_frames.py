@@ -106,7 +106,7 @@ def test_a_stream_that_ends_inside_a_frame_says_so(kept: int) -> None:
         reader.close()
 
 
-def test_a_prefix_alone_makes_nobody_fill_memory() -> None:
+def test_a_prefix_alone_makes_no_one_fill_memory() -> None:
     """Sizes are refused before anything is allocated, and a buffer grows with what came."""
     tracemalloc.start()
     try:
