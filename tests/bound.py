@@ -1,7 +1,7 @@
 """The bound on what runs at once: tests that start clusters or Java are in few groups, each in one process of pytest.
 
-Node processes and Java need a core when they start, and whoever waits for them waits for all that has the cores. So all
-tests of tests/e2e are one group, all others that start processes of a cluster (marker `e2e`) another, and those of
+Node processes and Java need a core when they start, and a test that waits for them waits for the cores. So all tests
+of tests/e2e are one group, all others that start processes of a cluster (marker `e2e`) another, and those of
 Spark, which share one session, a third: three clusters and one Java start at a time, however many processes pytest has.
 The programs of `LONG`, which start clusters too, run in the third, so that the three take about as long.
 Every other file is a group of its own.
@@ -60,7 +60,7 @@ def refuse(command: str | bytes | os.PathLike[str] | Sequence[object], group: st
 
     Args:
         command: as `subprocess.Popen` has it.
-        group: of the test that runs, or None between tests.
+        group: group of the running test, or None between tests.
 
     Raises:
         OutOfBounds: with the command and what to do.

@@ -20,7 +20,7 @@ from tests import bound, virtual
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
 
-# Whatever a test starts ends with the tests, also where those are killed.
+# A process that a test starts ends with the tests, also if these are killed.
 subprocess.Popen = Leashed  # type: ignore[misc]
 
 START = Leashed.__init__
@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> None:
-    """Have Ctrl-C do what it does in a program of its own, whatever ran in this process before.
+    """Have Ctrl-C do what it does in a program of its own, even if other tests changed that.
 
     A shell ignores it for what it starts in the background, and PySpark takes it when a session begins.
     """

@@ -42,7 +42,7 @@ def locations() -> set[str]:
 
 
 def citations() -> list[tuple[str, str]]:
-    """(file, name) of each citation of the page in the tree, whatever the line breaks and comment signs."""
+    """(file, name) of each citation of the page in the tree, across line breaks and comment signs."""
     cited: dict[tuple[str, str], None] = {}
     for folder in ("quorumq", "sim", "spark", "tests", "docs"):
         for path in sorted((ROOT / folder).rglob("*")):

@@ -44,7 +44,7 @@ OURS = {
     },
     "spark.transforms": {"spark"},
 }  # fmt: skip
-"""Packages of ours that each package may import."""
+"""Packages of this project that each package may import."""
 
 CORE_MAY_USE = {
     "__future__", "abc", "array", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
@@ -79,7 +79,7 @@ WITHOUT_CIRCLES = [
     "quorumq.lab",
     "sim",
 ]
-"""Packages whose files can be read from the bottom up: none of them imports one that imports it, in whatever way."""
+"""Packages whose files can be read from the bottom up: none of them imports one that imports it, directly or not."""
 
 FLOORS = {
     "quorumq.core": ["values", "messages", "cluster", "partition", "requests", "recovery", "node"],
@@ -266,7 +266,7 @@ def test_only_users_import_brokers_and_testing(package: str) -> None:
 
 
 def test_effects_are_carried_out_by_one_module() -> None:
-    """Whoever lets a core step has effects to carry out: the driver alone does, so that what is proven is what runs."""
+    """The driver alone lets a core step and carries out its effects, so that the proven code is the code that runs."""
     for package in ("quorumq.node", "quorumq.storage", "sim"):
         for path in modules(package):
             for node in nodes_of(path):
@@ -287,7 +287,7 @@ def test_only_what_runs_clusters_for_people_imports_the_command_line_and_nothing
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of ours that a file imports, for types and inside of functions too."""
+    """The modules of this project that a file imports, for types and inside of functions too."""
     for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and is_within(node.module or "", {"quorumq", "sim"}):
             for alias in node.names:
@@ -301,7 +301,7 @@ def imported(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("top", ["quorumq", "sim", "spark"])
 def test_every_import_finds_what_it_names(top: str) -> None:
-    """Also those inside of functions, which fail only when somebody runs the command."""
+    """Also those inside of functions, which fail only when the command runs."""
     for path in modules(top):
         for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and is_within(

@@ -25,11 +25,11 @@ PROMISES: Final = {
     "derived once": ("derived",),
     "settings as written": ("settings",),
 }
-"""Per judge of the simulator the guarantees that the audit files the same under.
+"""Guarantees by checker of the simulator: those that the audit files the same under.
 
 Not among them: "one wrong clock", which needs the true time that only the simulator knows, and "groups asked for",
-which needs to know all that was asked. A retry that is refused as a conflict is loss to the judge and G6 to the audit;
-what else the audit says of G6 has no judge.
+which needs to know all that was asked. A retry that is refused as a conflict is a loss to the checker, G6 to the audit;
+what else the audit says of G6 has no checker.
 """
 
 DEAD: Final = "!dead"
@@ -48,7 +48,7 @@ def mutated(name: str, seed: int) -> list[Row]:
 
 
 def caught(name: str, seeds: range) -> tuple[int, list[Row]]:
-    """The first of these seeds in which a judge sees that the rule is left out, without a flood; else the last."""
+    """The first of these seeds in which a checker reports that the rule is left out, without a flood; else the last."""
     for seed in seeds:
         rows = mutated(name, seed)
         if 0 < len(check_history(rows)) < FLOOD:
@@ -100,7 +100,7 @@ def on_machines(run: str, rows: list[Row], reading: Reading) -> list[Row]:
 
 
 def _closing(rows: list[Row]) -> Iterator[Row]:
-    """In the end somebody listed the dead letters of each place to the end."""
+    """At the end an operator lists all dead letters of each partition and group."""
     end, last = (
         rows[-1]["at"] + 0.01,
         {"who": "sim", "kind": "list", "state": "dead", "complete": True, "spans": []},
@@ -273,13 +273,13 @@ def death_doubled(rows: list[Row]) -> list[Row] | None:
 
 
 def unreachable(rows: list[Row]) -> list[Row] | None:
-    """A message is delivered at a redrive number that nobody asked for."""
+    """A message is delivered at a redrive number that no redrive has."""
     at = _delivery(rows)
     return None if at is None else [*rows[:at], {**rows[at], "n": rows[at]["n"] + 7}, *rows[at + 1 :]]
 
 
 def skipped(rows: list[Row]) -> list[Row] | None:
-    """A message is settled unread, and nobody purged the group."""
+    """A message is settled unread, and the group was never purged."""
     at = _delivery(rows)
     if at is None or any(_of(rows, "purge")):
         return None
@@ -349,7 +349,7 @@ def output_discarded(rows: list[Row]) -> list[Row] | None:
 
 
 def unwritten(rows: list[Row]) -> list[Row] | None:
-    """All nodes have a setting that nobody wrote."""
+    """All nodes have a setting that no client wrote."""
     if not any(_of(rows, "set_topic")) or not any(_of(rows, "topic")):
         return None
     topic = next(rows[i]["topic"] for i in _of(rows, "set_topic"))

@@ -24,7 +24,7 @@ class Story:
         self.seq = 0  # the number of the next message
 
     def add(self, who: str, kind: str, at: float, **fields: Any) -> Story:
-        """A line; `at` is true time, and each writer's own clock is ahead of it by so much."""
+        """A line; `at` is true time, and each writer's own clock is ahead by ``ahead`` of that writer."""
         if not any(row["who"] == who for row in self.rows) and kind != "settings":
             boot = {"boot": self.boot[who]} if who in self.boot else {}
             self.add(who, "settings", at, history=1, clock="mono", settings=boot)
@@ -139,7 +139,7 @@ class Story:
 
 def from_latest(run: str, published: float, *, outcome: str = "ok", listed: str = "") -> Story:
     """A group that is to begin with what is published from now on, at 1 s, by a request with this outcome; another one
-    finds it at 3 s. A message of before or after that nobody gets, and that a node lists in this state.
+    finds it at 3 s. A message of before or after that no client gets, and that a node lists in this state.
     """
     made = Story(run, boot=dict.fromkeys(("client:p", "client:c", "node:a"), "m1"))
     made.set_group(1, "latest", outcome).set_group(3, "earliest").publish(published)
@@ -193,7 +193,7 @@ def on_one_node(run: str, *last: str) -> Story:
 
 
 def won_only(run: str) -> Story:
-    """A confirmed message was handed to somebody, as its node says, and no client wrote of it."""
+    """A confirmed message was handed to a client, as its node says, and no client wrote of it."""
     boot = dict.fromkeys(("node:a", "client:p"), "m1")
     return Story(run, boot=boot).publish().add("node:a", "hold_won", 1, **held(1)).drained(9)
 
@@ -240,7 +240,7 @@ def odd(run: str) -> Story:
 
 
 def beside_a_node(run: str, nodes: str) -> Story:
-    """A producer shares the machine, whose clock is 5,000 s behind, with node a, which nobody fetches from."""
+    """A producer shares the machine, whose clock is 5,000 s behind, with node a, from which no client fetches."""
     boot = {"client:p": "m0", "node:a": "m0", "node:b": "m1", "node:c": "m2", "client:c": "m3"}
     made = Story(run, boot=boot, ahead={"client:p": -5000.0, "node:a": -5000.0, "node:c": 70.0})
     for node in nodes:

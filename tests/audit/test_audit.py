@@ -1,4 +1,4 @@
-"""The audit agrees with the simulator's judges, run by run and promise by promise, and never says more than it knows.
+"""The audit agrees with the simulator's checkers, run by run and promise by promise, and never says more than it knows.
 
 All runs of this file are audited at once: simulated ones, good and broken, and small ones written by hand. Each test
 looks at its own runs. Spark's part is in tests/spark/test_audit.py.
@@ -116,7 +116,7 @@ def audited(paths: Sequence[Path], folder: Path, *, drained: bool = False) -> tu
 
 
 class Seen(NamedTuple):
-    """Verdicts of the audit and of the simulator's judges."""
+    """Verdicts of the audit and of the simulator's checkers."""
 
     verdicts: dict[tuple[str, str], dict[str, Any]]
     violations: list[dict[str, Any]]
@@ -165,13 +165,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def has_checker(row: dict[str, Any]) -> bool:
-    """Return True if a judge of the simulator checks for this finding."""
+    """Return True if a checker of the simulator checks for this finding."""
     of_nodes = row["guarantee"] == "G7" and " and not by " in row["text"]
     return not of_nodes and (row["guarantee"] != "G6" or "conflict" in row["text"])
 
 
 def differences(seen: Seen) -> list[str]:
-    """Runs and promises on which judges and audit disagree."""
+    """Runs and promises on which checkers and audit disagree."""
     ours: dict[tuple[str, str], str] = {}
     for row in seen.violations:
         if row["verdict"] == "broken" and has_checker(row):
@@ -416,7 +416,7 @@ def test_a_copy_that_is_in_no_history_is_missing_only_where_no_node_was_killed(s
 
 
 def test_settings_of_real_runs_hold_or_are_not_decidable(seen: Seen) -> None:
-    """Not all that was asked for is told there, and a node may have been away: nothing is broken for sure."""
+    """The history misses some requests, and a node may have been away: nothing is broken for sure."""
     said = {
         run: seen.verdicts[(run, "settings")] for run in ("settled", "stale-node", "told-by-nobody", "remade")
     }

@@ -1,4 +1,4 @@
-"""Clocks are placed by which events came before which: the truth is inside each interval, whatever the clocks show."""
+"""Clocks are placed by which events came before which: the truth is inside each interval, even if clocks are wrong."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class World(NamedTuple):
     """Messages between machines.
 
     Attributes:
-        reading: what a machine's clock shows at a true time.
-        bounds: what the messages say.
+        reading: clock value of a machine at a true time.
+        bounds: limits on time differences, from messages.
         windows: in which something was written.
     """
 

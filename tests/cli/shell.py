@@ -51,9 +51,9 @@ class Shell:
     def bury(self, topic: str, count: int, reason: str = "no") -> None:
         """Have the group g make dead letters of messages until it has ``count``. A FETCH may bring fewer."""
         end = time.monotonic() + PATIENCE_S
-        while left := count - len(self(f"deadletters list {topic} --group g --each --json").lines()):
-            assert time.monotonic() < end, f"{left} of {count} are no dead letters"
-            self(f"consume {topic} --group g --max {left} --dead-letter", reason)
+        while missing := count - len(self(f"deadletters list {topic} --group g --each --json").lines()):
+            assert time.monotonic() < end, f"{missing} of {count} are no dead letters"
+            self(f"consume {topic} --group g --max {missing} --dead-letter", reason)
 
     def states(self, topic: str, group: str = "g") -> dict[str, int]:
         """Return the number of messages in each state. `ready` includes messages that an old hold still blocks: that

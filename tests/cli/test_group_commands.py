@@ -213,7 +213,7 @@ def test_dead_letters_are_consumed_with_their_reasons(shell: Shell, topic: str, 
 
 
 def unread(shell: Shell) -> tuple[str, ...]:
-    """The dead letters of a topic of its own, of which the first says why it died."""
+    """The dead letters of a separate topic. The first has an error."""
     publish(shell, "unread", 1)
     die(shell, "unread", 1, "no paper")
     (line,) = shell("consume unread --group g!dead --max 1 --reject 0 --json").lines()

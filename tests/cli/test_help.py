@@ -89,7 +89,7 @@ def test_publishing_imports_the_client_and_nothing_beside_it() -> None:
     beside = [name for name in ours if name.split(".")[1] not in ("cli", "client", "core", "history", "wire")]
     assert beside == ["quorumq.commands"]
     of_cli = [name for name in ours if name.startswith("quorumq.cli.")]
-    # probe says that nobody answers: it is not imported where somebody does
+    # `probe` reports that no node answers. It is not imported if one does
     assert of_cli == [f"quorumq.cli.{name}" for name in ("common", "main", "probe", "progress", "publish")]
     assert len(ours) <= 88, "what publishing needs has grown: is it needed?"
 

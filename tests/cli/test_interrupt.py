@@ -89,7 +89,7 @@ def test_a_question_that_is_not_answered_is_no_yes(
 
 
 def test_the_second_ctrl_c_ends_what_cannot_be_cancelled(shell: Shell, start: Callable[..., Running]) -> None:
-    """Standard output is a pipe that nobody reads."""
+    """Standard output is a pipe without a reader."""
     for _ in range(3):
         shell("publish stuck", *("x" * 50_000 for _ in range(2)))
     running = start("consume", "stuck", "--group", "g", out=subprocess.PIPE)

@@ -58,7 +58,7 @@ OTHERWISE = {"work", "gateway", *(f"bench {workload.name}" for workload in WORKL
 
 @contextmanager
 def node(*, welcomes: bool) -> Iterator[str]:
-    """The address of a node that accepts, answers HELLO where that is wanted, and then says nothing."""
+    """The address of a node that accepts, answers HELLO if ``welcomes`` is set, and then says nothing."""
     welcome = Welcome(1, "cluster", "n1", Incarnation(1, 2), 3, int(time.time() * 1000), 5, ())
     accepted: list[socket.socket] = []
 

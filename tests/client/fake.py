@@ -1,7 +1,7 @@
 """A cluster for the client's tests: real node cores behind the real wire protocol, in one process, in virtual time.
 
 Nothing is mocked: it is the cluster of `quorumq.testing`, with the checks of `tests.core.cluster`. Faults are what can
-happen to a client: nobody there, a connection that ends, a node that says nothing, an answer that is lost.
+happen to a client: no listener, a connection that ends, a node that says nothing, an answer that is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FakeCluster(Cluster, Network):
     """Nodes a, b, c … at addresses "a:1", "b:1", "c:1" …, to be dialled by `dial`.
 
     Attributes:
-        refuse: addresses where nobody answers.
+        refuse: addresses without a listener.
         mute: nodes that read everything and answer nothing.
         lose: told (node, request) of each request that was carried out; where it is true the connection ends instead
             of the reply being sent.
@@ -97,7 +97,7 @@ class FakeConnection(Connection):
     network: FakeCluster
 
     async def send_all(self, data: bytes) -> None:
-        with trio.CancelScope(shield=self.network.lag > 0):  # the node has sent it, whatever comes
+        with trio.CancelScope(shield=self.network.lag > 0):  # the node has sent it, even if the client goes
             if self.network.lag:
                 await trio.sleep(self.network.lag)
             await super().send_all(data)
@@ -144,7 +144,7 @@ def ask_first(client: Client, node: str) -> None:
 
 
 def failing(code: str, *, times: int, of: type) -> Callable[[str, object], ClientReply | None]:
-    """An `answer` that fails so many requests of one type, then lets them through."""
+    """An `answer` that fails ``times`` requests of one type and lets later ones through."""
     remaining = times
 
     def answer(node: str, request: object) -> ClientReply | None:

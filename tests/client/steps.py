@@ -29,7 +29,7 @@ async def publish(client: Client, count: int, topic: str = "jobs", size: int = 0
 
 @asynccontextmanager
 async def jobs(count: int = 0, *, nodes: int = 3, **topic: Any) -> AsyncIterator[tuple[FakeCluster, Client]]:
-    """A cluster with a topic "jobs", in which so many messages wait, and a client of it."""
+    """A cluster with a topic "jobs", in which ``count`` messages wait, and a client of it."""
     async with fake_cluster(nodes) as cluster, connected(cluster) as client:
         await client.create_topic("jobs", **topic)
         if count:

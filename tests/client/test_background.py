@@ -85,7 +85,7 @@ async def test_an_exception_of_the_body_propagates_unchanged() -> None:
 
 
 async def test_in_a_cancelled_scope_nothing_is_begun() -> None:
-    """Else it would run where nobody ends it, and the body's end would wait for it for ever."""
+    """Otherwise no scope would cancel it, and the end of the body would wait for ever."""
     log: list[str] = []
 
     async def task(*, task_status: trio.TaskStatus[None]) -> None:

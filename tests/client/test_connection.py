@@ -209,7 +209,7 @@ async def test_replies_find_who_asked_in_any_order_and_late_ones_are_orphans() -
 
 
 class AtOnce(trio.abc.Stream):
-    """A stream that, once ``reply`` is set, has whoever reads cancel ``scope`` and get ``reply`` in the same moment."""
+    """A stream that, once ``reply`` is set, has its reader cancel ``scope`` and get ``reply`` in the same moment."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream

@@ -545,7 +545,7 @@ async def test_a_topic_that_seemed_to_be_gone_is_read_once_by_each_of_its_sets_o
 
 
 async def test_buffered_messages_of_a_deleted_topic_are_handed_over() -> None:
-    """Whoever is fast has a buffer, and another FETCH under way, which hears of the deletion."""
+    """A fast consumer has a buffer, and another FETCH under way, which reports the deletion."""
     async with jobs(400) as (_, client):
         consumer = client.consumer("jobs", "g", prefetch=1000)
         consumer.expects_topics = True

@@ -30,7 +30,7 @@ SOURCE = MessageId(PartitionId(b"i" * 16, 5), ProducerId("n1", 7, 2**64 - 1, 3),
 
 
 async def inputs(client: Client, count: int, *, partitions: int = 1, group: str = "g") -> list[Message]:
-    """So many messages of a topic "in", as ``group`` gets them."""
+    """``count`` messages of a topic "in", as ``group`` gets them."""
     await client.create_topic("in", partitions=partitions)
     async with client.producer("in") as producer:
         for number in range(count):
@@ -66,7 +66,7 @@ async def test_an_output_published_again_by_anyone_is_the_same_message() -> None
         assert {id_.producer_id.node for id_ in first} == {DERIVED}
         assert [id_.seq for id_ in first] == [item.id.seq for item in messages]
         async with connected(cluster, "b") as other:
-            # As after a kill -9 between publish and ack: somebody else gets them, in other batches.
+            # As after a kill -9 between publish and ack: another consumer gets them, in other batches.
             await client.reject(messages)
             again = await other.fetch("in", "g", max_messages=20, min_messages=20, max_wait=2.0)
             assert {item.attempt for item in again} == {2}

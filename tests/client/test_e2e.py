@@ -1,4 +1,4 @@
-"""The client on three real node processes, one of which is killed and comes back."""
+"""The client on three real node processes. One is killed and comes back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def publish_and_consume(nodes: LocalCluster) -> None:
         assert len(set(ids)) == COUNT
         assert set(outcomes) == set(ids)
         assert sorted(map(int, payloads.values())) == list(range(COUNT))
-        # At most one delivery of a message is told that it was the only one.
+        # At most one delivery of a message gets `acked`, the proof that it was the only one.
         assert all(seen.count(Outcome.ACKED) <= 1 for seen in outcomes.values())
 
 

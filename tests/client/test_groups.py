@@ -58,7 +58,7 @@ async def counts(client: Client, group: str = "g") -> dict[str, int]:
 
 
 async def dying(client: Client, count: int = 3) -> None:
-    """A topic with so many dead letters of group g, and one message more."""
+    """A topic with ``count`` dead letters of group g, and one message more."""
     await client.create_topic("jobs")
     await publish(client, count + 1)
     messages = await client.fetch("jobs", "g", max_messages=count)

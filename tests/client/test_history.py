@@ -197,7 +197,7 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
 
 @pytest.mark.parametrize("deaths", [0, 1])
 async def test_a_complete_listing_says_that_it_came_to_its_end(deaths: int) -> None:
-    """Else nobody could tell a dead letter that is gone from one that nobody asked for."""
+    """Otherwise a dead letter that is gone would look like one that was not listed."""
     file, writer = written()
     async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
         await client.create_topic("jobs")

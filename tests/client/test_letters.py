@@ -111,7 +111,7 @@ def test_cut_keeps_both_ends(text: str, most: int) -> None:
 
 @given(st.text(st.characters(codec=None), max_size=50), st.integers(0, 3))
 def test_every_dead_letter_can_be_sent(text: str, size: int) -> None:
-    """Lone surrogates, long texts, whatever an exception says."""
+    """Lone surrogates, long texts, exceptions that raise in `__str__`."""
     death = make_letter(ValueError(text * (10**size)), reason=text, consumer=text * 10, host=text * 10)
     assert decode_value(Letter, cbor.load(encode_value(death))) == death
     assert max(len(death.message), len(death.stack)) <= LETTER_TEXT_MAX

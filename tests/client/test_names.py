@@ -111,7 +111,7 @@ async def test_a_name_that_is_looked_up_while_its_topic_is_replaced_goes_to_the_
             ids.append(await producer.publish(b"after", dedup="y", window=60))
 
         async with trio.open_nursery() as nursery:
-            cluster.lag = 2.0  # so long is the answer on its way
+            cluster.lag = 2.0  # the answer is under way for 2 s
             nursery.start_soon(publish)
             await trio.sleep(0.1)
             cluster.lag = 0.0

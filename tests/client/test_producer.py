@@ -1,4 +1,4 @@
-"""Publishing: what is stored once whatever happens, what waits, and what is raised when it cannot be done."""
+"""Publishing: what is stored once under all faults, what waits, and what is raised when it cannot be done."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> N
                 await producer.send(b"x" * 1024)
             await trio.testing.wait_all_tasks_blocked()
             assert trio.current_time() == began
-            # What came first went at once; each batch that is full while others are under way is twice as large as the
-            # one before, until it has half a MiB.
+            # The first message went at once. Each batch that is full while others are under way is twice as large as
+            # the one before, until it has half a MiB.
             assert sizes(cluster)[2:] == [127, 254, 509, 509, 509]
             cluster.wake("a")
             await producer.flush()

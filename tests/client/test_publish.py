@@ -230,7 +230,7 @@ async def test_a_producer_for_every_message_is_refused(monkeypatch: pytest.Monke
 
 
 async def failed(client: Client, cluster: FakeCluster) -> Any:
-    """A producer of which two messages were given up that nobody waits for."""
+    """A producer that gave up two messages. No caller waits for them."""
     producer = client.producer("jobs", timeout=2.0)
     await producer.publish(b"0")
     await cluster.cut_off()
@@ -643,7 +643,7 @@ async def test_an_option_that_there_is_not_is_refused_with_the_nearest(
 
 
 async def test_a_message_that_would_expire_before_it_is_due_is_refused() -> None:
-    """Field, near misses: it was taken, and nobody could ever get it."""
+    """Field, near misses: it was accepted, and no consumer could ever get it."""
     async with fake_cluster() as cluster, connected(cluster) as client:
         with pytest.raises(UsageError, match="the delay is 4 s and ttl 2 s"):
             await client.publish("jobs", b"x", delay=4, ttl=2)

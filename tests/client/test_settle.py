@@ -62,7 +62,7 @@ async def fetched(cluster: FakeCluster, client: Client, count: int, **more: obje
 
 @asynccontextmanager
 async def held(count: int, **more: object) -> AsyncIterator[tuple[FakeCluster, Client, list[Message]]]:
-    """A cluster, a client of it, and so many messages that it holds."""
+    """A cluster, a client of it, and ``count`` messages that it holds."""
     async with fake_cluster() as cluster, connected(cluster) as client:
         yield cluster, client, await fetched(cluster, client, count, **more)
 
@@ -496,7 +496,7 @@ async def test_an_extension_counts_from_before_it_was_sent() -> None:
             def answer(node: str, request: object) -> None:
                 nonlocal skew
                 if isinstance(request, ExtendRequest):
-                    skew = 1.5  # it was so long on its way
+                    skew = 1.5  # it was under way for 1.5 s
 
             cluster.answer = answer
             before = client.clock()

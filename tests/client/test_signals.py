@@ -1,4 +1,4 @@
-"""Signals of a pool: it hears them where nobody else does, and leaves to everybody what is theirs."""
+"""Signals of a pool: it handles them unless the program has handlers of its own."""
 
 from __future__ import annotations
 

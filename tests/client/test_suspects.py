@@ -22,9 +22,9 @@ class Log:
 
     Attributes:
         started: when each message was handed over, by topic, payload and attempt.
-        beside: of each suspect, the most that its reader had in hand at the same time.
+        beside: by suspect, the most messages that its reader had in hand at the same time.
         least: the fewest that each reader had in hand after its first `warm` seconds.
-        done: how many were settled.
+        done: number of settled messages.
     """
 
     def __init__(self, warm: float = 0.0) -> None:
@@ -278,7 +278,7 @@ HOLD_S = 2.0
 
 
 async def crashed(client: Client, count: int, crashes: int) -> None:
-    """So many messages were in the hands of a process each time that it died."""
+    """A process had ``count`` messages in hand each time that it died."""
     await client.create_topic("jobs")
     await publish(client, count)
     for _ in range(crashes):

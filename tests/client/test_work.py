@@ -702,7 +702,7 @@ def test_a_thousand_poison_messages_cost_ten_minutes_at_most_and_other_failures_
 async def test_an_ack_after_the_hold_is_late_and_a_blocked_loop_is_named(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F3: a handler that blocks the loop had its message done twice, and was told "done"."""
+    """F3: a handler that blocks the loop had its message done twice, and got "done" as its outcome."""
     async with jobs(1) as (_, client):
         stolen: list[Message] = []
 

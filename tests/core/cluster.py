@@ -21,11 +21,11 @@ from quorumq.testing.nodes import Nodes
 from quorumq.wire.batch import Message, build_batch
 
 FREELY_CHECKED = 16
-"""Runs of messages, times groups, whose check costs no more than a few steps; where there are four more, it waits for
+"""Runs of messages, times groups, whose check costs no more than a few steps. Four more make it wait for
 one step more."""
 
 CHECKED_EVERY = 8
-"""So many steps of a node apart at least: what a step breaks mostly stays so. 1 shows which step it was."""
+"""Least number of a node's steps between checks. A broken invariant mostly stays broken. 1 shows which step it was."""
 
 
 class Cluster(Nodes):
@@ -98,7 +98,7 @@ class Cluster(Nodes):
             self.check(name)
 
     def check(self, name: NodeId) -> None:
-        """Check all invariants of a node: every few steps where it has little, else so often that steps are the cost.
+        """Check all invariants of a node: every few steps of a small node, and less often of a large one.
 
         A check looks at every run of messages of every group, where a step looks at a few.
         """
@@ -174,7 +174,7 @@ class Cluster(Nodes):
         ttl_ms: int = 0,
         published_ms: int | None = None,
     ) -> Batch:
-        """A batch; ``published_ms`` is what its producer's time of day says, where that is not the right one."""
+        """A batch; ``published_ms`` is the time of day of its producer, if that is wrong."""
         records = [Message(payload) for payload in payloads]
         where = PartitionId(topic.id, partition)
         made = self.now.wall_ms if published_ms is None else published_ms

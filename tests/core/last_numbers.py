@@ -36,7 +36,7 @@ def far_batch(producer_id: ProducerId, start: int, published_ms: int, ttl_ms: in
 
 def receipts(reply: Any) -> tuple[SignedNamed, ...]:
     """Return the receipts of a FETCH."""
-    return tuple(SignedNamed(found.signed) for part in reply.slices for found in part.deliveries)
+    return tuple(SignedNamed(item.signed) for part in reply.slices for item in part.deliveries)
 
 
 def begun() -> tuple[Coded, Topic, tuple[SignedNamed, ...]]:

@@ -32,7 +32,7 @@ def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: floa
         cluster.drop = lambda sender, to, message: False
         if rng.random() < rejects and receipts(reply):
             cluster.ask(coordinator, RejectRequest(receipts(reply), 0.1))
-            cluster.advance(0.15)  # before anti-entropy tells anybody
+            cluster.advance(0.15)  # before anti-entropy spreads it
         else:
             cluster.advance(1.0)
     return seen

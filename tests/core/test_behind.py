@@ -1,4 +1,4 @@
-"""A group that begins over a backlog, or is rewound, looks at it bit by bit, and comes to offer what it should."""
+"""A group that begins over a backlog, or is rewound, examines it in parts, and in the end has the right ones ready."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.seeds import property_of
 
 
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
-    """So many messages, a millisecond and a batch for each, that nobody has read."""
+    """A topic with ``batches`` unread messages, a millisecond and a batch for each."""
     cluster = Cluster(**{**QUIET, **more})
     cluster.checks = False
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id

@@ -1,4 +1,4 @@
-"""Within one boot of a machine nothing ages by the time of day, whoever sets it while nodes start."""
+"""Within one boot of a machine nothing ages by the time of day, even if it is set while nodes start."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MINUTE_S = 60.0
 
 
 def published(cluster: Cluster, count: int, **settings: object) -> tuple[Topic, ProducerId]:
-    """So many messages, in a batch each."""
+    """``count`` messages, in a batch each."""
     topic = cluster.topic(**settings)  # type: ignore[arg-type]
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for seq in range(count):

@@ -266,7 +266,7 @@ def test_a_claim_that_failed_does_not_spread_when_replicas_compare() -> None:
     another(cluster)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     cluster.drop = lambda sender, to, message: isinstance(message, Ack)
-    cluster.submit("a", AckRequest(got))  # which reaches this node alone
+    cluster.submit("a", AckRequest(got))  # it reaches this node alone
     cluster.drop = lambda sender, to, message: False
     cluster.advance(5)
     for node in "bc":

@@ -48,7 +48,7 @@ def test_a_reserve_is_asked_for_before_the_old_one_is_used_up_and_not_twice() ->
 
 
 def test_restarts_never_go_back() -> None:
-    """Whatever was used, granted or lost unsynced: the next start's stamps are above all of it."""
+    """The stamps of the next start are above all that were used or granted, or lost unsynced."""
     rng = random.Random(7)
     durable, highest, wall = 0, 0, 0
     for _ in range(200):

@@ -75,7 +75,7 @@ def test_a_rewind_is_counted_by_state_from_a_time_on() -> None:
     assert {row.state: row.messages for row in everything} == {"acked": 2, "ready": 5}
     later, _ = counted(cluster, "c", "all", since)
     assert {row.state: row.messages for row in later} == {"ready": 4}
-    derived = ProducerId(DERIVED, 1, 2, 3)  # which a rewind to any time covers
+    derived = ProducerId(DERIVED, 1, 2, 3)  # a rewind to any time covers it
     cluster.ask("a", Publish(cluster.batch(topic, derived, 0, [b"x"], published_ms=since - 1)))
     later, _ = counted(cluster, "c", "all", since)
     assert {row.state: row.messages for row in later} == {"ready": 5}

@@ -116,7 +116,7 @@ def test_a_creation_on_the_minority_side_of_a_cut_serves_nothing(rf: int) -> Non
 
 
 def test_a_creation_that_loses_moves_no_output() -> None:
-    """``born`` says where outputs go: it is that of the creation that won, whoever is late."""
+    """``born`` says where outputs go: it is that of the creation that won, in any order of arrival."""
     cluster = Cluster()
     late: list[tuple[str, str, object]] = []
 
@@ -290,7 +290,7 @@ def test_a_name_is_given_again_and_only_once() -> None:
 
 
 def half_chosen(cluster: Cluster) -> Topic:
-    """a, b and c of five have accepted a topic, and a serves it; nobody else has heard that it was chosen."""
+    """a, b and c of five have accepted a topic, and a serves it. No other node knows that it was chosen."""
     cluster.drop = lambda sender, to, message: (
         (isinstance(message, Prepare | Accept) and to in "de")
         or (isinstance(message, PutTopic | SyncTopics) and sender != to)
@@ -593,7 +593,7 @@ def test_registers_promises_and_proposals_are_durable_before_they_are_answered()
         assert isinstance(again, type(reply))
 
 
-# ----------------------------------------------------------------------------- whatever happens
+# ------------------------------------------------------------------------------ in any order
 
 
 class Creating(Chaos):

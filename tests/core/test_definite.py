@@ -80,7 +80,7 @@ from tests.core.network import hears_all
 from tests.core.steps import DEATH, dead_entries, deleted, died, fetch, outcomes, published, receipts, rewind
 
 ME = "a"
-"""The coordinator, of which links break."""
+"""The coordinator whose links break."""
 
 HEALED_S = 45.0
 """Seconds that a cluster lives after the request: open work is over then, and anti-entropy has run."""
@@ -122,7 +122,7 @@ def runs(cluster: Cluster) -> Topic:
 
 
 def closing(cluster: Cluster, *deaf: NodeId) -> tuple[Topic, ProducerId]:
-    """A session of which all replicas have promised to take nothing more, but those that are ``deaf``."""
+    """A session that all replicas but the ``deaf`` have promised to close."""
     topic, producer_id = published(cluster, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to in deaf
     through = next(node for node in cluster.names if node not in deaf)
@@ -181,7 +181,7 @@ def ack(cluster: Cluster) -> AckRequest:
 
 
 def ack_of_some(cluster: Cluster) -> AckRequest:
-    """In several rounds, of which one step has no room for all."""
+    """In several rounds: one step has no capacity for all."""
     topic = runs(cluster)
     stored(cluster, topic, 3)
     return AckRequest(receipts(cluster.ask("b", fetch())))
@@ -505,7 +505,7 @@ ROWS: dict[str, Scene] = {
 class Break(NamedTuple):
     """A break of the coordinator's links: the number of messages before it, and its kind.
 
-    ``noticed``: the nodes are told, else they wait for answers. ``lost``: what is on its way does not arrive.
+    ``noticed``: the nodes learn of the break, else they wait for answers. ``lost``: what is on its way does not arrive.
     """
 
     peers: tuple[NodeId, ...]
@@ -515,7 +515,7 @@ class Break(NamedTuple):
 
 
 class Breaking:
-    """Counts what goes over some links of the coordinator, and breaks them after so many messages: a `Cluster.drop`."""
+    """Counts messages on some links of the coordinator, and breaks them as ``where`` says: a `Cluster.drop`."""
 
     def __init__(self, cluster: Cluster, where: Break) -> None:
         self.cluster = cluster
@@ -746,7 +746,7 @@ decide = PublishCoordinator.decide
 
 
 def agree_with_one(self: SettleCoordinator, ballot: Ballot) -> str:
-    """A verdict that is whatever error a replica gave."""
+    """The verdict is the error that a replica gave."""
     return next(iter(ballot.errors.values()), Code.OUTCOME_UNKNOWN)
 
 

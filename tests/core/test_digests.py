@@ -47,7 +47,7 @@ def replicas(cluster: Cluster) -> list[Replica]:
 
 
 def filled(count: int, **more: Any) -> tuple[Cluster, Topic]:
-    """A cluster of which every replica has a message of each of so many producer ids, compared and alike."""
+    """A cluster whose replicas have the same message of each of ``count`` producer ids."""
     cluster = Cluster(**more)
     cluster.checks = False
     topic = cluster.topic()
@@ -234,7 +234,7 @@ def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Calls of the longest step, where batches of so many producer ids, 1,024 in each, are settled at once."""
+    """Calls of the longest step, that settles batches of ``count`` producer ids, 1,024 in each, at once."""
     cluster = Cluster()
     cluster.checks = False
     topic = cluster.topic()
@@ -257,7 +257,7 @@ def test_reclaim_drops_one_batch_of_many_producer_ids_in_a_step(monkeypatch: pyt
 
 
 def closing(count: int) -> int:
-    """Calls of closing a session at a replica, beside so many other producer ids, which are acked and reclaimed."""
+    """Calls of closing a session at a replica, beside ``count`` other producer ids, which are acked and reclaimed."""
     cluster, _ = filled(count)
     producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     (replica,) = cluster.nodes["a"].replicas.values()
@@ -277,7 +277,7 @@ def test_to_close_a_session_costs_the_same_beside_however_many_others() -> None:
     assert closing(2000) == closing(20)
 
 
-# ------------------------------------------------------------- whatever happens, they are true
+# ------------------------------------------------------------- true in any order
 
 
 class Kept(RuleBasedStateMachine):
@@ -386,7 +386,7 @@ class Kept(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def deep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the machine, trees are parted where they have more than two producer ids."""
+    """In this machine a tree has parts if it has more than two producer ids."""
     if "whatever_happens" in request.node.name:
         monkeypatch.setattr(digests, "LISTED_MAX", 2)
         monkeypatch.setattr(comparing, "LISTED_MAX", 2)

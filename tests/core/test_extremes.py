@@ -1,4 +1,4 @@
-"""Whatever a core writes, its own reader takes, however far the numbers of a request go; and none moves stamps far."""
+"""A core reads all that it writes, also with the largest numbers in requests. No number moves stamps far."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_every_request_has_a_cost() -> None:
 
 
 def wide(partitions: int = 200) -> Cluster:
-    """A topic of so many partitions that is read by a group."""
+    """A topic of ``partitions`` partitions that a group reads."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
     cluster.topic(partitions=partitions)
@@ -114,7 +114,7 @@ def test_the_cost_of_a_request_is_known_before_it_is_examined(request_: Any, cos
 
 
 def send(cluster: Cluster, requests: list[object], *, name: str = "a", caller: int = 1) -> list[int]:
-    """So many requests that come in one step; their keys."""
+    """Requests that come in one step; their keys."""
     keys = [*range(cluster.keys + 1, cluster.keys + 1 + len(requests))]
     cluster.keys += len(requests)
     events = [Request(key, request, caller) for key, request in zip(keys, requests, strict=True)]  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def test_most_of_the_time_is_for_others() -> None:
 
 
 class Slow(dict[int, Any]):
-    """Answers that take long to carry out, as where they have to be encoded."""
+    """Answers that take long to carry out, as if they were encoded."""
 
     def __init__(self, cluster: Cluster, seconds: float) -> None:
         self.cluster = cluster

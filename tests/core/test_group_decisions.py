@@ -1,4 +1,4 @@
-"""A group's register is decided, change by change: only what somebody asked for stands above what was confirmed."""
+"""A group's register is decided, change by change: only a client's request stands above what was confirmed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ REQUESTS: dict[str, object] = {
     ],
 )
 def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_: object, kept: int) -> None:
-    """a's links break after so many of its exchange's messages; its register, or proposal, comes to the others late."""
+    """a's links break after ``kept`` messages of its exchange; its register, or proposal, comes to the others late."""
     cluster = Cluster(request_timeout=1.0)
     topic, producer_id = published(cluster, 3)
     count = 0
@@ -137,7 +137,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
 
 
 def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
-    """b hears nobody's last answer until a's FETCH is answered, and messages were published: they are its own, too."""
+    """b gets no last answer until a's FETCH is answered, and messages were published: they are its own, too."""
     for kind in (PutReply, ProposalReply):
         cluster = Cluster()
         topic, producer_id = published(cluster, 3)
@@ -195,7 +195,7 @@ def test_two_creations_of_a_deleted_group_are_one() -> None:
 
 
 def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -> None:
-    """a proposes a rewind that reaches nobody; its clock is ahead. The group is deleted, made again and read."""
+    """a proposes a rewind that reaches no other node; its clock is ahead. The group is deleted, made again and read."""
     cluster = Cluster(request_timeout=1.0)
     published(cluster, 3)
     assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
@@ -317,7 +317,7 @@ def test_a_message_absent_at_the_question_belongs_to_the_group() -> None:
 
 
 def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
-    """One replica retained what the others have reclaimed: nobody pulls it again for a group that is not to get it."""
+    """One replica retained what the others reclaimed: no replica pulls it again for a group that is not to get it."""
     cluster = Cluster()
     topic, producer_id = published(cluster)
     given = receipts(cluster.ask("a", fetch("main")))
@@ -363,7 +363,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
 def test_a_skip_that_another_one_finished_is_discarded() -> None:
     """c asks what there is; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
 
-    b answers c's question behind the publish, and knows the message; c has heard nobody who has begun in its page.
+    b answers c after the publish, and knows the message; c has no answer from a node that has begun in its page.
     """
     cluster = Cluster()
     topic, producer_id = published(cluster, 3)
@@ -463,7 +463,7 @@ def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
 
 
 def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
-    """a and b accept the default; a dies before anybody hears of it; b is wiped: what was chosen stays chosen."""
+    """a and b accept the default; a dies before it can tell another node; b is wiped: what was chosen stays chosen."""
     cluster = Cluster(request_timeout=1.0)
     published(cluster, 3)
     cluster.drop = lambda sender, to, message: (
@@ -496,7 +496,7 @@ def test_an_undecided_register_is_deleted_with_its_topic() -> None:
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
 
 
-# ------------------------------------------------------------------------------ whatever happens
+# ------------------------------------------------------------------------------ in any order
 
 
 class Deciding(Chaos):

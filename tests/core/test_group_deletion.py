@@ -375,7 +375,7 @@ def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> N
 
 
 def test_deletion_voids_all_records_dead_letters_too() -> None:
-    """Made again from latest, where no predicate covers what was published before."""
+    """Made again from latest, so that no predicate covers the messages published before."""
     cluster = Cluster()
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=2)))
@@ -440,7 +440,7 @@ def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:
 
 
 def test_a_replica_that_missed_both_brings_nothing_back() -> None:
-    """c has acks and a dead letter of the group that was; nobody takes them from it, and it drops them."""
+    """c has acks and a dead letter of the group that was; no peer takes them from it, and it drops them."""
     cluster = Cluster()
     published(cluster)
     got = receipts(cluster.ask("c", fetch(most=4)))

@@ -594,7 +594,7 @@ def test_a_redrive_tells_those_that_do_not_know_the_dead_letter(of: int) -> None
 
 
 def test_a_redrive_does_not_make_a_group() -> None:
-    """A view of a group that nobody reads would keep every message for ever."""
+    """A view of an unread group would keep every message for ever."""
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
     dead = SpanRecord(Span(producer_id, 0, 1), Record(0, 0, Kind.DEAD, DEATH))
@@ -699,7 +699,7 @@ def test_the_first_look_at_dead_letters_hides_nothing_of_the_group_itself() -> N
 
 
 def test_a_group_is_not_taken_in_before_its_topic() -> None:
-    """The topic may be one that was deleted, and made again under another id: nobody would ever end the group."""
+    """The topic may be one that was deleted, and made again under another id: the group would stay for ever."""
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: (
         to == "c"

@@ -52,7 +52,7 @@ SLACK = 1.25
 
 
 def cost(step: str, spans: int) -> int:
-    """Calls of one request, or of a moment, on all three nodes, over a batch of so many sections."""
+    """Calls of one request, or of a moment, on all three nodes, over a batch of ``spans`` spans."""
     cluster = filled(spans)
     if step == "hold":
         return calls(lambda: taken(cluster, spans))
@@ -110,7 +110,7 @@ def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> Non
 MESSAGE_CALLS = 901
 MESSAGE_STEPS = 19
 MESSAGE_SAID = 12
-"""Likewise of one message in a row of them, 3.5 ms apart: calls, steps, and messages between the nodes."""
+"""Costs of one message in a row of them, 3.5 ms apart: calls, steps, and messages between the nodes."""
 
 
 def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatc
 
 
 def beside(topics: int) -> int:
-    """Calls of a publish that a parked FETCH waits for, beside one that is parked for each of so many other topics."""
+    """Calls of a publish that a parked FETCH waits for, beside one parked for each of ``count`` other topics."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
@@ -192,7 +192,7 @@ def test_no_step_takes_long_whatever_is_settled(
 
 
 def new_topics() -> tuple[Cluster, object]:
-    """A FETCH that makes a group of so many topics."""
+    """A FETCH that makes a group of each of 300 topics."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
     names = tuple(f"topic-{number}" for number in range(300))
@@ -247,7 +247,7 @@ def test_no_step_takes_long_whatever_is_asked_for(
 
 
 def test_a_group_from_latest_passes_over_many_sessions_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many calls for each session, on all three nodes, the look at what is behind the group included."""
+    """Calls by session, on all three nodes, with the look at the group's backfill."""
     cluster = of_sessions(1024)
     per_session = calls(lambda: begun(cluster, "late")) / 1024
     assert per_session <= 100
@@ -258,7 +258,7 @@ def test_a_group_from_latest_passes_over_many_sessions_in_bulk(monkeypatch: pyte
 
 
 def of_sessions(count: int) -> Cluster:
-    """A cluster with a message of each of so many sessions, beside one that is held."""
+    """A cluster with a message of each of ``count`` sessions, beside one that is held."""
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for _ in range(0, count, 512):
@@ -346,7 +346,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
 
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
-    """A run of which every second message was acked is as many runs: no node stands still for all of them."""
+    """A run with every second message acked becomes as many runs: no node stands still for all of them."""
     cluster = Cluster()
     cluster.checks = False
     topic = cluster.topic()

@@ -89,7 +89,7 @@ def test_a_hold_that_overtook_its_own_release_delays_nobody_and_a_late_release_f
         return isinstance(message, Hold) and sender == "a"
 
     cluster.drop = keep
-    asked(cluster, "a")  # nobody hears of it: lost, and released everywhere
+    asked(cluster, "a")  # no node learns of it: lost, and released everywhere
     cluster.drop = nothing
     holds = [item for item in late if isinstance(item[2], Hold) and item[1] == "c"]
     assert holds
@@ -249,7 +249,9 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every other message of 4,200 is acked: more runs than fit one message between nodes."""
-    monkeypatch.setattr(NodeCore, "check", lambda core, now: None)  # of thousands of runs, after every event
+    monkeypatch.setattr(
+        NodeCore, "check", lambda core, now: None
+    )  # thousands of runs, checked after every event
     cluster = Cluster(heartbeat=60.0, sync_interval=1.0)
     _, producer_id = published(cluster, 4200)
     (got,) = receipts(cluster.ask("a", fetch(most=4200, hold_time=60.0)))

@@ -1,4 +1,4 @@
-"""The hold table: one owner at a time, replaced by nobody (docs/protocol.md, ON HOLD and section 4)."""
+"""The hold table: one owner at a time, which no other replaces (docs/protocol.md, ON HOLD and section 4)."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class HoldMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0.1, 3))
     def time_passes(self, seconds: float) -> None:
-        """The timers may be late: what has run out stands in nobody's way."""
+        """The timers may be late: an expired hold blocks no message."""
         self.now += seconds
 
     @rule()

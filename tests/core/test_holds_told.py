@@ -1,4 +1,4 @@
-"""Starts learn of holds by grant and end, whatever the record says (RECOVERY, (b) 7 to 9)."""
+"""Starts learn of holds by grant and end, with any record (RECOVERY, (b) 7 to 9)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def purge(cluster: Cluster) -> None:
     assert isinstance(cluster.ask("c", PurgeRequest("jobs", 0, "g")), PurgeReply)
 
 
-# --------------------------------------------------------- whatever becomes of the record
+# ---------------------------------------------------------- with any record
 
 
 def remade(cluster: Cluster) -> None:
@@ -229,7 +229,7 @@ def test_a_new_grant_after_a_release_is_reported() -> None:
 
 
 def test_a_refused_part_of_a_hold_is_not_reported() -> None:
-    """c holds the first message for itself, which a asks for with the others, and is acked by nobody."""
+    """c holds the first message for itself, which a asks for with the others. It is not acked."""
     cluster = Cluster()
     _, producer_id = published(cluster, 4)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold | Release) and sender == "c"
@@ -260,7 +260,7 @@ def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_w
 
 @pytest.mark.parametrize("acks", [False, True], ids=["both release", "one acks"])
 def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
-    """Both were reported. Where one lets go, and the other one acks at this replica alone, its time is told."""
+    """Both were reported. If one releases its hold, and the other acks at this replica alone, the end is reported."""
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
     whole = Span(producer_id, 0, 1)

@@ -1,4 +1,4 @@
-"""A listing puts so many producer ids in order in one step, however many there are."""
+"""A listing sorts a bounded number of producer ids in one step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def filled(cluster: Cluster) -> Topic:
-    """A topic with one message of each of so many producer ids."""
+    """A topic with one message of each of `PRODUCER_IDS` producer ids."""
     topic = cluster.topic()
     cluster.ask("a", fetch())
     spans = tuple(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(1, PRODUCER_IDS + 1))

@@ -1,7 +1,7 @@
 """Batches that overlap: what derived publishes make of retries (docs/patterns.md, "Consume, process, publish"; G6).
 
 A retry of a session's batch is that batch. What several workers derive comes in other batches each time: some of it
-stored here, some there, some under way. Whatever was first, every replica must come to have every message once.
+stored here, some there, some under way. In any order, every replica must come to have every message once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches of one message are kept as rows of numbers, and nobody sees a difference but in memory."""
+"""Batches of one message are kept as rows of numbers, and differ in memory alone."""
 
 from __future__ import annotations
 

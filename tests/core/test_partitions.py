@@ -57,7 +57,7 @@ class Five(Cluster):
         self.v, self.w = sorted(one - zero)
 
     def cut(self, names: Iterable[str]) -> None:
-        """Nobody of ``names`` can reach anybody else; all others can reach each other."""
+        """The nodes in ``names`` can reach no other node; all others can reach each other."""
         away = set(names)
         self.drop = lambda sender, to, message: (sender in away) != (to in away)
         for one in self.names:
@@ -143,7 +143,7 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
 
 
 def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_other() -> None:
-    """Three nodes have heard of the proposal when the deletion reads; whoever confirms, does so before it is OK."""
+    """Three nodes have heard of the proposal when the deletion reads; all confirmations come before its OK."""
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
         sender != to and isinstance(message, RegistersReply) and to == cluster.z
@@ -330,7 +330,7 @@ def test_a_rewind_and_a_proposal_at_one_node_see_each_other(first: str) -> None:
             return True
         if (
             first == "the rewind"
-        ):  # its register is at x, y and z before ALTER asks for groups; nobody answers x
+        ):  # its register is at x, y and z before ALTER asks for groups; x gets no answer
             return (isinstance(message, PutGroup) and to in (cluster.v, cluster.w)) or (
                 to == cluster.x and isinstance(message, PutReply) and sender != to
             )
@@ -355,7 +355,7 @@ def test_a_rewind_and_a_proposal_at_one_node_see_each_other(first: str) -> None:
         assert cluster.nodes[node].catalogue.groups[(cluster.made.id, "g")].generation == 1
 
 
-# ----------------------------------------------------------------------------- whatever happens
+# ----------------------------------------------------------------------------- in any order
 
 
 class Changing(Chaos):

@@ -1,5 +1,7 @@
-"""HOLD is piggybacked on STORE: who waits where something is published gets it in one round (docs/protocol.md, section
-3)."""
+"""HOLD is piggybacked on STORE: a FETCH that waits at the publishing node gets it in one round.
+
+See docs/protocol.md, section 3.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from tests.core.work import QUIET, steps_of
 
 
 class Piggyback:
-    """Three nodes that know the group, and what was said between them. Nobody reads, and heartbeats are rare."""
+    """Three nodes that know the group, and what was said between them. No consumer reads, and heartbeats are rare."""
 
     def __init__(self, **settings: object) -> None:
         self.cluster = Cluster(sync_interval=600.0, heartbeat=600.0, **settings)
@@ -174,7 +176,7 @@ def recorded(piggyback: Piggyback) -> None:
 
 
 def held_elsewhere(piggyback: Piggyback) -> None:
-    """It is not here, and somebody has it."""
+    """It is not here; another node has it."""
     piggyback.loses = lambda sender, to, message: to == "a" and isinstance(message, Store)
     piggyback.publish(node="b")
     piggyback.cluster.ask("b", fetch())
@@ -364,7 +366,7 @@ def test_a_retry_of_what_was_acked_meets_the_tombstone() -> None:
 
 
 def test_a_retry_through_another_node_is_delivered_once() -> None:
-    """a's STORE reaches nobody; the client publishes the same through b, where somebody waits, too."""
+    """a's STORE reaches no other node. The client publishes the same through b, at which a FETCH waits, too."""
     piggyback = Piggyback()
     piggyback.loses = lambda sender, to, message: sender == "a"
     first, second = (

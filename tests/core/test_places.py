@@ -1,4 +1,4 @@
-"""Places are a SpanMap of slots, whatever is kept as rows of numbers."""
+"""Locations behave as a SpanMap of slots, also those kept as rows of numbers."""
 
 from __future__ import annotations
 

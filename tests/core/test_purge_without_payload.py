@@ -33,7 +33,7 @@ DEAD_BEFORE = Case("dead", "time", covers=False)
 
 
 def away(case: Case) -> Cluster:
-    """Return a cluster whose nodes b and c know two messages, the first of which was settled before a rewind."""
+    """Return a cluster whose nodes b and c know two messages. The first was settled before a rewind."""
     cluster = Cluster(hold_time_max=2.0)
     cluster.drop = lambda sender, to, message: (
         (to == "c" and isinstance(message, m.Store)) or isinstance(message, m.SyncPull)

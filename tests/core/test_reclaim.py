@@ -1,4 +1,4 @@
-"""RECLAIM: payload goes when nobody needs it, and nothing that a group may read goes (docs/protocol.md, RECLAIM)."""
+"""RECLAIM: payload goes when no group needs it, and nothing that a group may read goes (docs/protocol.md, RECLAIM)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records merge by one order, whatever comes first (docs/protocol.md, "record, hold key")."""
+"""Records merge by one order, in any order of arrival (docs/protocol.md, "record, hold key")."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def view_of(cluster: Cluster, node: str) -> GroupView:
     return replica.group("g")
 
 
-# ------------------------------------------------------------------------- being told
+# ------------------------------------------------------------------------- recovered from peers
 
 
 def test_a_restarted_replica_votes_as_soon_as_all_others_told_their_holds() -> None:
@@ -118,7 +118,7 @@ def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> 
 
 
 def half_acked(cluster: Cluster, stopped: bool = False) -> None:
-    """A delivery has the votes of a and b, and its ACK is at b alone; a is started again, and nobody hears b then."""
+    """A delivery has the votes of a and b, and its ACK is at b alone; a is started again, and no node hears b then."""
     published(cluster, 3)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))
@@ -165,7 +165,7 @@ def test_messages_acked_in_a_row_are_told_as_one() -> None:
     assert not replica.node.grants(cluster.now)
 
 
-# -------------------------------------------------------------------- not being told
+# -------------------------------------------------------------------- without answers of peers
 
 
 def test_every_other_replica_must_have_told() -> None:
@@ -354,7 +354,7 @@ def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     published(cluster, 1)
     register = cluster.nodes["a"].topics
     cluster.kill("b")
-    # As many records as peers were told of, and these two not among them.
+    # As many records as were reported to peers, without these two.
     cluster.journals["b"][:] = [
         Reserved(0) if type(record).__name__ in ("TopicPut", "GroupPut") else record
         for record in cluster.journals["b"]

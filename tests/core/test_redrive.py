@@ -74,7 +74,7 @@ def test_a_redriven_message_outside_a_rewind_stays_open() -> None:
 
 
 def test_a_redriven_message_outside_a_rewind_can_die() -> None:
-    """Nodes bury what is out of deliveries in whatever generation it is open."""
+    """Nodes bury what is out of deliveries in any generation in which it is open."""
     cluster = Cluster()
     published(cluster, max_deliveries=1)
     assert outcomes(

@@ -156,7 +156,7 @@ def alone(reply: object) -> bool:
 def test_a_leg_s_suspect_or_the_first_timers_that_came_before_it_are_given_back(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of them was published first, by whatever clock: chance decides, and what goes back comes next."""
+    """Chance decides, not the publishing time by any clock. A message that goes back comes next."""
     monkeypatch.setattr(remote, "SUSPECT_SHARE", share)
     cluster = Cluster(5)
     topic, producer_id, stranger, first, second = two_legs(cluster)
@@ -233,7 +233,7 @@ def test_late_and_unsent_deliveries_are_released_at_all_voters() -> None:
 
 
 def test_messages_won_of_a_topic_deleted_meanwhile_are_not_delivered() -> None:
-    """Our own sub-fetch's batch is forgotten with the topic: nobody could read it any more."""
+    """The batch of the sub-fetch is dropped with the topic: no consumer could read it."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 6, 1)
     node = next(name for name in "abcde" if 0 < sum(name in members for members in topic.replicas) < 6)

@@ -238,7 +238,7 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
     for _ in range(2):
         cluster.kill("b")
         cluster.start("b")
-    # The record of start 3, of which somebody knows, was in the part that cannot be read.
+    # The record of start 3, which a peer knows, was in the part that cannot be read.
     lost = cluster.nodes["b"].trust.begun[-1]
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     cluster.kill("b")
@@ -387,7 +387,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
 
 @pytest.mark.parametrize("lost", ["a message", "an ack"])
 def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost: str) -> None:
-    """Cut where it lies, as by a disk that lied about an fsync; no heartbeat has told of the last records."""
+    """Cut where it lies, as by a disk that lied about an fsync; no heartbeat has reported the last records."""
     cluster = Cluster(hold_time_max=10.0)
     topic, producer_id = published(cluster, 10)
     cluster.advance(1.0)

@@ -1,4 +1,4 @@
-"""Rows behave as a dict that is kept in order, whatever their chunks."""
+"""Rows behave as a dict that is kept in order, with chunks of any size."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Trade:
     Args:
         cluster: with messages that take a while.
         total: messages, published one by one.
-        hold_time: of the consumers.
+        hold_time: hold of the consumers, seconds.
         through: the nodes that they ask.
     """
 
@@ -104,7 +104,7 @@ def test_a_conflict_beside_a_silent_replica_costs_no_more_than_a_second(answers:
         cluster.ask("a", fetch(group="other", most=1, hold_time=30.0))
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
     assert len(receipts(cluster.ask("b", fetch(most=10, hold_time=60.0)))) == 1
-    if outage:  # a hears nobody: it learns to wait for longer
+    if outage:  # a gets no answers: it learns to wait for longer
         cluster.drop = lambda sender, to, message: isinstance(message, HoldReply)
         for _ in range(5):
             cluster.submit("a", fetch(group="third", most=1, hold_time=30.0))

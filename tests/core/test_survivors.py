@@ -438,7 +438,7 @@ def test_two_operators_get_the_same_answer_or_one_looks_again() -> None:
 
 
 def test_learners_follow_the_last_of_two_declarations() -> None:
-    """a and b are left; b is lost as well between two declarations, of which the first reached c only."""
+    """a and b are left; b is lost as well between two declarations. The first reached c only."""
     cluster = Cluster(5, hold_time_max=10.0)
     cluster.topic(rf=5)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "b"

@@ -152,7 +152,7 @@ def test_delays_survive_kill_9_of_everything_and_never_grow(off_ms: int) -> None
 @pytest.mark.parametrize("victim", "abc")
 @pytest.mark.parametrize("when", ["receipt", "restart", "both"])
 def test_one_clock_a_year_off_decides_nothing(wrong: str, victim: str, when: str) -> None:
-    """Whoever coordinates: not delivered before it is due, delivered once it is."""
+    """Through any coordinator it is delivered once it is due, and not before."""
     cluster = Cluster(hold_time_max=1.0)
     if when != "restart":
         cluster.wall_off_ms[victim] = WRONG[wrong]

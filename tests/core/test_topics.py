@@ -172,7 +172,7 @@ def test_a_name_used_again_and_again_keeps_a_limited_number_of_topics() -> None:
 
 
 def test_a_change_takes_back_no_other_change() -> None:
-    """Two operators at two nodes, neither of which has heard of the other."""
+    """Two operators at two nodes. Neither node knows of the other's request."""
     before = made(CreateTopic("jobs", implicit=True))
     one = alter(before, AlterTopic("jobs", ttl_s=5.0), Stamp(1, "a"))
     two = alter(before, AlterTopic("jobs", max_deliveries=9, partitions=2), Stamp(2, "b"))

@@ -83,7 +83,7 @@ def settling(step: str, got: tuple[ReceiptPart, ...]) -> tuple[object, str]:
 
 
 STEP_CALLS_MAX = 40_000
-"""Python calls of one step of a core, whatever a client may ask: some 10 ms, in which nobody else is served."""
+"""Python calls of one step of a core, for any request: some 10 ms, in which no other client is served."""
 
 
 QUIET = {"sync_interval": 600.0}  # anti-entropy has its own costs

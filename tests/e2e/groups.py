@@ -74,7 +74,7 @@ async def open_of(client: Client, topic: str, group: str) -> int:
 async def taken(
     client: Client, topic: str, group: str, count: int, hold_time: float, node: str | None = None
 ) -> list[Message]:
-    """``count`` messages, by as many FETCHes as it takes until so many have come."""
+    """``count`` messages, with as many FETCHes as needed."""
     received: list[Message] = []
     with trio.fail_after(PATIENCE_S):
         while len(received) < count:

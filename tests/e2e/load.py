@@ -48,7 +48,7 @@ class Load:
         cluster: running.
         folder: for histories; one load each.
         rate: messages a second, of each producer.
-        hold_time: of the consumers, seconds.
+        hold_time: hold of the consumers, seconds.
         outside: the topic has one partition, and clients begin at nodes that are replica of none.
     """
 
@@ -93,7 +93,7 @@ class Load:
                         producing.start_soon(self._produce, client)
                     for client in clients[self.producers : -1]:
                         consuming.start_soon(self._consume, client, 0.01)
-                    # One takes most of its hold, so that somebody is inside one whatever happens to nodes.
+                    # One takes most of its hold, so that a hold is live at each fault.
                     consuming.start_soon(self._consume, clients[-1], 0.8 * self.hold_time)
                     yield self
                     self._producing = False
@@ -103,7 +103,7 @@ class Load:
                 consuming.cancel_scope.cancel()
 
     async def served(self, messages: int) -> None:
-        """Wait until so many more messages are acked, and so many more published: the others go on meanwhile."""
+        """Wait until ``messages`` more are acked, and as many more published."""
         acked, confirmed = len(self.acked) + messages, len(self.confirmed) + messages
         with trio.fail_after(PATIENCE_S):
             while len(self.acked) < acked or len(self.confirmed) < confirmed:
@@ -152,7 +152,7 @@ class Load:
                         await trio.sleep(work)
                         await self._settle(client, messages)
             except Unanswered:
-                continue  # nobody could serve it for half a minute
+                continue  # no node served it for half a minute
 
     async def _settle(self, client: Client, messages: list[Message]) -> None:
         good = [message for message in messages if int(message.payload) % DEAD_EVERY]
@@ -195,7 +195,7 @@ class Load:
         return account
 
     def check(self) -> Account:
-        """Assert what must hold whatever was done to the cluster, once everything is settled."""
+        """Assert the promises that hold under all faults, once everything is settled."""
         account = self.account()
         assert account.published, "nothing was published"
         assert not account.lost(), (

@@ -31,12 +31,12 @@ def outputs_of(payload: bytes) -> list[bytes]:
 
 
 async def main(last: str, passes: int, source: str, target: str, addresses: list[str]) -> None:
-    left = passes
+    remaining = passes
 
     def pass_by(point: str) -> None:
-        nonlocal left
-        left -= point == last
-        if not left:
+        nonlocal remaining
+        remaining -= point == last
+        if not remaining:
             os.kill(os.getpid(), signal.SIGKILL)
 
     capacity = trio.Semaphore(4)

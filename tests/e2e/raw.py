@@ -136,7 +136,7 @@ class Raw:
         )
 
     def take(self, topic: str, group: str, count: int, hold_time: float = 2.0) -> list[SignedNamed]:
-        """The receipts of ``count`` messages, by as many FETCHes as it takes until so many have come.
+        """The receipts of ``count`` messages, with as many FETCHes as needed.
 
         A FETCH brings nothing, or is refused, where replicas are late or in quarantine, or a hold is not over yet.
         """

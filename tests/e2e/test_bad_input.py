@@ -243,7 +243,7 @@ def sizes(shared: LocalCluster) -> dict[str, int]:
 
 
 def filled(raw: Raw, name: str, mib: int) -> None:
-    """A topic with so many MiB in messages of 256 KiB."""
+    """A topic with ``mib`` MiB in messages of 256 KiB."""
     topic = raw.topic(name)
     producer_id = raw.session()
     for first in range(0, 4 * mib, 8):
@@ -272,7 +272,7 @@ def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, 
     before = sizes(shared)
     rude = [Raw(shared.addresses[0]) for _ in range(4)]
     try:
-        # Each request asks for megabytes; nobody takes the answers, and requests go on until nothing is taken.
+        # Each request asks for megabytes; the client reads no answers and sends until the node accepts no more.
         frame = b"".join(
             encode_message(m.BrowseRequest("unread", 0, "", "all", (0, 0), 1000, True), request=7)
             + encode_message(

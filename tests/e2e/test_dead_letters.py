@@ -1,6 +1,6 @@
 """Dead letters on five real nodes, RF 3, through one that is replica of none of the topic's partitions.
 
-Each message is in exactly one place whatever is done to its letter, how often, and by how many at once.
+Each message is in exactly one state, under any number of simultaneous operations on its dead letter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUORUMQ = (sys.executable, "-c", "from quorumq.cli.main import main; main()")
 
 
 class Place(NamedTuple):
-    """A topic of which group h has read everything, and a client at a node that has no replica of it."""
+    """A topic that group h has read to its end, and a client at a node that has no replica of it."""
 
     client: Client
     topic: str
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     async def states(self, group: str = "g") -> Counter[str]:
         """Return the number of messages in each state; `ready` includes messages that an old hold still blocks.
 
-        A replica that missed the REJECT keeps its hold until that runs out, whatever became of the message.
+        A replica that missed the REJECT keeps its hold until that runs out, in any state of the message.
         """
         counts: Counter[str] = Counter()
         for item in await self.listed(group=group):
@@ -67,7 +67,7 @@ class Place(NamedTuple):
         return counts
 
     async def die(self, count: int, reason: str = "no") -> None:
-        """Have so many messages die, in several deliveries."""
+        """Have ``count`` messages die, in several deliveries."""
         while count:
             messages = await self.fetch(most=min(count, 70))
             await self.client.dead_letter(messages, error=ValueError(reason))

@@ -54,7 +54,7 @@ def test_workers_that_are_killed_anywhere_have_each_output_exactly_once(shared: 
                 for number in range(WORKERS):
                     nursery.start_soon(run_workers, shared.addresses, number, points)
                 await trio.sleep(1.0)
-                await client.alter_topic("out", partitions=5)  # meanwhile somebody makes room
+                await client.alter_topic("out", partitions=5)  # meanwhile an operator adds capacity
             return [message.payload for message in await drained(client, "out", "reader")]
 
     outputs = trio.run(main)

@@ -85,7 +85,7 @@ def test_a_message_on_one_replica_reaches_all(own: LocalCluster) -> None:
         assert isinstance(reply, m.Failed), reply
         assert reply.code == "outcome-unknown", reply
         assert (reply.needed, reply.answered) == (2, 1)
-        # With nobody to send to, a publish is refused before anything is stored.
+        # Without peers a publish is refused before anything is stored.
         refused = raw.publish(topic, producer_id, 2, [b"never"])
         assert isinstance(refused, m.Failed)
         assert refused.code == "not-stored"

@@ -122,7 +122,7 @@ def becomes_done(client: Client, topic: str, group: str) -> None:
 
 
 def taken(client: Client, topic: str, group: str, count: int) -> list[Message]:
-    """``count`` messages, by as many FETCHes as it takes until so many have come."""
+    """``count`` messages, with as many FETCHes as needed."""
     messages: list[Message] = []
     while len(messages) < count:
         more = client.fetch(topic, group, max_messages=count - len(messages), max_wait=PATIENCE_S)

@@ -57,7 +57,7 @@ def test_after_a_failed_fsync_no_answer_is_sent_and_the_process_ends(tmp_path: P
                 (other, other.send(publish(topic, producer_id, seq, [b"never confirmed"])))
                 for seq, other in enumerate((raw, *others), start=1)
             ]
-            for other, number in asked:  # no answer, not even an error: nobody knows what the disk has
+            for other, number in asked:  # no answer, not even an error: the state of the disk is unknown
                 with pytest.raises(ConnectionError):
                     other.receive(number)
                 other.sock.close()
@@ -163,7 +163,7 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
                     assert outcomes(raw.receive(number))[0] in ("ok", "storage-full", "hold-lost")
             ballast = small_disk / "ballast"
             with ballast.open("wb") as file, contextlib.suppress(OSError):
-                while True:  # and somebody else takes the rest
+                while True:  # another consumer takes the rest
                     file.write(bytes(64 * KIB))
             for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
                 (outcome,) = outcomes(raw.ack(one))

@@ -33,7 +33,7 @@ def cpu_seconds(cluster: LocalCluster) -> float:
 async def made(
     cluster: LocalCluster, name: str, partitions: int, count: int = 0, rf: int = 3, retention: float = 0.0
 ) -> Topic:
-    """A topic with so many messages, spread evenly."""
+    """A topic with ``count`` messages, spread evenly."""
     async with through(cluster, "n1") as client:
         topic = await client.create_topic(name, rf=rf, partitions=partitions, retention=retention)
         async with client.producer(name) as producer:

@@ -28,7 +28,7 @@ async def kill_one_after_the_other(load: Load, seconds: float, kills_min: int) -
         cluster.kill(name)
         kills += 1
         await trio.sleep(DOWN_S)
-        await load.served(50)  # while it is down: nobody waits for it
+        await load.served(50)  # while it is down: no client waits for it
         await cluster.start_async(name)
         await until_voting(cluster, name)
 

@@ -21,7 +21,7 @@ SLACK_S = 0.5
 
 
 def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
-    """One node is stopped for so long; the others go on."""
+    """One node is stopped for ``seconds``; the others go on."""
     load = Load(cluster, folder, f"paused-{seconds:g}", hold_time=HOLD_S, outside=len(cluster.nodes) > 3)
 
     async def main() -> float:
@@ -41,7 +41,7 @@ def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
     stood_still = trio.run(main)
     load.check()
     # 0.6 to 0.8 s until a node without a sign of life is left for another (connection.py), and what the other takes:
-    # tests/client counts that in virtual time. Here the machine may be slow, but nobody waits for the node.
+    # tests/client counts that in virtual time. Here the machine may be slow, but no client waits for the node.
     for kind in ("publish", "ack"):
         assert load.longest(kind) < stood_still, f"{kind} waited for {load.longest(kind):.2f} s"
     cluster.wait_ready(quarantine=True)
@@ -86,7 +86,7 @@ def test_delays_survive_kill_9_of_all_nodes(own: LocalCluster) -> None:
     """docs/protocol.md, TIMES: what was waited for before the kill, and while all were down, counts.
 
     Each node is asked how long the delay still takes, and when that was is known: however slow the machine is, what it
-    may say lies within the time that publishing and asking took. Whoever begins to count again says seconds more.
+    may say lies within the time that publishing and asking took. A node that begins to count again says seconds more.
     """
     delay, apart = 15.0, 2.0
 

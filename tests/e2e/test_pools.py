@@ -116,7 +116,7 @@ async def location(cluster: LocalCluster, topic: str, max_deliveries: int = 5) -
 
 
 async def killed(here: Place, times: int, job_s: float, in_hand: int = SIZE) -> float:
-    """Start a pool and kill it so often, with the oldest jobs in hand again each time; then start one more at once.
+    """Start and kill a pool ``times`` times, with the oldest jobs in hand again each time; then start one more at once.
 
     Returns:
         seconds from when the last one was ready until all is done.

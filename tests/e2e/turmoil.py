@@ -1,6 +1,6 @@
 """Everything at once on five real nodes: three groups, times, rejects, dead letters, redrives, a rewind, kills.
 
-`Turmoil` runs the clients and the faults, and has the judges of sim/checkers read the histories.
+`Turmoil` runs the clients and the faults, and has sim/checkers read the histories.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Turmoil:
         cluster: five running nodes that write histories.
         folder: for the histories of the clients.
         seconds: for how long nodes are hurt.
-        seed: of what is drawn; the processes' timing is not in it.
+        seed: random seed of faults and clients. Timing of processes is not in it.
     """
 
     cluster: LocalCluster

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: cases that no program of ours makes, in any number, each named by a seed and its number."""
+"""`python -m tests.fuzz`: generated cases, in any number, each named by a seed and its number."""
 
 from __future__ import annotations
 

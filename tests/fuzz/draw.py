@@ -55,9 +55,9 @@ class Draw:
     """Draws values.
 
     Args:
-        rng: what decides.
-        items: how many a list has at most.
-        known: by type, name of a field, or class and field, what to draw from three times out of four.
+        rng: random source.
+        items: largest length of a list.
+        known: values, by type, field, or class and field, to draw from in three of four cases.
     """
 
     def __init__(

@@ -174,7 +174,7 @@ def move_border(rng: random.Random, data: bytes) -> bytes:
 
 
 def make(seed: int, n: int) -> tuple[bytes, str, int]:
-    """Case ``n``: bytes, from whom they come, and in pieces of which size."""
+    """Case ``n``: bytes, their sender, and the size of the chunks."""
     rng, frames = rng_of(seed, n), corpus(seed)
     role = rng.choice(ROLES)
     parts = rng.choice(frames[role if rng.random() < 0.9 else rng.choice(ROLES)])

@@ -14,7 +14,7 @@ COUNTS = {
     "fetch": {"steps": 5, "messages": 4},
     "ack": {"steps": 6, "messages": 4, "commits": 3},
 }
-"""Core steps of three nodes, messages between them, and commits, each with an fsync where it is not left out."""
+"""Core steps of three nodes, messages between them, and commits, each with an fsync unless that is left out."""
 
 
 @pytest.mark.parametrize("size", [1, 55, 500])

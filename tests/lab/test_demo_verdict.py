@@ -1,4 +1,4 @@
-"""The demo's judge, on histories made up to be wrong in one way each."""
+"""The demo's verdict, on histories made up to be wrong in one way each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Run:
         }  # fmt: skip
 
     def account(self, **deaths: str) -> Account:
-        """Return the account of everything so far; letters by ``m<seq>="ErrorClass"``."""
+        """Return the account of everything so far; dead letters by ``m<seq>="ErrorClass"``."""
         account = Account()
         for row in read_history([self.path]):
             account.feed(row)
@@ -87,7 +87,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Four messages: two acked, of which one late after its redelivery; two rejected."""
+    """Four messages: one acked, one acked late after its redelivery, two rejected."""
     run = Run(tmp_path)
     run.publish(0, 4)
     run.deliver(0, 10.0, 100)
@@ -146,7 +146,7 @@ def test_a_dead_letter_that_was_acked_late_counts_as_acked(run: Run) -> None:
     ("asked", "at", "ballot", "outcome", "wrong"),
     [
         (12.0, 12.1, 130, "acked", True),  # a FETCH sent after the ack
-        (12.0, 12.1, 130, "acked_after_expiry", True),  # whatever the answer was
+        (12.0, 12.1, 130, "acked_after_expiry", True),  # with any answer
         (10.9, 12.1, 130, "acked", True),  # in flight, with a higher token: `acked` had ruled that out
         (10.9, 12.1, 130, "acked_after_expiry", False),  # in flight: allowed
         (10.9, 12.1, 90, "acked", False),  # an older delivery

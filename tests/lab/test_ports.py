@@ -1,4 +1,4 @@
-"""Ports that are held: nobody else is given them, and a node can listen there."""
+"""Ports that are held: no other process gets them, and a node can listen there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a well-behaved client notices of each attack: `python -m tests.measure.attacks`.
+"""Effects of each attack on a well-behaved client: `python -m tests.measure.attacks`.
 
 Three processes, and one client that publishes, fetches and acks one small message after another. Its p99 is taken alone
 and beside each attack, in turns, each attack from a process and an address of its own. The `FLOODS` go at full pace,
@@ -55,7 +55,7 @@ def asking(request: object) -> Attack:
 
 
 def crowding(make: Callable[[int], object], count: int = 100) -> Attack:
-    """So many requests at once on one connection, which are of a topic of 1,024 partitions or of nothing."""
+    """``count`` requests at once on one connection, of a topic of 1,024 partitions or of nothing."""
 
     def attack(address: str) -> Iterator[object]:
         with Raw(address, timeout=60.0) as raw:
@@ -154,7 +154,7 @@ MAPS: Final = cbor.array_head(2) + cbor.uint(TYPE_OF[m.Metadata]) + cbor.array_h
 
 
 def busy(pauses: float) -> Attack:
-    """No attack: a processor is used for something else, so much longer than a pause; the attackers read answers."""
+    """No attack: a processor is used for something else, much longer than a pause; the attackers read answers."""
 
     def attack(address: str) -> Iterator[object]:
         while True:
@@ -185,7 +185,7 @@ def waiting(address: str) -> Iterator[object]:
 
 
 def flooding(make: Callable[[Raw], Callable[[int], object]], in_flight: int) -> Attack:
-    """So many requests of a kind under way at any time, on one connection."""
+    """``in_flight`` requests of a kind under way at any time, on one connection."""
 
     def attack(address: str) -> Iterator[object]:
         with Raw(address, timeout=60.0, source=SOURCE) as raw:

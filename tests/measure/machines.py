@@ -1,4 +1,4 @@
-"""What a second node on a machine adds: `python -m tests.measure.machines`.
+"""Throughput that a second node on a machine adds: `python -m tests.measure.machines`.
 
 A node uses one core. One node, and then two that share a machine, take small publishes, each message a batch of its
 own, `WINDOW` at a time on one connection for each node, whose requests were encoded before, so that the clients' work
@@ -60,7 +60,7 @@ def busy_s(cluster: LocalCluster) -> float:
 
 
 def rate(nodes: int) -> tuple[float, float]:
-    """Messages a second of so many nodes on one machine, and how many cores they used."""
+    """Messages a second of ``nodes`` nodes on one machine, and the cores that they used."""
     cluster = LocalCluster(nodes, settings={"log_level": "error"})
     for name in cluster.nodes:
         with cluster.config_path(name).open("a") as file:

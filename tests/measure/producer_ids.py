@@ -83,7 +83,7 @@ class Spent:
 
 
 def fill(cluster: Cluster, topic: Topic, producer_ids: int) -> None:
-    """A message of each of so many derived producer ids."""
+    """A message of each of ``producer_ids`` derived producer ids."""
     record = encode_record(Message(b"x"))
     for first in range(0, producer_ids, 1024):
         numbers = range(first, min(first + 1024, producer_ids))

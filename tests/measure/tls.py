@@ -1,7 +1,7 @@
-"""What TLS and tokens cost: `python -m tests.measure.tls`.
+"""Costs of TLS and tokens: `python -m tests.measure.tls`.
 
 `quorumq bench stream` and `latency` on three processes of this machine, plain, with a clients file, and with TLS
-between nodes and to clients, in turns, so that whatever else the machine does slows all. Ratios are of medians, to the
+between nodes and to clients, in turns, so that other load of the machine slows all. Ratios are of medians, to the
 plain one. Producer and consumer each have a node of their own: where they choose one they share it in one run of three,
 which costs a third. No test: machines are too noisy for a bound.
 """

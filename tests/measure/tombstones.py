@@ -1,4 +1,4 @@
-"""What tombstones cost on disk: ``python -m tests.measure.tombstones [--messages N]``.
+"""Disk space of tombstones: ``python -m tests.measure.tombstones [--messages N]``.
 
 One group acks N messages of one producer id, each with an ACK of its own: in order, and in random order. The records
 are the core's, merged as it merges them; the journal is on a real directory, and begins new segments as a node does.

@@ -119,7 +119,7 @@ class Client:
         return await self.receive(await self.send(message))
 
     async def closed(self, within: float) -> bool:
-        """Return True if the node disconnects within so many seconds."""
+        """Return True if the node disconnects ``within`` seconds."""
         with trio.move_on_after(within):
             while True:
                 try:

@@ -14,7 +14,7 @@ from tests.node.memory import fetch, payloads, publish, served
 
 
 def drop(node: Node, numbers: list[int]) -> None:
-    """Have the core's next step say that nobody needs these batches."""
+    """Have the core's next step say that these batches are not needed."""
     step = node.core.step
 
     def once(*args: object) -> list[object]:

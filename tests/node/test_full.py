@@ -23,7 +23,7 @@ async def of_topic(client: Client, rf: int) -> tuple[Any, Any]:
 
 
 def fill(cluster: World, free: int) -> None:
-    """Leave so many bytes free on every disk."""
+    """Keep ``free`` bytes of every disk free."""
     for disk in cluster.disks.values():
         disk.capacity += free - disk.free_bytes()
 
@@ -33,7 +33,7 @@ def capacity_of(cluster: World, name: str = "a") -> str:
 
 
 async def test_dead_letters_end_no_node_and_all_start_again() -> None:
-    """The finding: REJECT with a long letter, again and again, past the reserve, on all nodes."""
+    """The finding: REJECT with a long dead letter, again and again, past the reserve, on all nodes."""
     async with world("abc", disk_reserve_bytes=256 * KIB, segment_bytes=MIB) as cluster:
         client = await cluster.client("a")
         topic, producer_id = await of_topic(client, 3)
@@ -74,7 +74,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
         await client.ask(fetch(hold_time=0.1))
         await trio.sleep(1.1)
         disk: MemoryDisk = cluster.disks["a"]
-        disk.delete(RESERVE_NAME)  # somebody was clever
+        disk.delete(RESERVE_NAME)  # an operator removed the reserve
         cluster.services["a"].node.store._writer.reserved = False
         fill(cluster, 0)
         async with trio.open_nursery() as nursery:

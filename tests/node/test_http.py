@@ -1,4 +1,4 @@
-"""/live, /ready and /metrics, over loopback: what they say, and that nobody there harms the node. In real time."""
+"""/live, /ready and /metrics, over loopback: their answers, and clients that try to harm the node. In real time."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_data_directory_that_is_none_a_lock_that_is_a_link_and_a_segment_of_an
 
 
 def test_damage_in_the_last_records_of_a_cluster_of_one_is_seen_after_a_quiet_second(tmp_path: Path) -> None:
-    """With nobody to ask, and nothing that follows them, they would pass for a write that the crash tore."""
+    """Without peers, and without later records, they would pass for a write that the crash tore."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     path = write_config(tmp_path, listen=address)
     with running(path) as (node, _):
@@ -185,7 +185,7 @@ def test_initial_settings_of_a_cluster_cannot_change(
 
 
 def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "history")  # whoever opens it waits for a reader
+    os.mkfifo(tmp_path / "history")  # to open it waits for a reader
     node = start(write_config(tmp_path, history="history"))
     try:
         while not (tmp_path / "data" / "LOCK").exists():

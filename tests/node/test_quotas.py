@@ -111,7 +111,7 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
 
 
 def derived(topic: Any, first: int, count: int) -> m.Publish:
-    """A message of each of so many derived producer ids."""
+    """A message of each of ``count`` derived producer ids."""
     spans = tuple(sorted(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(first, first + count)))
     record = [encode_record(Message(b"x"))] * count
     return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), signature=b"")

@@ -24,7 +24,7 @@ def request(name: str = "w", *topics: str, partitions: tuple[int, ...] = (), gro
 
 
 def won(number: int, count: int, topic: bytes = TOPIC.id) -> m.FetchReply:
-    """So many messages, of a batch of twice as many."""
+    """``count`` messages, of a batch of twice as many."""
     here = PartitionId(topic, number)
     header = build_batch(here, ProducerId("a", 1, 1, 1), 0, 0, [Message(b"")] * 2 * count).header
     return m.FetchReply(0.0, 5.0, (m.Slice("jobs", here, 1, 1, 1 + count, header, ()),))

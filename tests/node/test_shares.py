@@ -1,4 +1,4 @@
-"""Each client begins so much in one turn of the loop, and what it has sent beyond that waits unread."""
+"""Each client begins a bounded share in one turn of the loop. The rest of its requests waits unread."""
 
 from __future__ import annotations
 

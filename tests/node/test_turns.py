@@ -138,7 +138,7 @@ async def test_early_frames_stay_in_the_socket_and_those_of_ended_connections_ar
 
 
 async def served(here: World, frames: int) -> None:
-    """Wait until so many have come."""
+    """Wait until ``frames`` have come."""
     while sum(map(len, here.steps)) < frames:
         await trio.sleep(0.01)
 
@@ -258,7 +258,7 @@ async def test_a_client_resting_after_a_large_frame_takes_no_turn() -> None:
 
 @pytest.mark.parametrize("cut", [5, 14, 17])
 async def test_a_connection_that_is_hung_up_on_while_it_is_read_ends_alone(cut: int) -> None:
-    """An answer that is sent at once may find that nobody is there: in the middle of what came, too."""
+    """An answer that is sent at once may find the connection closed: in the middle of what came, too."""
     async with world() as here:
         ours, theirs = socket.socketpair()
         transport = Asked(theirs)
@@ -358,7 +358,7 @@ async def test_connections_with_tls_take_turns_and_keep_nothing_decrypted() -> N
         end = End(here, TlsTransport(SocketTransport(theirs), theirs_is, server_side=True))
         here.nursery.start_soon(client.receive)
         frames = b"".join(map(frame, range(2000)))
-        here.nursery.start_soon(end.inflow.next_frame)  # the handshake is done by whoever receives
+        here.nursery.start_soon(end.inflow.next_frame)  # the receiver does the handshake
         with trio.fail_after(PATIENCE_S):
             await client.wait_sendable()
         client.send_some([memoryview(frame(0))])

@@ -9,11 +9,11 @@ test plays what is asked and compares. `python -m tests.scenarios` writes what h
     fetch NODE AS [hold=S] [most=N]         what is delivered is called AS
     ack|reject|dead NODE AS                 settle it; reject has [delay=S], dead makes dead letters
     redrive NODE; rewind NODE               the dead letters; the group
-    slow S                                  from now on each message takes so long to arrive
+    slow S                                  from now on each message takes S seconds to arrive
     cut NODE NODE; heal                     what these two say to each other is lost; and is no more
     kill NODE; start NODE; wait S
 
-Ballots are numbered by their rank in the whole scenario: #2@b is higher than #1@c, and b took it. Generations likewise.
+Ballots are numbered by their rank in the whole scenario: #2@b is higher than #1@c, and b took it. So are generations.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def spans(values: Any) -> str:
 
 
 def record(value: Record) -> str:
-    """A record, without the text of its letter."""
+    """A record, without the text of its dead letter."""
     n = f" n={value.n}" if value.n else ""
     generation = f" of generation <g{value.generation}>" if value.generation else ""
     return f"{value.kind.name}{n}{generation}"

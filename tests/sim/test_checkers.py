@@ -484,7 +484,7 @@ def test_a_delivery_that_was_given_back_as_interrupted_counts_as_no_attempt(
 ) -> None:
     story = Story().add("sim", "settings", history=1, settings={"rf": 3, "hold_min": 99.0}).publish()
     story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]]).rewind(7)
-    for interrupted in rejects:  # 3 replicas may count 4 as 12, of which 10 are free
+    for interrupted in rejects:  # 3 replicas may count 4 as 12, and 10 are free
         more = {"interrupted": True} if interrupted else {}
         story.add("client:c", "reject", op=2, outcome="invoke", **story.of(5, 0, 1, 0, generation=7), **more)
     broken = story.deliver(6, generation=7, attempt=2).broken()
@@ -848,7 +848,7 @@ class Making(Story):
     def call(
         self, kind: str, outcome: str, *, lasts: float = 0.05, at: float | None = None, **fields: object
     ) -> Making:
-        """A request: its invoke, and its outcome so many seconds later; none where ``outcome`` is ""."""
+        """A request: its invoke, and its outcome ``lasts`` seconds later; none if ``outcome`` is ""."""
         self.ops += 1
         answer = {name: fields.pop(name) for name in ("messages", "generation") if name in fields}
         if kind != "fetch" and outcome == "ok":

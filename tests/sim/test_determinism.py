@@ -1,4 +1,4 @@
-"""One schedule is one run: in one process twice, in fresh processes, whatever Python's hash seed."""
+"""One schedule is one run: in one process twice, in fresh processes, with any hash seed of Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's journal is compared with what it knows, where it can be told, and a record that is missing is found."""
+"""A node's journal is compared with the node's readable state, and a missing record is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim.world import SimError
 
 
 def watched(seed: int, disk: str) -> Schedule:
-    """A seed of which every step is compared."""
+    """A seed whose steps are all compared."""
     schedule = draw(seed)
     return dataclasses.replace(schedule, options=dataclasses.replace(schedule.options, disk=disk, recall=1.0))
 

@@ -336,7 +336,7 @@ class FakeProxy:
 
 
 class FakeCluster:
-    """Three nodes, of which those serve that are told to."""
+    """Three nodes. Those in ``serving`` serve."""
 
     nodes = ("n1", "n2", "n3")
     clients = (CLIENTS, LONER)
@@ -499,7 +499,7 @@ def test_a_process_that_is_warm_replaces_a_node(tmp_path: Path) -> None:
 
 
 class Draining(Trial):
-    """A trial of which a listing shows so many messages that are not settled, by the seconds since."""
+    """A trial whose listing shows ``remaining`` unsettled messages, by the seconds since."""
 
     def __init__(self, remaining: Callable[[float], float]) -> None:
         super().__init__(SCHEDULE, OURS, None)

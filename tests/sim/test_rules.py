@@ -71,7 +71,7 @@ def dead_patches(rule: Rule, seeds: Iterable[int] = SEEDS) -> list[str]:
     if rule.hunted:
         columns.append(unused(rule, seeds, uncalled))
     idle = [patch for patch in patches if all(patch in column for column in columns)]
-    # A column in which nothing of the rule is called is a dead one, whatever the other one calls.
+    # A column is dead if it calls nothing of the rule, also if the other one does.
     return idle or [patch for column in columns if len(column) == len(patches) for patch in column]
 
 

@@ -57,7 +57,7 @@ PRODUCER_ID = ProducerId("n1", 1, 0xABCD, 0)
 
 
 def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0) -> BatchStored:
-    """A stored batch of one message that nobody takes for another one."""
+    """A stored batch of one message, unlike all others."""
     payload = f"payload {number} ".encode() * (size // 10 + 1)
     made = build_batch(
         PartitionId(TOPIC, partition),

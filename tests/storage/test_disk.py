@@ -98,7 +98,7 @@ def test_a_directory_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path
 def test_a_lock_that_is_no_file_of_its_own_is_refused_and_what_it_leads_to_is_not_touched(
     tmp_path: Path, made: str
 ) -> None:
-    """Whoever may write to a directory must not have the node empty a file elsewhere (it writes its pid there)."""
+    """A user who may write to a directory must not have the node empty a file elsewhere (it writes its pid there)."""
     data, lock, other = tmp_path / "data", tmp_path / "data" / "LOCK", tmp_path / "other"
     data.mkdir()
     if made == "a pipe":

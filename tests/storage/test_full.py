@@ -21,7 +21,7 @@ from tests.storage.samples import batch, bodies_are_right, open_store, small_sta
 
 
 def fill(disk: MemoryDisk, free: int = 0) -> None:
-    """Leave so many bytes of the disk free."""
+    """Keep ``free`` bytes of the disk free."""
     disk.capacity += free - disk.free_bytes()
 
 

@@ -1,4 +1,4 @@
-"""A copy of a data directory is told from the directory itself, and nothing else is."""
+"""A copy of a data directory is distinguished from the directory itself, and nothing else is."""
 
 from __future__ import annotations
 

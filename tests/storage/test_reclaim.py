@@ -44,7 +44,7 @@ def size_of(disk: Disk) -> int:
 
 
 def filled(count: int, size: int = 1_000, **options: int) -> tuple[MemoryDisk, Journal]:
-    """A journal of which an older segment has so many batches."""
+    """A journal whose older segment has ``count`` batches."""
     disk = MemoryDisk()
     store, _ = start(disk, **options)
     store.append([batch(number, size=size) for number in range(count)])
@@ -301,7 +301,7 @@ def test_a_full_disk_takes_acks_and_gives_space_back() -> None:
         number += 1
         commit(store)
     assert number > 100
-    for at in range(0, 10_000, 10):  # 10,000 acks, of which the core forgets nothing yet
+    for at in range(0, 10_000, 10):  # 10,000 acks; the core drops nothing yet
         store.append([tombstone(at + index) for index in range(10)])
         commit(store)
         assert store.free_bytes > reserve // 2 - 2 * MIB, "copies leave room for more acks"

@@ -92,7 +92,7 @@ def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None
         again, later = start(disk)
         assert not again.not_trusted
         again.close()
-    sound = seen.pop("sound")  # a flip in what nobody needs any more
+    sound = seen.pop("sound")  # a flip in a part that is not needed any more
     assert min(seen.values()) > 2, (seen, sound)
 
 

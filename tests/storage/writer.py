@@ -27,7 +27,7 @@ class PowerCut(Exception):
 
 
 class Writer:
-    """A node that appends batches and registers in turn, forgets batches, and knows what it was told about them."""
+    """A node that appends batches and registers in turn, drops batches, and records the reports about them."""
 
     store: Journal
 
@@ -103,7 +103,7 @@ class Writer:
         self.forgotten.update((number, ticket) for number in numbers)
 
     def compact(self, size: int = 1 << 20) -> None:
-        """Empty old segments a little; at most about so many bytes at once."""
+        """Empty old segments a little; at most about ``size`` bytes at once."""
         self.store._compact_bytes = size
         assert set(self.store.compact()) <= self.damaged
         bodies_are_right(self.store, [self.appended[n] for n in self.live() if n not in self.damaged])

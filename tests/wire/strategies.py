@@ -195,7 +195,7 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
 
 
 def sound(record: Record) -> Record:
-    """Make a record as every record is: ACKED at n = 0, and a letter only if it is DEAD."""
+    """Make a record as every record is: ACKED at n = 0, and a dead letter only if it is DEAD."""
     death = record.letter if record.kind == Kind.DEAD else None
     return record._replace(n=0 if record.kind == Kind.ACKED else record.n, letter=death)
 
