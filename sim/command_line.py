@@ -40,7 +40,7 @@ without = click.option(
     "--without",
     "rule",
     metavar="RULE",
-    help="Leave out one rule of the protocol (docs/verification.md has their names).",
+    help="Leave out one rule of the protocol (`sim explore --list` has their names).",
 )
 
 

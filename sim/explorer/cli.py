@@ -15,7 +15,7 @@ from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result
 from sim.explorer.table import explore as run
-from sim.rules import EXPLORED, Rule, rule_named
+from sim.rules import EXPLORED, HUNTED, Rule, rule_named
 
 CONSOLE = Console(stderr=True)
 
@@ -162,3 +162,10 @@ def list_everything() -> None:
     click.echo("\nRules (--without):")
     for rule in EXPLORED:
         click.echo(f"  {rule.name:32} {rule.says}")
+    click.echo(
+        "\nRules that random runs do not show, with the events that a failure would need, and the evidence:"
+    )
+    for rule in HUNTED:
+        if rule.survives:
+            evidence = f"tests/core/{rule.test}" if rule.test else "explorer" if rule.scenario else "none"
+            click.echo(f"  {rule.name:32} {rule.survives} ({evidence})")
