@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import random
 import threading
@@ -28,6 +27,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
 from quorumq.brokers.kombu_calls import SHARED, delay_of, nodes_of, settle, topic_name, ttl_of
+from quorumq.brokers.kombu_source import Source
 from quorumq.client import (
     Busy,
     Closed,
@@ -56,10 +56,6 @@ TIDY: Final = 3
 """Groups of ended processes that one process looks for when it binds a queue."""
 UNREAD_S: Final = 30.0
 """Age in seconds of a message that a group without consumers has not read, if its process has ended."""
-GET_S: Final = 1.0
-"""Seconds that `basic_get` waits for a message."""
-TURN_S: Final = 1.0
-"""Longest seconds between two looks of a reader at its end."""
 TRANSIENT: Final = 1
 """Delivery mode of messages that need not survive their broker."""
 CONNECT: Final = ("tls_ca", "cluster_id", "timeout")
@@ -93,83 +89,16 @@ class QoS(virtual.QoS):
         self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
 
     def _settle(self, tag: str, call_of: Callable[[blocking.Message], Callable[[], object]]) -> None:
+    def has_place(self) -> bool:
+        """Return True if a message that comes now may be handed over, after the one that is being handed over."""
+        in_hand = len(self._delivered) - len(self._dirty) + (self.channel.connection.handing is self.channel)
+        return not self.prefetch_count or in_hand < self.prefetch_count
+
         message = self.delivered.pop(tag, None)
         if message is not None and self.channel.is_mine:
             settle(message, call_of(message))
         self._quick_ack(tag)
         self.channel.changed()
-
-
-class Source:
-    """Consumer of one queue for one channel, and the thread that waits for its messages.
-
-    Args:
-        channel: the channel.
-        queue: the queue's name.
-        no_ack: True if messages are acked when they are handed over.
-    """
-
-    def __init__(self, channel: Channel, queue: str, no_ack: bool) -> None:
-        self.channel, self.queue, self.no_ack = channel, queue, no_ack
-        self.message: blocking.Message | None = None  # the next one to hand over
-        self.error: Exception | None = None
-        self._changed = channel.connection.changed
-        self._stopped = False
-        topic, group = channel.source_of(queue)
-        self.consumer = channel.client.consumer(
-            topic,
-            group,
-            hold_time=channel.option("hold_time"),
-            prefetch=channel.qos.prefetch_count or 1000,
-            max_extend=math.inf,
-            timeout=math.inf,
-        )
-        self.consumer.open()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._read, name=f"quorumq {self.queue}", daemon=True)
-        self._thread.start()
-
-    def get(self) -> blocking.Message | None:
-        """Return a message if one comes within a second."""
-        return self.consumer.next(timeout=GET_S)
-
-    def _read(self) -> None:
-        while not self._stopped:
-            message: blocking.Message | None = None
-            try:
-                message = self.consumer.next(timeout=TURN_S)
-            except Exception as error:
-                if not self._stopped:
-                    self._stopped, self.error = True, error
-            with self._changed:
-                if not self._stopped:
-                    self.message, message = message, None
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self.message is None or self._stopped)
-            self._give_back(message)
-
-    def _give_back(self, message: blocking.Message | None) -> None:
-        """Give back a message that came while the consumer was stopped."""
-        if message is not None:
-            settle(message, partial(message.reject, interrupted=True))
-
-    def stop(self) -> None:
-        """Fetch no more. Messages in hand keep their holds until `close`."""
-        with self._changed:
-            self._stopped = True
-            message, self.message = self.message, None
-            self._changed.notify_all()
-        with suppress(Closed):
-            self._give_back(message)
-            self.consumer.drain()
-
-    def close(self) -> None:
-        """Give up the messages in hand."""
-        with suppress(Closed):
-            self.consumer.close()
 
 
 class Channel(virtual.Channel):
@@ -355,7 +284,7 @@ class Channel(virtual.Channel):
         for tag, source in list(self._sources.items()):
             if source.error is not None:
                 raise ConnectionError(str(source.error)) from source.error
-            if source.message is not None and self.qos.can_consume():
+            if source.message is not None and self.qos.has_place():
                 message, source.message = source.message, None
                 self._sources[tag] = self._sources.pop(tag)  # the last one next time
                 return source, message
@@ -377,8 +306,15 @@ class Channel(virtual.Channel):
         self._tags += 1
         properties["delivery_tag"] = f"{self.channel_id}.{self._tags}"
         delivery["redelivered"] = message.attempt > 1
+        # That of this consumer: kombu keeps one for each queue, and another channel may consume it too.
+        source.hand_over = self.connection._callbacks[queue]
         self.qos.delivered[properties["delivery_tag"]] = message
         return payload
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set the number of messages in hand, at most; 0 for any number."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        self.changed()
+
 
     def _is_bound(self, queue: str, delivery: dict[str, Any]) -> bool:
         """Return True if a message is for a queue: every group of an exchange gets all messages."""
@@ -487,6 +423,7 @@ class Transport(virtual.Transport):
 
     def topic_of(self, name: str) -> str:
         """Return the name of the topic of a queue, or of an exchange with `EXCHANGE` before it."""
+        self.handing: Channel | None = None  # channel that a message is being handed over to
         return topic_name(self.prefix + name)
 
     def create(self, topic: str, group: str, **settings: Any) -> tuple[str, str]:
@@ -539,11 +476,15 @@ class Transport(virtual.Transport):
                     self.changed.wait(remaining)
                     arrived = self._take()
                 self.changed.notify_all()
-            channel, source, message = arrived
-            payload = channel.payload_of(source, message)
-            if payload is not None:
-                self._deliver(payload, source.queue)
-                return
+            try:
+                payload = self.handing.payload_of(source, message)
+                if payload is not None:
+                    source.hand_over(payload)
+                    return
+            finally:
+                with self.changed:
+                    self.handing = None
+                    self.changed.notify_all()
 
     def _take(self) -> tuple[Any, Source, blocking.Message] | None:
         for channel in list(self.channels):
@@ -559,3 +500,4 @@ class Transport(virtual.Transport):
 
 
 __all__ = ["Channel", "QoS", "Transport"]
+                self.handing, source, message = arrived

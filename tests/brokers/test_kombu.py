@@ -20,6 +20,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError
 
 from quorumq.brokers import kombu as transport
+from quorumq.brokers import kombu_source
 from quorumq.brokers.kombu_calls import delay_of, nodes_of, topic_name
 from quorumq.client import UsageError
 from quorumq.testing import blocking
@@ -122,6 +123,42 @@ def test_a_channel_has_no_more_than_its_prefetch_count(
     backlog = nodes.client.backlog("jobs", "celery")
     assert (backlog.ready, backlog.held) == (4, 0), "the rest is given back at once"
     assert {message.attempt for message in nodes.client.fetch("jobs", "celery")} == {1}
+
+
+def test_no_queue_keeps_a_message_that_the_channel_has_no_place_for(
+    connection: Connection, nodes: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker may have it at once, though this one's task takes hours."""
+    monkeypatch.setattr(kombu_source, "KEEP_S", 0.1)
+    others = [Queue(name, Exchange(name), routing_key=name) for name in ("a", "b", "c")]
+    for queue in others:
+        publish(connection, queue, 1, 2)
+
+    def held() -> list[int]:
+        return sorted(nodes.client.backlog(queue.name, "celery").held for queue in others)
+
+    with consuming(connection, *others, prefetch=1) as messages:
+        drain(connection, messages, 1)
+        until(lambda: held() == [0, 0, 1], held)
+        messages[0].ack()
+        drain(connection, messages, 2)
+        until(lambda: held() == [0, 0, 1], held)
+    rest = [message for queue in others for message in nodes.client.fetch(queue.name, "celery", max_wait=1)]
+    assert [(message.attempt, message.interruptions) for message in rest if message.interruptions] == [(1, 1)]
+    assert {message.attempt for message in rest} == {1}
+
+
+def test_two_channels_of_a_connection_may_consume_one_queue(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    publish(connection, JOBS, *range(4))
+    with consuming(connection, JOBS, prefetch=2) as one, consuming(connection, JOBS, prefetch=2) as two:
+        while len(one) + len(two) < 4:
+            connection.drain_events(timeout=PATIENCE_S)
+        for message in (*one, *two):
+            message.ack()
+        backlog = nodes.client.backlog("jobs", "celery")
+        assert (len(one), len(two), backlog.ready, backlog.held) == (2, 2, 0, 0)
 
 
 def test_a_message_longer_than_its_hold_comes_once(connection: Connection) -> None:
@@ -253,7 +290,6 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked, self.stopped = threading.Event(), threading.Event()
-        self.given_back: list[bool] = []
 
     def open(self) -> None:
         """Begin nothing."""
@@ -265,28 +301,29 @@ class Slow:
         assert self.stopped.wait(PATIENCE_S)
         return self
 
-    def reject(self, *, interrupted: bool) -> None:
-        """Note that the message was given back."""
-        self.given_back.append(interrupted)
-
     def drain(self) -> None:
         """Stop."""
         self.stopped.set()
 
 
-def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back() -> None:
+def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[Any] = []
+    monkeypatch.setattr(kombu_source, "leave", lambda client, consumer, message: given_back.append(message))
     consumer = Slow()
     channel: Any = SimpleNamespace(
-        connection=SimpleNamespace(changed=threading.Condition()), qos=SimpleNamespace(prefetch_count=1),
+        connection=SimpleNamespace(changed=threading.Condition()),
+        qos=SimpleNamespace(prefetch_count=1, has_place=lambda: True),
         source_of=lambda queue: ("jobs", "celery"), option=lambda name: None,
         client=SimpleNamespace(consumer=lambda *args, **options: consumer),
     )  # fmt: skip
-    source = transport.Source(channel, "jobs", False)
+    source = kombu_source.Source(channel, "jobs", False)
     source.start()
     assert consumer.asked.wait(PATIENCE_S)
     source.stop()
-    until(lambda: consumer.given_back, "the message is still held")
-    assert (consumer.given_back, source.message) == ([True], None)
+    until(lambda: given_back, "the message is still held")
+    assert (given_back, source.message) == ([consumer], None)
 
 
 def test_an_expired_message_is_a_dead_letter(connection: Connection, nodes: blocking.Cluster) -> None:
