@@ -78,9 +78,14 @@ def delay_of(message: dict[str, Any]) -> float | None:
 
 
 def ttl_of(message: dict[str, Any]) -> float | None:
-    """Return the seconds after which a message expires, or None if it does not."""
+    """Return the seconds after which a message expires, or None if it does not.
+
+    A task that has ``expires`` does not: Celery sets an expiration as well, but only a worker can tell those who wait
+    for a result that the task was revoked.
+    """
     milliseconds = message["properties"].get("expiration")
-    return None if milliseconds is None else int(milliseconds) / 1000
+    is_told = (message.get("headers") or {}).get("expires") is not None
+    return None if milliseconds is None or is_told else int(milliseconds) / 1000
 
 
 def settle(message: blocking.Message, call: Callable[[], object]) -> None:

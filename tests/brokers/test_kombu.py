@@ -409,6 +409,16 @@ def test_an_eta_waits_in_the_cluster_and_a_revoked_task_never_runs(
         assert not worker.stats()["total"].get("never")
 
 
+def test_a_task_that_has_expired_is_revoked_by_its_worker(app: Celery, nodes: blocking.Cluster) -> None:
+    """Celery gives its message an expiration too. A dead letter would leave those waiting who ask for the result."""
+    result = app.tasks["add"].apply_async((1, 2), expires=0.5)
+    time.sleep(1.0)
+    with working(app):
+        until(lambda: result.state == "REVOKED", lambda: result.state)
+    backlog = nodes.client.backlog("celery", "celery")
+    assert (backlog.ready, backlog.held, backlog.dead) == (0, 0, 0)
+
+
 # --------------------------------------------------------------------------- names and times
 
 
