@@ -19,14 +19,14 @@ from typing import Any, Final
 from dramatiq import Broker, Consumer, Message, MessageProxy, Middleware
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound
 
+from quorumq.brokers.settling import is_passing
 from quorumq.client import (
     Busy,
     Closed,
-    HoldLost,
     NotFound,
     NotStored,
     Outcome,
-    OutcomeUnknown,
+    QuorumqError,
     TooFewReplicas,
     UsageError,
     blocking,
@@ -145,11 +145,16 @@ class QuorumqBroker(Broker):
             raise UsageError(f"message {message.message_id} has broker_priority, and {PRIORITY}")
         topic = self.topic_of(message.queue_name)
         self.emit_before("enqueue", message, delay)
+        seconds = None if delay is None else max(0, delay) / 1000
         headers = {"actor": message.actor_name, "id": message.message_id}
         try:
             with connection_errors():
-                seconds = None if delay is None else max(0, delay) / 1000
-                self.client.publish(topic, message.encode(), headers=headers, delay=seconds)
+                try:
+                    self.client.publish(topic, message.encode(), headers=headers, delay=seconds)
+                except NotFound:  # the topic was deleted after it was created here
+                    self._created.discard((os.getpid(), topic))
+                    topic = self.topic_of(message.queue_name)
+                    self.client.publish(topic, message.encode(), headers=headers, delay=seconds)
         except Exception:
             if isinstance(message, QuorumqMessage):
                 message.is_retried = False
@@ -212,12 +217,19 @@ class QuorumqBroker(Broker):
 
 
 class QuorumqConsumer(Consumer):
-    """A consumer of one queue."""
+    """A consumer of one queue.
+
+    Dramatiq makes another one after an error or a pause. The messages in hand stay with the one that they came from,
+    which extends their holds until the last of them is settled.
+    """
 
     def __init__(self, consumer: blocking.Consumer, prefetch: int, timeout_s: float) -> None:
         self._consumer = consumer
         self._timeout_s = timeout_s
         self._places = threading.Semaphore(prefetch)  # for messages in the worker's hands
+        self._lock = threading.Lock()
+        self._in_hand = 0
+        self._closed = False
 
     def __next__(self) -> QuorumqMessage | None:
         if not self._places.acquire(timeout=self._timeout_s):
@@ -236,11 +248,14 @@ class QuorumqConsumer(Consumer):
         if delivered is None:
             return None
         try:
-            return QuorumqMessage(Message.decode(delivered.payload), delivered)
+            message = QuorumqMessage(Message.decode(delivered.payload), delivered, self)
         except Exception as error:
             log.exception("message %s is none of Dramatiq, and becomes a dead letter", delivered.id)
             settle(delivered, partial(delivered.dead_letter, error))
             return None
+        with self._lock:
+            self._in_hand += 1
+        return message
 
     def ack(self, message: Any) -> None:
         """Ack a message whose actor has ended. One whose retry could not be published is rejected: it comes again.
@@ -249,8 +264,7 @@ class QuorumqConsumer(Consumer):
             ConnectionClosed: it is not certain; Dramatiq tries again.
         """
         delivered = message.delivered
-        settle(delivered, delivered.ack if message.is_retried else delivered.reject)
-        self._places.release()
+        message.consumer.settle(message, delivered.ack if message.is_retried else delivered.reject)
         if delivered.outcome is Outcome.ACKED_AFTER_EXPIRY:
             text = "%s was acked after its hold had run out: another worker may have run it as well"
             log.warning(text, message)
@@ -262,41 +276,61 @@ class QuorumqConsumer(Consumer):
             ConnectionClosed: it is not certain; Dramatiq tries again.
         """
         error, delivered = message._exception, message.delivered
-        settle(delivered, partial(delivered.dead_letter, error, reason="" if error else "given up"))
-        self._places.release()
+        give_up = partial(delivered.dead_letter, error, reason="" if error else "given up")
+        message.consumer.settle(message, give_up)
 
     def requeue(self, messages: Iterable[Any]) -> None:
         """Give messages back that no actor has begun. That counts no attempt."""
         for message in messages:
-            settle(message.delivered, partial(message.delivered.reject, interrupted=True))
-            self._places.release()
+            message.consumer.settle(message, partial(message.delivered.reject, interrupted=True))
+
+    def settle(self, message: QuorumqMessage, call: Callable[[], object]) -> None:
+        """Settle a message that came from this consumer, and make place for another.
+
+        Raises:
+            ConnectionClosed: it is not certain; to be called again.
+        """
+        settle(message.delivered, call)
+        self._places.release()
+        with self._lock:
+            self._in_hand -= 1
+        self._end()
 
     def close(self) -> None:
-        """Give back the messages that were fetched ahead."""
+        """Give back the messages that were fetched ahead, and end with the last message in hand."""
+        self._closed = True
         with suppress(Closed):
-            self._consumer.close()
+            self._consumer.drain()
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            is_over = self._closed and not self._in_hand
+        if is_over:
+            with suppress(Closed):
+                self._consumer.close()
 
 
 class QuorumqMessage(MessageProxy):
     """A message of Dramatiq, and its delivery."""
 
-    def __init__(self, message: Message[Any], delivered: blocking.Message) -> None:
+    def __init__(self, message: Message[Any], delivered: blocking.Message, consumer: QuorumqConsumer) -> None:
         super().__init__(message)
         self.delivered = delivered
+        self.consumer = consumer
         self.is_retried = True  # False if `enqueue` could not publish it again
 
 
 @contextmanager
-def connection_errors(*others: type[Exception]) -> Iterator[None]:
-    """Raise errors that pass by themselves, and ``others``, as Dramatiq's, whose workers then try again.
+def connection_errors() -> Iterator[None]:
+    """Raise errors that pass by themselves as Dramatiq's, whose workers then try again.
 
     Raises:
         ConnectionClosed: no node could be reached, or too few.
     """
-    passing: tuple[type[Exception], ...] = (TooFewReplicas, NotStored, Busy, Closed, *others)
     try:
         yield
-    except passing as error:
+    except (TooFewReplicas, NotStored, Busy, Closed) as error:
         raise ConnectionClosed(error) from error
 
 
@@ -307,7 +341,9 @@ def settle(delivered: blocking.Message, call: Callable[[], object]) -> None:
         ConnectionClosed: it is not certain; to be called again.
     """
     try:
-        with connection_errors(OutcomeUnknown):  # settled twice is settled once
+        with connection_errors():
             call()
-    except (HoldLost, NotFound) as error:
+    except QuorumqError as error:
+        if is_passing(error, delivered):
+            raise ConnectionClosed(error) from error
         log.warning("%r could not be settled, and may come again: %s", delivered, error)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from quorumq.client import Busy, Closed, HoldLost, NotFound, OutcomeUnknown, TooFewReplicas, blocking
+from quorumq.brokers.settling import is_passing
+from quorumq.client import QuorumqError, blocking
 
 PAUSE_S: Final = 1.0
 """Seconds between two tries to settle a message. A try has the client's timeout."""
@@ -105,9 +106,9 @@ def is_settled(message: blocking.Message, call: Callable[[], object]) -> bool:
     """Try to settle a message. Return False if that is to be tried again: settled twice is settled once."""
     try:
         call()
-    except (TooFewReplicas, OutcomeUnknown, Busy) as error:
-        log.warning("%r is not settled yet: %s", message, error)
-        return False
-    except (HoldLost, NotFound, Closed) as error:
+    except QuorumqError as error:
+        if is_passing(error, message):
+            log.warning("%r is not settled yet: %s", message, error)
+            return False
         log.warning("%r could not be settled, and may come again: %s", message, error)
     return True

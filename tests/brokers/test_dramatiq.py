@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,8 +17,8 @@ from dramatiq import QueueJoinTimeout, QueueNotFound, Worker
 from dramatiq.errors import ConnectionClosed
 from dramatiq.middleware import AgeLimit, Callbacks, Pipelines, Retries
 
-from quorumq.brokers.dramatiq import QuorumqBroker
-from quorumq.client import UsageError
+from quorumq.brokers.dramatiq import QuorumqBroker, QuorumqConsumer
+from quorumq.client import Outcome, Unauthorized, UsageError
 from quorumq.testing import blocking
 from tests.patience import PATIENCE_S, until
 
@@ -159,6 +160,66 @@ def test_messages_in_hand_are_given_back_when_the_worker_stops(
     backlog = nodes.client.backlog("default", "dramatiq")
     assert (backlog.ready, backlog.held) == (16 - len(numbers), 0)
     assert {message.attempt for message in nodes.client.fetch("default", "dramatiq")} == {1}
+
+
+def test_a_message_in_hand_stays_with_its_consumer_when_dramatiq_makes_another_one(
+    nodes: blocking.Cluster,
+) -> None:
+    """Dramatiq does that after a pause, or an error. A hold that is not extended would have the message done twice."""
+    broker = QuorumqBroker(client=nodes.client, hold_time=0.5, middleware=[])
+    broker.declare_queue("default")
+    for _ in range(3):
+        broker.enqueue(dramatiq.Message("default", "work", (), {}, {}))
+    first = broker.consume("default", prefetch=2, timeout=1000)
+    message = next(first)
+    first.close()
+    second = broker.consume("default", prefetch=2, timeout=1000)
+    others = [next(second), next(second)]
+    assert next(second) is None
+    time.sleep(1.0)
+    second.ack(message)
+    assert message.delivered.outcome is Outcome.ACKED
+    assert next(second) is None, "the place of another consumer's message is none of this one's"
+    second.requeue(others)
+    second.close()
+    backlog = nodes.client.backlog("default", "dramatiq")
+    assert (backlog.ready, backlog.held) == (2, 0)
+
+
+class Refused:
+    """A delivery whose client has lost its rights."""
+
+    is_live = True
+    outcome = None
+
+    def ack(self) -> None:
+        """Refuse."""
+        raise Unauthorized("no right")
+
+    reject = ack
+
+
+def test_an_ack_that_is_refused_makes_no_place_until_it_is_given_up() -> None:
+    consumer = QuorumqConsumer(cast("Any", None), 1, 0.0)
+    assert consumer._places.acquire(blocking=False)
+    message: Any = SimpleNamespace(delivered=Refused(), consumer=consumer, is_retried=True)
+    with pytest.raises(ConnectionClosed):
+        consumer.ack(message)
+    assert not consumer._places.acquire(blocking=False), "Dramatiq tries again"
+    message.delivered.is_live = False
+    consumer.ack(message)
+    assert consumer._places.acquire(blocking=False)
+
+
+def test_a_topic_that_was_deleted_is_created_anew_by_the_next_message() -> None:
+    with (nodes := blocking.cluster(real_time=True, auto_create_topics=False)):
+        broker = QuorumqBroker(client=nodes.client, middleware=[])
+        broker.declare_queue("default")
+        for _ in range(2):
+            broker.enqueue(dramatiq.Message("default", "work", (), {}, {}))
+            backlog = nodes.client.backlog("default", "dramatiq")
+            assert backlog.ready == 1
+            nodes.client.delete_topic("default")
 
 
 def test_a_retry_that_cannot_be_published_does_not_lose_the_message(
