@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
-from quorumq.client import Closed, Message, Outcome, QuorumqError, Transient, UsageError
+from quorumq.brokers.settling import is_passing
+from quorumq.client import Closed, Message, NotFound, Outcome, QuorumqError, UsageError
 from quorumq.client.aio import Client, Consumer
 from quorumq.client.base.options import PRIORITY
 from quorumq.client.base.times import Duration
@@ -28,7 +29,7 @@ LAST_WORD_S: Final = 2.0
 """Seconds that tasks may take to be given back at the end."""
 
 ACK_PAUSE_S: Final = 1.0
-"""Seconds between two tries of an ack. A try has the client's timeout."""
+"""Seconds between two tries to settle a task. A try has the client's timeout."""
 
 TURN_S: Final = 0.25
 """Longest seconds between two turns of the event loop while a worker waits for tasks."""
@@ -72,6 +73,7 @@ class QuorumqBroker(AsyncBroker):
         self._client: Client | None = client
         self._consumers: list[Consumer] = []
         self._in_hand: dict[Message, None] = {}
+        self._rejecting: set[asyncio.Future[None]] = set()
 
     @property
     def client(self) -> Client:
@@ -89,9 +91,13 @@ class QuorumqBroker(AsyncBroker):
         """
         if self._client is None:
             self._client = await Client.open(self._nodes, **self._options)
-        await self.client.create_topic(self.topic, max_deliveries=self.max_deliveries)
-        await self.client.create_group(self.topic, self.group)
+        await self._create(self.topic)
         await super().startup()
+
+    async def _create(self, topic: str) -> None:
+        await self.client.create_topic(topic, max_deliveries=self.max_deliveries)
+        if topic == self.topic:  # workers of another one may have another group
+            await self.client.create_group(topic, self.group)
 
     async def shutdown(self) -> None:
         """Give back the tasks that are not acked, and close the client."""
@@ -131,13 +137,20 @@ class QuorumqBroker(AsyncBroker):
         labels = message.labels
         if "priority" in labels:
             raise UsageError(f"task {message.task_name!r} has a priority, and {PRIORITY}")
-        await self.client.publish(
-            labels.get("queue_name") or self.topic,
+        topic = labels.get("queue_name") or self.topic
+        publish = partial(
+            self.client.publish,
+            topic,
             message.message,
             headers={"task": message.task_name, "id": message.task_id},
             delay=seconds_of("delay", message),
             ttl=seconds_of("ttl", message),
         )
+        try:
+            await publish()
+        except NotFound:  # it is another queue's, or was deleted
+            await self._create(topic)
+            await publish()
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield tasks, each with the function that acks it."""
@@ -155,24 +168,75 @@ class QuorumqBroker(AsyncBroker):
         try:
             async for message in consumer:
                 self._in_hand[message] = None
-                yield AckableMessage(data=message.payload, ack=partial(self._ack, message))
+                if (error := self._fault_of(message)) is not None:
+                    log.error("message %s becomes a dead letter: %s", message.id, error)
+                    await self._settle(message, partial(message.dead_letter, error))
+                    continue
+                yield Delivered(data=message.payload, ack=Ack(self, message))
         finally:
             turning.cancel()
             # Tasks that run keep their holds until `shutdown`.
             await drain(consumer)
 
+    def _fault_of(self, message: Message) -> Exception | None:
+        """Return why a message can be no task here, or None if it is one. Taskiq would ack it, and log a warning."""
+        try:
+            name = self.formatter.loads(message=message.payload).task_name
+        except Exception as error:
+            return error
+        if self.find_task(name) is None:
+            return LookupError(f"no task {name!r} is known to this worker: have it import the task's module")
+        return None
+
     async def _ack(self, message: Message) -> None:
-        while True:  # the task is done and its hold is extended: only an ack is missing
-            try:
-                outcome = await message.ack()
-                break
-            except Transient as error:
-                log.warning("task %s is not acked yet: %s", message.headers.get("id"), error)
-                await asyncio.sleep(ACK_PAUSE_S)
-        self._in_hand.pop(message, None)
-        if outcome is Outcome.ACKED_AFTER_EXPIRY:
+        await self._settle(message, message.ack)
+        if message.outcome is Outcome.ACKED_AFTER_EXPIRY:
             text = "task %s (%s) was acked after its hold had run out: another worker may have run it as well"
             log.warning(text, message.headers.get("id"), message.headers.get("task"))
+
+    def _ended(self, message: Message, task: asyncio.Task[Any]) -> None:
+        """Reject a message that is left without an ack, as a middleware has failed: nobody else settles it."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and message in self._in_hand:
+            text = "task %s has failed outside of its function, and comes again"
+            log.error(text, message.headers.get("id"), exc_info=error)
+            rejecting = asyncio.ensure_future(self._settle(message, message.reject))
+            self._rejecting.add(rejecting)
+            rejecting.add_done_callback(self._rejecting.discard)
+
+    async def _settle(self, message: Message, call: Callable[[], Awaitable[object]]) -> None:
+        while True:  # its hold is extended meanwhile
+            try:
+                await call()
+                break
+            except QuorumqError as error:
+                name = message.headers.get("id")
+                if not is_passing(error, message):
+                    log.warning("task %s could not be settled, and may come again: %s", name, error)
+                    break
+                log.warning("task %s is not settled yet: %s", name, error)
+                await asyncio.sleep(ACK_PAUSE_S)
+        self._in_hand.pop(message, None)
+
+
+class Ack:
+    """Function that acks one message."""
+
+    def __init__(self, broker: QuorumqBroker, message: Message) -> None:
+        self.broker, self.message = broker, message
+
+    async def __call__(self) -> None:
+        await self.broker._ack(self.message)
+
+
+class Delivered(AckableMessage):
+    """A message that knows the asyncio task that works on it: the one that asks for ``ack``."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "ack" and (task := asyncio.current_task()) is not None:
+            task.add_done_callback(partial(value.broker._ended, value.message))
+        return value
 
 
 async def turn() -> None:

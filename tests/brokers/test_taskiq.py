@@ -15,7 +15,14 @@ import pytest
 
 pytest.importorskip("taskiq")
 
-from taskiq import Context, InMemoryBroker, SimpleRetryMiddleware, TaskiqDepends
+from taskiq import (
+    Context,
+    InMemoryBroker,
+    SimpleRetryMiddleware,
+    TaskiqDepends,
+    TaskiqMessage,
+    TaskiqMiddleware,
+)
 from taskiq.acks import AcknowledgeType
 from taskiq.exceptions import SendTaskError
 from taskiq.receiver import Receiver
@@ -35,7 +42,10 @@ def looped(test: Callable[[aio.Cluster, QuorumqBroker], Awaitable[None]]) -> Cal
     @wraps(test)
     def run() -> None:
         async def whole() -> None:
-            async with asyncio.timeout(PATIENCE_S), (nodes := aio.cluster(real_time=True, hold_time_max=5.0)):
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                (nodes := aio.cluster(real_time=True, hold_time_max=5.0, auto_create_topics=False)),
+            ):
                 broker = QuorumqBroker(client=nodes.client, hold_time=2)
                 await broker.startup()
                 try:
@@ -264,6 +274,72 @@ async def test_a_failed_task_is_tried_again_by_the_middleware_of_taskiq(
     await settled(nodes)
     await worker.stop()
     assert len(ran) == 3
+
+
+@looped
+async def test_what_is_no_task_here_is_a_dead_letter(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
+    """Taskiq itself would ack it, and log a warning."""
+
+    @broker.task(task_name="known")
+    async def known() -> None: ...
+
+    await known.kiq()
+    elsewhere = QuorumqBroker(client=nodes.client)
+    await elsewhere.startup()
+    await elsewhere.register_task(known.original_func, task_name="unknown").kiq()
+    await nodes.client.publish("taskiq", b"not of Taskiq")
+    worker = Worker(broker)
+    await settled(nodes)
+    await worker.stop()
+    dead = await nodes.client.fetch("taskiq", "workers!dead", min_messages=2, max_wait=5)
+    assert len(dead) == 2
+    assert any("'unknown'" in message.letter.message for message in dead if message.letter)
+
+
+class Broken(TaskiqMiddleware):
+    """A middleware that fails at its first tasks."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+        """Fail, or do nothing."""
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ConnectionError("the middleware's server is away")
+        return message
+
+
+@looped
+async def test_a_task_that_ends_without_an_ack_comes_again(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
+    """Nobody is left to ack it, and its hold would be extended for as long as the worker runs."""
+    broker.add_middlewares(Broken(1))
+    ran: list[int] = []
+
+    @broker.task
+    async def work() -> None:
+        ran.append(1)
+
+    worker = Worker(broker)
+    await work.kiq()
+    await until(lambda: ran)
+    await settled(nodes)
+    await worker.stop()
+    assert ran == [1]
+
+
+@looped
+async def test_a_topic_that_was_deleted_is_created_anew_by_the_next_task(
+    nodes: aio.Cluster, broker: QuorumqBroker
+) -> None:
+    @broker.task
+    async def work() -> None: ...
+
+    for _ in range(2):
+        await work.kiq()
+        assert (await nodes.client.backlog("taskiq", "workers")).ready == 1
+        await nodes.client.delete_topic("taskiq")
 
 
 @looped
