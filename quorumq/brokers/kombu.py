@@ -24,9 +24,19 @@ from typing import Any, Final
 
 from kombu.exceptions import ChannelError, ConnectionError, OperationalError
 from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
-from quorumq.brokers.kombu_calls import SHARED, delay_of, nodes_of, settle, topic_name, ttl_of
+from quorumq.brokers.kombu_calls import (
+    SHARED,
+    certified_by,
+    check_arguments,
+    delay_of,
+    nodes_of,
+    settle,
+    topic_name,
+    ttl_of,
+)
 from quorumq.brokers.kombu_source import Source
 from quorumq.client import (
     Busy,
@@ -88,12 +98,12 @@ class QoS(virtual.QoS):
         """Give a message back that nothing was done with. That counts no attempt."""
         self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
 
-    def _settle(self, tag: str, call_of: Callable[[blocking.Message], Callable[[], object]]) -> None:
     def has_place(self) -> bool:
         """Return True if a message that comes now may be handed over, after the one that is being handed over."""
         in_hand = len(self._delivered) - len(self._dirty) + (self.channel.connection.handing is self.channel)
         return not self.prefetch_count or in_hand < self.prefetch_count
 
+    def _settle(self, tag: str, call_of: Callable[[blocking.Message], Callable[[], object]]) -> None:
         message = self.delivered.pop(tag, None)
         if message is not None and self.channel.is_mine:
             settle(message, call_of(message))
@@ -143,11 +153,37 @@ class Channel(virtual.Channel):
             source = self._subscribe(REPLIES, queue)
         return source or self.connection.create(self.connection.topic_of(queue), self.option("group", GROUP))
 
+    def exchange_declare(self, exchange: str | None = None, type: str | None = None, **options: Any) -> None:
+        """Declare an exchange.
+
+        Raises:
+            UsageError: there are no exchanges of its type.
+        """
+        if type and type not in self.exchange_types:
+            kinds = ", ".join(sorted(self.exchange_types))
+            raise UsageError(f"exchange {exchange!r} is of type {type!r}, and quorumq:// has only {kinds}")
+        super().exchange_declare(exchange, type or "direct", **options)
+
     def _new_queue(self, queue: str, **options: Any) -> None:
         is_transient = options.get("auto_delete") or not options.get("durable", True)
         (self.connection.transient.add if is_transient else self.connection.transient.discard)(queue)
         if not is_transient:
+            check_arguments(queue, options.get("arguments"))
             self.source_of(queue)
+
+    def prepare_queue_arguments(self, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Return arguments of a queue with its options, under the names that RabbitMQ gives them."""
+        prepared: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **options)
+        return prepared
+
+    def _has_queue(self, queue: str, **options: Any) -> bool:
+        if queue in self.connection.transient or self.connection.is_durable(queue):
+            return True
+        try:
+            self.client.topic(self.connection.topic_of(queue))
+        except NotFound:
+            return False
+        return True
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
         if queue in self.connection.transient and self._is_broadcast(exchange, True):
@@ -240,22 +276,36 @@ class Channel(virtual.Channel):
                 f"queue {ending[0]!r} ends with its consumers (auto_delete, or not durable), and gets no messages of "
                 f"exchange {exchange!r}, which is durable: declare the queue durable, or the exchange not durable"
             )
+        elif not queues:
+            raise UsageError(
+                f"no queue is bound to exchange {exchange!r} with the routing key {routing_key!r}, as far as this "
+                "process knows: declare the queue here too, or the message would be dropped"
+            )
         for queue in queues:
             if queue not in ending:
                 self._put(queue, message)
         return None
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
-        self._publish(self.source_of(queue)[0], message, delay=delay_of(message), ttl=ttl_of(message))
+        self._publish(lambda: self.source_of(queue)[0], message, delay=delay_of(message), ttl=ttl_of(message))
 
     def _broadcast(self, exchange: str, message: dict[str, Any], ttl: float) -> None:
-        topic, _ = self.connection.create_exchange(self.connection.topic_of(EXCHANGE + exchange))
-        self._publish(topic, message, ttl=min(ttl, ttl_of(message) or ttl))
+        topic = self.connection.topic_of(EXCHANGE + exchange)
+        self._publish(
+            lambda: self.connection.create_exchange(topic)[0], message, ttl=min(ttl, ttl_of(message) or ttl)
+        )
 
-    def _publish(self, topic: str, message: dict[str, Any], **options: Any) -> None:
+    def _publish(self, created: Callable[[], str], message: dict[str, Any], **options: Any) -> None:
+        """Publish to a topic that ``created`` returns; once more if it was deleted after it was created here."""
         named = message.get("headers") or {}
         headers = {name: str(named[name]) for name in ("task", "id") if named.get(name)}
-        self.client.publish(topic, dumps(message).encode(), headers=headers, **options)
+        payload = dumps(message).encode()
+        topic = created()
+        try:
+            self.client.publish(topic, payload, headers=headers, **options)
+        except NotFound:
+            self.connection.forget(topic)
+            self.client.publish(created(), payload, headers=headers, **options)
 
     # --------------------------------------------------------------------- consuming
 
@@ -265,7 +315,14 @@ class Channel(virtual.Channel):
         """Consume from a queue."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
         source = self._sources[consumer_tag] = Source(self, queue, no_ack)
+        # That of this consumer: kombu keeps one for each queue, and another channel may consume it too.
+        source.hand_over = self.connection._callbacks[queue]
         source.start()
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set the number of messages in hand, at most; 0 for any number."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        self.changed()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Fetch no more for a consumer. Its messages in hand stay."""
@@ -306,15 +363,8 @@ class Channel(virtual.Channel):
         self._tags += 1
         properties["delivery_tag"] = f"{self.channel_id}.{self._tags}"
         delivery["redelivered"] = message.attempt > 1
-        # That of this consumer: kombu keeps one for each queue, and another channel may consume it too.
-        source.hand_over = self.connection._callbacks[queue]
         self.qos.delivered[properties["delivery_tag"]] = message
         return payload
-    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Set the number of messages in hand, at most; 0 for any number."""
-        super().basic_qos(prefetch_size, prefetch_count, apply_global)
-        self.changed()
-
 
     def _is_bound(self, queue: str, delivery: dict[str, Any]) -> bool:
         """Return True if a message is for a queue: every group of an exchange gets all messages."""
@@ -382,6 +432,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
         self.changed = threading.Condition()  # a message has come, or there is a place for one
+        self.handing: Channel | None = None  # channel that a message is being handed over to
         self.transient: set[str] = set()  # queues that end with their consumers
         self.subscriptions: dict[str, tuple[str, str]] = {}  # topic and group of a queue of an exchange
         self._created: dict[str, tuple[str, str]] = {}  # topics, with the group of each
@@ -409,6 +460,8 @@ class Transport(virtual.Transport):
                 }
                 if self.client.password:
                     options["token"] = self.client.password
+                if tls_ca := certified_by(self.client, options.get("tls_ca")):
+                    options["tls_ca"] = tls_ca
                 self._key, self._cluster = SHARED.take(self._nodes(), options)
                 self._pid = os.getpid()
             return self._cluster
@@ -423,7 +476,6 @@ class Transport(virtual.Transport):
 
     def topic_of(self, name: str) -> str:
         """Return the name of the topic of a queue, or of an exchange with `EXCHANGE` before it."""
-        self.handing: Channel | None = None  # channel that a message is being handed over to
         return topic_name(self.prefix + name)
 
     def create(self, topic: str, group: str, **settings: Any) -> tuple[str, str]:
@@ -434,6 +486,10 @@ class Transport(virtual.Transport):
             self.cluster.create_group(topic, group)
             self._created[topic] = topic, group
         return self._created[topic]
+
+    def forget(self, topic: str) -> None:
+        """Have a topic be created anew."""
+        self._created.pop(topic, None)
 
     def create_exchange(self, topic: str) -> tuple[str, str]:
         """Create the topic of an exchange, with a group without consumers, so that messages expire without a queue."""
@@ -475,6 +531,7 @@ class Transport(virtual.Transport):
                         raise TimeoutError
                     self.changed.wait(remaining)
                     arrived = self._take()
+                self.handing, source, message = arrived
                 self.changed.notify_all()
             try:
                 payload = self.handing.payload_of(source, message)
@@ -500,4 +557,3 @@ class Transport(virtual.Transport):
 
 
 __all__ = ["Channel", "QoS", "Transport"]
-                self.handing, source, message = arrived

@@ -11,12 +11,24 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from quorumq.brokers.settling import is_passing
-from quorumq.client import QuorumqError, blocking
+from quorumq.client import QuorumqError, UsageError, blocking
 
 PAUSE_S: Final = 1.0
 """Seconds between two tries to settle a message. A try has the client's timeout."""
+
+NO_ARGUMENTS: Final = {
+    "x-message-ttl": "publish with an expiration",
+    "x-max-length": "watch the backlog",
+    "x-max-length-bytes": "watch the backlog",
+    "x-dead-letter-exchange": "each group has dead letters of its own",
+    "x-max-priority": "use a queue for each priority",
+    "x-single-active-consumer": "start one worker",
+    "x-delivery-limit": "set max_deliveries of broker_transport_options",
+}
+"""Arguments of queues that would change what becomes of messages, with remedies."""
 
 log = logging.getLogger("quorumq.brokers")
 
@@ -52,12 +64,50 @@ os.register_at_fork(after_in_child=lambda: SHARED.__init__())  # type: ignore[mi
 
 
 def nodes_of(client: Any) -> tuple[str, ...]:
-    """Return the addresses in the URLs of a connection, its own first."""
-    own = f"{client.hostname}:{client.port}" if client.hostname and client.port else ""
-    others = (
-        re.sub(r"^\w+://|^[^@]*@|/.*$", "", re.sub(r"^\w+://", "", str(url))) for url in client.alt or ()
-    )
-    return tuple(dict.fromkeys(address for address in (own, *others) if ":" in address))
+    """Return the addresses in the URLs of a connection, its own first; none if they name no host.
+
+    Raises:
+        UsageError: a URL has no port.
+    """
+    urls = [str(url) for url in client.alt or ()]
+    others = (urlsplit(url if "://" in url else f"//{url}") for url in urls)
+    pairs = [(client.hostname, client.port), *((url.hostname, url.port) for url in others)]
+    for host, port in pairs:
+        if host and not port:
+            raise UsageError(
+                f"the broker URL names the host {host!r} without a port: write quorumq://{host}:7401"
+            )
+    addresses = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs if host)
+    return tuple(dict.fromkeys(addresses))
+
+
+def check_arguments(queue: str, arguments: dict[str, Any] | None) -> None:
+    """Refuse a queue that asks for what would change what becomes of its messages.
+
+    Raises:
+        UsageError: it does; names the argument, and the remedy.
+    """
+    for name, remedy in NO_ARGUMENTS.items():
+        if name in (arguments or {}):
+            raise UsageError(
+                f"queue {queue!r} has {name}, which quorumq:// does not: leave it out, and {remedy}"
+            )
+
+
+def certified_by(client: Any, tls_ca: str | None) -> str | None:
+    """Return the file of authorities that a connection of kombu asks for, or None for the client's own rule.
+
+    Raises:
+        UsageError: it asks for TLS, and names no file.
+    """
+    ssl = client.ssl
+    named = ssl.get("ca_certs") or ssl.get("ssl_ca_certs") if isinstance(ssl, dict) else None
+    if ssl and not (tls_ca or named):
+        raise UsageError(
+            f"broker_use_ssl is {ssl!r}, and names no authorities: set broker_transport_options = "
+            "{'tls_ca': 'ca.pem'}, a file of the certificates that sign those of the nodes"
+        )
+    return tls_ca or named
 
 
 def topic_name(name: str) -> str:

@@ -21,7 +21,7 @@ from kombu.exceptions import ChannelError
 
 from quorumq.brokers import kombu as transport
 from quorumq.brokers import kombu_source
-from quorumq.brokers.kombu_calls import delay_of, nodes_of, topic_name
+from quorumq.brokers.kombu_calls import certified_by, delay_of, nodes_of, topic_name
 from quorumq.client import UsageError
 from quorumq.testing import blocking
 from tests.patience import PATIENCE_S, until
@@ -285,6 +285,56 @@ def test_a_queue_that_ends_with_its_consumers_is_refused_at_a_durable_exchange(
         publish(connection, queue, 1)
 
 
+def test_a_message_that_no_queue_would_get_is_refused(connection: Connection) -> None:
+    publish(connection, JOBS, 1)
+    with connection.channel() as channel, pytest.raises(UsageError, match=r"'jobs'.*routing key 'other'"):
+        Producer(channel).publish(1, exchange="jobs", routing_key="other")
+
+
+@pytest.mark.parametrize(
+    ("queue", "text"),
+    [
+        (Queue("jobs", Exchange("jobs", type="headers")), "'headers'.*direct, fanout, topic"),
+        (Queue("jobs", Exchange("jobs"), message_ttl=1.0), "x-message-ttl.*expiration"),
+        (Queue("jobs", Exchange("jobs"), max_priority=3), "x-max-priority"),
+        (Queue("jobs", Exchange("jobs"), max_length=3), "x-max-length"),
+        (Queue("jobs", queue_arguments={"x-dead-letter-exchange": "dead"}), "x-dead-letter-exchange.*dead letters"),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_fate_of_messages_is_refused_by_name(
+    connection: Connection, queue: Queue, text: str
+) -> None:
+    with connection.channel() as channel, pytest.raises(UsageError, match=text):
+        queue(channel).declare()
+
+
+def test_arguments_of_queues_without_such_effect_are_accepted(connection: Connection) -> None:
+    with connection.channel() as channel:
+        Queue("jobs", Exchange("jobs"), queue_arguments={"x-queue-type": "quorum"})(channel).declare()
+        Queue("short", Exchange(""), auto_delete=True, message_ttl=1.0)(channel).declare()
+
+
+def test_a_passive_declaration_creates_nothing(connection: Connection, nodes: blocking.Cluster) -> None:
+    with connection.channel() as channel:
+        with pytest.raises(ChannelError, match="no queue 'jobs'"):
+            channel.queue_declare("jobs", passive=True)
+        assert not [topic for topic in nodes.client.metadata().topics if topic.name == "jobs"]
+        publish(connection, JOBS, 1, 2)
+        assert channel.queue_declare("jobs", passive=True).message_count == 2
+
+
+def test_a_topic_that_was_deleted_is_created_anew_by_the_next_publish() -> None:
+    with (nodes := blocking.cluster(real_time=True, auto_create_topics=False)):
+        options = {"client": nodes.client}
+        with Connection("quorumq://", transport_options=options) as connection:
+            publish(connection, JOBS, 1)
+            nodes.client.delete_topic("jobs")
+            publish(connection, JOBS, 2)
+            with consuming(connection, JOBS, no_ack=True) as messages:
+                drain(connection, messages, 1)
+    assert [message.payload for message in messages] == [2]
+
+
 class Slow:
     """A consumer whose message comes while it is stopped."""
 
@@ -445,3 +495,17 @@ def test_nodes_are_those_of_all_urls() -> None:
     urls = "quorumq://:secret@a.example:7401/x;quorumq://:secret@b.example:7402/x"
     assert nodes_of(Connection(urls)) == ("a.example:7401", "b.example:7402")
     assert nodes_of(Connection("quorumq://")) == ()
+    assert nodes_of(Connection("quorumq://[::1]:7401")) == ("[::1]:7401",)
+    for url in ("quorumq://a.example", "quorumq://a.example:7401;quorumq://b.example"):
+        with pytest.raises(UsageError, match=r"'[ab]\.example' without a port"):
+            nodes_of(Connection(url))
+
+
+def test_tls_is_never_left_out() -> None:
+    def ca_of(ssl: Any, tls_ca: str | None = None) -> str | None:
+        return certified_by(Connection("quorumq://", ssl=ssl), tls_ca)
+
+    assert ca_of(False) is None
+    assert ca_of({"ca_certs": "ca.pem"}) == ca_of(True, "ca.pem") == "ca.pem"
+    with pytest.raises(UsageError, match=r"broker_use_ssl is True.*tls_ca"):
+        ca_of(True)
