@@ -8,14 +8,16 @@ import inspect
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from quorumq.lab import local
 from quorumq.lab.leash import Leashed
-from tests import bound, virtual
+from tests import bound, forked, virtual
 
 settings.register_profile("quorumq", deadline=None)
 settings.load_profile("quorumq")
@@ -38,6 +40,15 @@ def within_the_bound(self: Leashed, args: Any, *more: Any, **options: Any) -> No
 
 
 Leashed.__init__ = within_the_bound  # type: ignore[method-assign]
+
+
+def logged(command: Sequence[str], log: Path, cwd: Path | None = None) -> Any:
+    """Start a process of a `LocalCluster`, within the bound: a node by a fork."""
+    bound.refuse(command, GROUP[0] if GROUP else None)
+    return forked.logged(command, log, cwd)
+
+
+local.logged = logged
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

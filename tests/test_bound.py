@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from quorumq.lab.leash import Leashed
 from quorumq.lab.local import LocalCluster
-from tests import bound
+from tests import bound, forked
 
 HERE = Path(__file__)
 
@@ -64,3 +65,12 @@ def test_every_test_of_real_processes_is_in_a_bounded_group() -> None:
 @pytest.mark.parametrize(("cores", "workers"), [(1, 3), (2, 4), (8, 10), (64, 12)])
 def test_pytest_has_processes_by_the_cores(cores: int, workers: int) -> None:
     assert bound.workers(cores) == workers
+
+
+def test_a_forked_node_has_its_own_log_and_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text("node = 1\n")
+    command = [sys.executable, "-m", "quorumq.node", "--config", "node.toml"]
+    process = forked.logged(command, tmp_path / "log", tmp_path)
+    assert process.wait() == 78
+    assert "node.toml" in (tmp_path / "log").read_text()
+    assert not isinstance(process, Leashed) or sys.platform != "linux"
