@@ -1,4 +1,4 @@
-"""The bound on what runs at once: tests that start clusters or Java are in few groups, each in one process of pytest.
+"""The bound on simultaneous tests: those that start clusters or Java are in few groups, each in one process of pytest.
 
 Node processes and Java need a core when they start, and a test that waits for them waits for the cores. So all tests
 of tests/e2e are one group, all others that start processes of a cluster (marker `e2e`) another, and those of
@@ -63,7 +63,7 @@ def refuse(command: str | bytes | os.PathLike[str] | Sequence[object], group: st
         group: group of the running test, or None between tests.
 
     Raises:
-        OutOfBounds: with the command and what to do.
+        OutOfBounds: names the command and the remedy.
     """
     words = [command] if isinstance(command, (str, bytes, os.PathLike)) else command
     text = "\0".join(map(os.fsdecode, words))  # type: ignore[arg-type]

@@ -68,9 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> None:
-    """Have Ctrl-C do what it does in a program of its own, even if other tests changed that.
+    """Have Ctrl-C act as in a separate program, even if other tests changed that.
 
-    A shell ignores it for what it starts in the background, and PySpark takes it when a session begins.
+    A shell ignores it for processes in the background, and PySpark takes it when a session begins.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

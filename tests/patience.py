@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 900.0
-"""For what hangs. No test takes as long, at a quarter of a machine's speed and beside other work. Tests assert what
-comes before what, and not how soon it comes."""
+"""Limit for a test that hangs. No test takes as long, at a quarter of a machine's speed and beside other work. Tests
+assert the order of events, and not how soon they come."""
 
 POLL_S = 0.05
 

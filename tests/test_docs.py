@@ -153,7 +153,7 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def without_style(program: str) -> str:
-    """A program without what tells trio, asyncio and threads apart."""
+    """A program without the differences of trio, asyncio and threads."""
     program = re.sub(r"quorumq_(trio|asyncio|threads)", "quorumq", program)
     for word in ("async ", "await ", "trio.run", "asyncio.run", "trio.", "asyncio.", "time."):
         program = program.replace(word, "")

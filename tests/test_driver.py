@@ -1,4 +1,4 @@
-"""The driver by itself: what goes out when, over a core that says what the test wants and a disk that waits."""
+"""The driver by itself: the order of its effects, over a core scripted by the test and a disk that waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORD = Reserved(1)
 
 
 class World:
-    """Port, journal and core at once; ``answers`` are what the core does in its next steps."""
+    """Port, journal and core at once; ``answers`` are the effects of the core's next steps."""
 
     def __init__(self) -> None:
         self.mono = 100.0

@@ -52,7 +52,7 @@ CORE_MAY_USE = {
     "fnmatch",
     "math",
 }  # fmt: skip
-"""Outside of itself the core imports only what neither reads a clock nor touches the world; so does the driver."""
+"""Outside of itself the core imports only modules that neither read a clock nor touch the world; so does the driver."""
 
 PURE = ("quorumq.core", "quorumq.driver")
 

@@ -48,7 +48,7 @@ def modules_of(extra: str) -> list[str]:
 
 
 def run(program: str, missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own where some modules are not installed."""
+    """Run a program in a process of its own without some modules."""
     text = f"MISSING = {missing!r}\n{WITHOUT}\n{program}"
     return subprocess.run(
         [sys.executable, "-c", text, *arguments],

@@ -1,4 +1,4 @@
-"""Async tests run under trio in virtual time (pytest-trio): a sleep takes none, and what would hang fails.
+"""Async tests run under trio in virtual time (pytest-trio): a sleep takes none, and a test that would hang fails.
 
 A test that is marked `e2e` runs in real time, as the processes do that it talks to; and one that is `in_real_time`, for
 sockets of the system or threads, which take as long as they take: virtual time would be over before them.

@@ -29,7 +29,7 @@ PROMISES: Final = {
 
 Not among them: "one wrong clock", which needs the true time that only the simulator knows, and "groups asked for",
 which needs to know all that was asked. A retry that is refused as a conflict is a loss to the checker, G6 to the audit;
-what else the audit says of G6 has no checker.
+other findings of the audit for G6 have no checker.
 """
 
 DEAD: Final = "!dead"
@@ -122,7 +122,7 @@ def constant(seed: int) -> Reading:
 
 
 def drifting(seed: int) -> Reading:
-    """So they are, and their rates differ by what the protocol allows at most."""
+    """So they are, and their rates differ by the most that the protocol allows."""
     wrong, rng = constant(seed), random.Random(seed)
     rates = {f"m-{name}": rng.choice((0.0, 1e-4, -1e-4, 0.01, -0.01)) for name in "abcdefg"}
     return lambda of, at: wrong(of, at) + rates[of] * at
@@ -379,4 +379,4 @@ FAULTS: Final[dict[str, tuple[Callable[[list[Row]], list[Row] | None], str]]] = 
     "output-forgotten": (output_discarded, "derived"),
     "unwritten": (unwritten, "settings"),
 }
-"""Per fault: what plants it, and the guarantee that it breaks."""
+"""Per fault: its plant, and the guarantee that it breaks."""

@@ -1,4 +1,4 @@
-"""Small runs of real clients, written by hand, and what can be said of them."""
+"""Small runs of real clients, written by hand, and the expected verdicts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Story:
         return self.call("client:p", "publish", at, where, crcs="0a0b0c0d", published_ms=int(1e12), **more)
 
     def deliver(self, who: str, at: float, until: float, time: int, node: str = "", **other: Any) -> Story:
-        """Handed over; where a node is named, it says that it won it, which took 2 ms with both ways."""
+        """Handed over. If a node is named, it says that it won it, 2 ms there and back."""
         if node:
             self.add(node, "hold_won", at - 0.001, **held(time))
         more = {
@@ -138,7 +138,7 @@ class Story:
 
 
 def from_latest(run: str, published: float, *, outcome: str = "ok", listed: str = "") -> Story:
-    """A group that is to begin with what is published from now on, at 1 s, by a request with this outcome; another one
+    """A group that is to begin with messages published from now on, at 1 s, by a request with this outcome; another one
     finds it at 3 s. A message of before or after that no client gets, and that a node lists in this state.
     """
     made = Story(run, boot=dict.fromkeys(("client:p", "client:c", "node:a"), "m1"))
@@ -160,7 +160,7 @@ def created(run: str) -> Story:
 
 
 def held(time: int) -> dict[str, Any]:
-    """The fields of a delivery: of another message where the time is beyond all others."""
+    """The fields of a delivery: of another message if the time is beyond all others."""
     spans = [["a.1.1.1", max(0, time - 1000), max(0, time - 1000) + 1]]
     return {
         "topic": "t", "partition": 0, "group": "g", "generation": 0, "n": 0, "spans": spans,
@@ -264,7 +264,7 @@ def beside_a_node(run: str, nodes: str) -> Story:
 
 
 def stories() -> list[Story]:
-    """Runs of two machines whose times of day are half a second apart at most, and what can be said of them."""
+    """Runs of two machines whose times of day are half a second apart at most, and the expected verdicts."""
     two = {"client:c": "m1", "client:d": "m2", "client:p": "m1", "node:a": "m0", "node:b": "m3"}
     far = {"client:d": 0.7, "node:a": -5000.0, "node:b": 3e7}
     one = dict.fromkeys(two, "m1")

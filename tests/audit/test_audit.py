@@ -312,7 +312,7 @@ def test_no_wrong_clock_breaks_a_guarantee(seen: Seen, clocks: str) -> None:
 
 
 def test_kept_promises_hold_with_clocks_years_apart(seen: Seen) -> None:
-    """Connected clocks decide everything but what follows faster than they can be told apart.
+    """Connected clocks decide all but events that are closer than their error.
 
     Two settings may; and a node may win a message sooner after the end of another hold than the clocks' doubt.
     """
@@ -336,7 +336,7 @@ def test_kept_promises_hold_with_clocks_years_apart(seen: Seen) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_by_wrong_clocks_as_well(seen: Seen, fault: str) -> None:
-    """But for what is not decidable in any real run: settings, and copies where nodes did not stop."""
+    """Not decidable in any real run: settings, and copies of nodes that did not stop."""
     verdict = seen.verdicts[(f"wrong-clocks-{fault}", FAULTS[fault][1])]["verdict"]
     assert verdict == ("not decidable" if fault in ("unwritten", "on-one-disk") else "broken")
 

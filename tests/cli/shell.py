@@ -73,7 +73,7 @@ def peeked(shell: Shell, topic: str) -> list[dict[str, object]]:
 
 
 class Running:
-    """A command in a process of its own, whose standard input stays open; what it prints is in files."""
+    """A command in a process of its own, whose standard input stays open; its output is in files."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`quorumq export`: what is in a data directory, line by line, and what is left of a damaged one."""
+"""`quorumq export`: the contents of a data directory, line by line, also of a damaged one."""
 
 from __future__ import annotations
 

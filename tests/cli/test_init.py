@@ -92,7 +92,7 @@ def test_impossible_settings_are_refused_before_a_write(
 def test_keys_can_be_appended_to_what_was_written_and_where_a_table_is_last_the_error_says_so(
     tmp_path: Path,
 ) -> None:
-    """F14: what was appended fell into [nodes], and six complaints named no cause."""
+    """F14: the appended lines fell into [nodes], and six complaints named no cause."""
     assert run(tmp_path / "c").exit_code == 0
     path = tmp_path / "c" / "n1.toml"
     with path.open("a") as file:

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S, until
 pytestmark = pytest.mark.e2e
 
 HOLD_S = 60.0
-"""Longer than any test waits: what is ready again before was given back."""
+"""Longer than any test waits: a message that is ready again before was given back."""
 
 SIGNALS = pytest.mark.parametrize(
     ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]

@@ -45,7 +45,7 @@ def shell() -> Iterator[Shell]:
 def run(
     shell: Shell, arguments: Sequence[str], out: str = "", **more: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """A command in a process of its own, its standard output where ``out`` of the shell says."""
+    """A command in a process of its own, its standard output redirected as ``out`` says."""
     return subprocess.run(
         ["/bin/sh", "-c", f'"$@" {out}', "sh", *QUORUMQ, *arguments],
         env={**shell.environ, **more},

@@ -24,7 +24,7 @@ HOLD_S = 60.0
 
 
 class Plan:
-    """A redrive plan of the dead letters of one topic, made from what the command line lists."""
+    """A redrive plan of the dead letters of one topic, made from the listing of the command line."""
 
     def __init__(self, shell: Shell, path: Path, topic: str, group: str = "g") -> None:
         self.path = path

@@ -50,7 +50,7 @@ COMMANDS = {
     "topics list": (),
     "survivors declare": (),
 }
-"""Every command with a --timeout for nodes, and what else it needs."""
+"""Every command with a --timeout for nodes, and its other arguments."""
 
 OTHERWISE = {"work", "gateway", *(f"bench {workload.name}" for workload in WORKLOADS)}
 """Those that go on until they are stopped, or have measured: `work` has its --timeout for a handler."""

@@ -35,7 +35,7 @@ class FakeCluster(Cluster, Network):
     tick_s = None
     port = 1
     lag = 0.0
-    """Seconds for which what a node sends is on its way."""
+    """Seconds that a node's answer is under way."""
 
     def __init__(self, count: int = 3, **settings: object) -> None:
         self.shown: dict[str, Now] = {}
@@ -76,7 +76,7 @@ class FakeCluster(Cluster, Network):
         await trio.testing.wait_all_tasks_blocked()
 
     def wake(self, names: str) -> None:
-        """No node is mute any more; what these were asked meanwhile is lost with their connections."""
+        """No node is mute any more. Requests sent to them meanwhile are lost with their connections."""
         self.mute.clear()
         for name in names:
             self.hang_up(name)
@@ -138,7 +138,7 @@ async def connected(cluster: FakeCluster, first: str = "a", **more: Any) -> Asyn
 
 
 def ask_first(client: Client, node: str) -> None:
-    """Have a client ask this node first, for as long as it answers; nothing happens where it does not know it."""
+    """Have a client ask this node first, for as long as it answers; nothing happens if it does not know it."""
     if f"{node}:1" in client.nodes.addresses:
         client.nodes._first = f"{node}:1"
 

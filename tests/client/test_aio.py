@@ -1,4 +1,4 @@
-"""The client for asyncio: what it does is what the one of trio does, in an event loop that goes on meanwhile."""
+"""The client for asyncio behaves as the one for trio, in an event loop that goes on meanwhile."""
 
 from __future__ import annotations
 

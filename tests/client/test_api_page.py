@@ -1,4 +1,4 @@
-"""docs/api.md is what the docstrings of `quorumq.client` say."""
+"""docs/api.md repeats the docstrings of `quorumq.client`."""
 
 from __future__ import annotations
 

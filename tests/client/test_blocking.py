@@ -1,4 +1,4 @@
-"""The client without async: what it does is what the async one does, from any thread, and never without an end."""
+"""The client without async behaves as the async one, from any thread, and never hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection: what was sent and what was not, which decides between NotStored and OutcomeUnknown."""
+"""One connection: a request was sent or not, which decides between NotStored and OutcomeUnknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consuming: what is handed over, what is not, and what keeps a hold."""
+"""Consuming: messages that are handed over or not, and holds that are kept."""
 
 from __future__ import annotations
 

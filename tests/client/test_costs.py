@@ -42,7 +42,7 @@ def counted() -> Iterator[Calls]:
 
 
 async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for_each() -> None:
-    """So a message costs a client what its bytes cost, and a share of what its batch does."""
+    """So a message costs a client its bytes and a share of its batch."""
     async with fake_cluster() as cluster, connected(cluster) as client, client.producer("jobs") as producer:
         cluster.checks = False
         await producer.publish(b"the first opens a session, and learns of the topic")

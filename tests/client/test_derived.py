@@ -135,7 +135,7 @@ async def test_more_partitions_later_do_not_move_a_retry() -> None:
 
 
 async def under_way(cluster: FakeCluster, producer: Producer, message: Message) -> None:
-    """Have an output sent and not answered: what is published now fills a batch."""
+    """Have an output sent and not answered: later publishes fill a batch."""
     pending = await producer.send(b"0", derived_from=message)
     await pending.wait()
     cluster.mute.add("a")

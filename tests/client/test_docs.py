@@ -107,7 +107,7 @@ def arguments_of(method: Any) -> list[str]:
 def test_factories_of_producers_and_consumers_name_every_argument(
     front: Any, name: str, kind: Any, options: Any
 ) -> None:
-    """To type checkers and editors by its annotations, to people by `help`; and they are what the class takes."""
+    """To type checkers and editors by its annotations, to people by `help`; and they match the class."""
     method = getattr(front.Client, name)
     assert get_type_hints(method)["options"] == Unpack[options]
     assert not hasattr(method, "__signature__"), "it is made when the program runs: editors do not see it"

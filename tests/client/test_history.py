@@ -1,4 +1,4 @@
-"""The client's lines of the history: each is of the schema, and together they tell what happened."""
+"""The client's lines of the history: each is of the schema, and together they describe the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: what is kept, what is cut, and what makes two failures the same."""
+"""Dead letters: fields, their limits, and fingerprints of equal failures."""
 
 from __future__ import annotations
 

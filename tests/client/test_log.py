@@ -1,4 +1,4 @@
-"""The logger `quorumq.client`: a line for what no exception tells of, and not one for each message."""
+"""The logger `quorumq.client`: a line for failures without an exception, and not one for each message."""
 
 from __future__ import annotations
 

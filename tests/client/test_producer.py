@@ -1,4 +1,4 @@
-"""Publishing: what is stored once under all faults, what waits, and what is raised when it cannot be done."""
+"""Publishing: once under all faults, with bounded waits, and with an error if it cannot be done."""
 
 from __future__ import annotations
 

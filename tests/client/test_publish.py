@@ -547,7 +547,7 @@ def test_errors_that_pass_have_one_base_class() -> None:
 
 
 def test_outcome_unknown_is_no_subclass_of_not_stored() -> None:
-    """F6a: ``except (NotStored, TooFewReplicas)`` in front took what may be stored for what is not."""
+    """F6a: ``except (NotStored, TooFewReplicas)`` in front hid that the message may be stored."""
     assert not issubclass(OutcomeUnknown, TooFewReplicas)
     assert not issubclass(TooFewReplicas, OutcomeUnknown)
     again = error_from("outcome-unknown", "who knows", needed=2, answered=1)

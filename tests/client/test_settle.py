@@ -671,7 +671,7 @@ async def unconfirmed(message: Message, timeout: float) -> None:
 async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A page ends where the replica that gave it has numbered its batches; another has numbered them otherwise."""
+    """A page ends at a batch number of the replica that gave it. Another replica has other numbers."""
     monkeypatch.setattr(peek_module, "PEEK_LIMIT", 1)
     async with fake_cluster() as cluster, connected(cluster) as other, connected(cluster, "c") as client:
         await other.create_topic("jobs")

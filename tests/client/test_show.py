@@ -149,7 +149,7 @@ async def test_groups_beyond_the_limit_are_counted(
 async def test_a_message_is_shown_with_what_is_in_it_and_replicas_that_agree_once(
     payload: bytes, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """F10: who is on call wants what was in it first."""
+    """F10: an operator needs its contents first."""
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("jobs")
         mid = await client.publish("jobs", payload, key="k", headers={"h": 1})

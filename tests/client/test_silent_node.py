@@ -1,4 +1,4 @@
-"""A node that stands still with its connections open, as under SIGSTOP: what may go elsewhere does so soon."""
+"""A node that stands still with its connections open, as under SIGSTOP: requests go to another node soon."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ async def test_a_suspect_is_never_delivered_beside_other_messages() -> None:
 
 
 async def test_a_worker_drained_for_a_deleted_suspect_prefetches_again() -> None:
-    """It waited for nothing to be in hand; what it then asked for is not there."""
+    """It waited until nothing was in hand. The suspect is not there any more."""
     async with with_suspects(1, 0) as (cluster, client):
         await client.create_topic("others")
         await publish(client, 1, topic="others")

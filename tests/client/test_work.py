@@ -735,7 +735,7 @@ def test_an_ack_that_no_one_could_prove_is_late_only_where_its_hold_was_over() -
 
 
 async def test_a_pool_outlasts_a_file_of_clients_in_change_but_not_at_its_start() -> None:
-    """F2: a file that was empty for a moment ended all workers, and lost what they had done."""
+    """F2: a file that was empty for a moment ended all workers, and lost their work."""
     async with jobs(2) as (cluster, client):
         refused: list[object] = []
 

@@ -1,6 +1,6 @@
 """A cluster of node cores whose messages arrive late, in any order, twice or never, drawn from a seed.
 
-`tests/core/cluster.py` with a network that a test can be random about. What a step does is the test's business; this
+`tests/core/cluster.py` with a network that a test can be random about. The test defines the steps; this
 knows how to cut nodes off, to start them again, to wipe one, and to make everything well in the end.
 """
 
@@ -15,7 +15,7 @@ from tests.core.cluster import Cluster
 
 
 class Chaos(Cluster):
-    """``count`` nodes; until `heal`, what they say to each other waits in ``flying`` for `deliver`."""
+    """``count`` nodes; until `heal`, their messages wait in ``flying`` for `deliver`."""
 
     def __init__(self, count: int, seed: int, **settings: object) -> None:
         self.flying: list[tuple[NodeId, object]] = []
@@ -85,7 +85,7 @@ class Chaos(Cluster):
         self.start(name)
 
     def heal(self) -> None:
-        """All is well from now on; what was on its way arrives."""
+        """No more faults; messages under way arrive."""
         self.calm = True
         self.rejoin()
         for item in self.flying:

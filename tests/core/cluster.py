@@ -100,7 +100,7 @@ class Cluster(Nodes):
     def check(self, name: NodeId) -> None:
         """Check all invariants of a node: every few steps of a small node, and less often of a large one.
 
-        A check looks at every run of messages of every group, where a step looks at a few.
+        A check looks at every run of messages of every group; a step looks at a few.
         """
         self.unchecked[name] = self.unchecked.get(name, 0) - 1
         if self.checks and self.unchecked[name] < 0:

@@ -71,7 +71,7 @@ class Coded(Cluster):
         return read
 
     def ask(self, name: NodeId, request: object) -> ClientReply:
-        """Ask as a client does. What is refused where it comes in never reaches the core."""
+        """Ask as a client does. A request refused at the entrance never reaches the core."""
         try:
             asked = open_request(through_the_wire(request, request=1), keys={0: SECRET})
         except (BadReceipt, PeerError) as error:

@@ -16,7 +16,7 @@ MOST = 4
 
 
 def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: float) -> list[int]:
-    """The attempts of one message whose holds run out or are given up, where one of three misses most HOLDs."""
+    """The attempts of one message whose holds run out or are given up, while one of three misses most HOLDs."""
     published, seen = cluster.topic(max_deliveries=MOST), []
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("a", Publish(cluster.batch(published, producer_id, 0, [b"poison"])))
@@ -50,7 +50,7 @@ def test_whoever_misses_a_delivery_a_message_has_as_many_as_its_topic_says(
 
 
 def test_an_attempt_that_an_extend_counts_is_in_the_journal() -> None:
-    """A hold that has run out may meet an EXTEND before its timer: where more run out than one step looks at. The timer
+    """A hold that has run out may meet an EXTEND before its timer, if more run out than one step looks at. The timer
     finds nothing to count then, so that a restart would forget the attempt (seed 4008942)."""
     cluster = Cluster()
     published(cluster, 1)

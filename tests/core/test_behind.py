@@ -117,7 +117,7 @@ def longest(cluster: Cluster, request: object, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("batches", [pytest.param(1000, marks=pytest.mark.soak), 2000])
 def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where a group is made by its first FETCH or by an operator, nor by a rewind or a deletion."""
+    """Neither if a group is made by its first FETCH or by an operator, nor by a rewind or a deletion."""
     cluster, _, _ = backlog(batches)
     for request in (
         fetch(most=10),
@@ -293,7 +293,7 @@ WORK = st.one_of(
 def test_whatever_happens_while_groups_look_they_come_to_report_what_they_should(
     work: list[tuple[Any, ...]], looks: int
 ) -> None:
-    """`Views.check` compares what is offered, and kept, with its definition, wherever no step is left to do."""
+    """`Views.check` compares the ready and kept messages with their definition, when no step is left to do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "LOOKS_PER_STEP", looks)
         cluster, topic, producer_id = backlog(8, hold_time_max=10.0)

@@ -72,7 +72,7 @@ def test_an_expired_message_dies_without_a_reader(own: bool) -> None:
 
 @pytest.mark.parametrize("reader", [False, True])
 def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> None:
-    """With the setting by CREATE, or by ALTER; what is out of deliveries is a dead letter there as well."""
+    """With the setting by CREATE, or by ALTER; messages out of deliveries are dead letters there as well."""
     cluster = Cluster()
     settings = {} if reader else {"on_expiry": "drop"}
     published(cluster, 300, ttl_s=MINUTE_S, max_deliveries=1, **settings)

@@ -55,7 +55,7 @@ def extend(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...], seconds: f
 
 
 def attempts(cluster: Cluster) -> list[int]:
-    """Return the attempt of what each node delivers now: of one of them, as the others then find it held."""
+    """Return the attempt of the message delivered now by one of the nodes. The others find it held."""
     for node in "abc":
         reply = cluster.ask(node, fetch(hold_time=HOLD_S))
         numbers = [delivery.attempt for part in reply.slices for delivery in part.deliveries]  # type: ignore[union-attr]

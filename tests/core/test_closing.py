@@ -1,4 +1,4 @@
-"""Closing producer ids: what a producer's session leaves behind shrinks to its number (docs/protocol.md, RECLAIM)."""
+"""Closing producer ids: the state of a closed session shrinks to its number (docs/protocol.md, RECLAIM)."""
 
 from __future__ import annotations
 

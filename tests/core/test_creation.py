@@ -302,7 +302,7 @@ def half_chosen(cluster: Cluster) -> Topic:
 
 
 def of_others(cluster: Cluster) -> Topic | None:
-    """a and c are gone; what the others make of the name when d is asked to create something else."""
+    """a and c are gone; d gets a different creation of the name."""
     cluster.kill("a")
     cluster.kill("c")
     cluster.drop = nothing

@@ -1,11 +1,11 @@
 """A definite no has no effect (docs/protocol.md, section 6).
 
 The table below crosses every kind of client request with every place where links break: all links of the coordinator,
-or one of them, after each message of the request's exchange, noticed or not, with what is on its way lost or not. Then
-time-outs pass, the links come back and anti-entropy runs. Where the answer said that nothing was done, every node knows
-what it would know without the request, and the same is delivered.
+or one of them, after each message of the request's exchange, noticed or not, with messages under way lost or not. Then
+time-outs pass, the links come back and anti-entropy runs. If the answer said that nothing was done, every node knows
+the same as without the request, and the same is delivered.
 
-What a hold that stays behind does is no effect in this sense: it runs out.
+A hold that stays is no effect in this sense: it runs out.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def publish_of_a_closed_session(cluster: Cluster) -> Publish:
 
 
 def publish_of_other_bytes(*where: NodeId) -> Scene:
-    """Only these nodes know what is stored under the id."""
+    """Only these nodes know the message stored under the id."""
 
     def scene(cluster: Cluster) -> Publish:
         topic = cluster.topic()
@@ -224,7 +224,7 @@ def held_by_two(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) ->
 
 
 def after(change: Callable[..., Any], make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
-    """Make the request of what was delivered before ``change``, a rewind or a deletion that ``deaf`` missed."""
+    """Make the request for messages delivered before ``change``, a rewind or a deletion that ``deaf`` missed."""
 
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster)
@@ -505,7 +505,7 @@ ROWS: dict[str, Scene] = {
 class Break(NamedTuple):
     """A break of the coordinator's links: the number of messages before it, and its kind.
 
-    ``noticed``: the nodes learn of the break, else they wait for answers. ``lost``: what is on its way does not arrive.
+    ``noticed``: the nodes learn of the break, else they wait for answers. ``lost``: messages under way do not arrive.
     """
 
     peers: tuple[NodeId, ...]
@@ -601,7 +601,7 @@ def settled_at(cluster: Cluster, time: float) -> dict[NodeId, dict[str, Any]]:
 
 
 def known(cluster: Cluster, node: NodeId) -> dict[str, Any]:
-    """Registers and proposals, messages, records and closed sessions of a node, and delays of what is not settled."""
+    """Registers and proposals, messages, records and closed sessions of a node, and delays of unsettled messages."""
     fields = known_of(cluster.nodes[node], ())
     left_out = ("directory", "starts", "trusted", "peers")
     kept: dict[str, Any] = {}
@@ -670,7 +670,7 @@ def breaks_of(messages: dict[tuple[NodeId, ...], int]) -> Iterator[Break]:
 def broken_answers(
     scene: Cluster, request: Any, chosen: slice
 ) -> Iterator[tuple[Break, Cluster, ClientReply]]:
-    """Some of the breaks of a row, with what came of each."""
+    """Some of the breaks of a row, with their outcomes."""
     messages: dict[tuple[NodeId, ...], int] = {}
     for peers in (("b", "c"), ("b",), ("c",)):
         cluster = copy.deepcopy(scene)
@@ -706,7 +706,7 @@ def effects_of(name: str, chosen: slice = slice(None)) -> Iterator[str]:
 
 
 def state_of(cluster: Cluster) -> str:
-    """Equal where the same will come of two clusters, but for holds, and what is durable nowhere."""
+    """Equal if two clusters will behave the same, but for holds and for state that is durable nowhere."""
     return repr([known(cluster, node) for node in cluster.names])
 
 

@@ -1,4 +1,4 @@
-"""Digests are kept as their table changes, and a comparison costs what differs, not what there is."""
+"""Digests are kept as their table changes, and a comparison costs by the difference, not by the size."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_to_close_a_session_costs_the_same_beside_however_many_others() -> None:
 
 
 class Kept(RuleBasedStateMachine):
-    """Three replicas to which everything happens: after each step digests are what they are when made anew."""
+    """Three replicas to which everything happens: after each step digests equal those made anew."""
 
     def __init__(self) -> None:
         super().__init__()

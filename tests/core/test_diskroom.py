@@ -167,7 +167,7 @@ def deaths(cluster: Cluster, name: str) -> list[Letter]:
 
 @pytest.mark.parametrize("full", [DiskFull(Capacity.FIRST), MemoryFull("too much")])
 def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
-    """Not its own vote, nor what a peer tells it: read repair, anti-entropy."""
+    """Not its own vote, nor a peer's record: read repair, anti-entropy."""
     world = World()
     cluster = world.cluster
     cluster.feed("b", full)

@@ -135,7 +135,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
 
 @pytest.mark.parametrize("inside", [False, True], ids=["without a replica", "with one"])
 def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bool) -> None:
-    """Nor that anything is certain: the client library asks the next node for what is answered like this."""
+    """Nor that anything is certain: the client library asks the next node after such an answer."""
     cluster = Cluster(5)
     topic, producer_id, _ = lively(cluster)
     (members,) = topic.replicas

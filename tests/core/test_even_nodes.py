@@ -1,4 +1,4 @@
-"""A node list of even length: half of it decides nothing, and what it can decide it finds again."""
+"""A node list of even length: half of it decides nothing, and a majority recovers each decision."""
 
 from __future__ import annotations
 

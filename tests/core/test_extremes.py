@@ -45,7 +45,7 @@ times = numbers | numbers.filter(lambda n: n <= 1 << 63).map(lambda n: -n)
 
 
 def made(cls: Any, *fields: Any) -> st.SearchStrategy[Any]:
-    """A ``cls`` of fields that are drawn where they are strategies. Those that are not named have their defaults."""
+    """A ``cls`` of fields that are drawn if they are strategies. Those that are not named have their defaults."""
     drawn = [field if isinstance(field, st.SearchStrategy) else st.just(field) for field in fields]
     return st.tuples(*drawn).map(lambda values: cls(*values))
 

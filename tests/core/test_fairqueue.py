@@ -1,4 +1,4 @@
-"""Costly work is served in bounded shares, one caller after another; what is cheap waits for none of it."""
+"""Costly work is served in bounded shares, one caller after another. Cheap work waits for none of it."""
 
 from __future__ import annotations
 

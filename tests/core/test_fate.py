@@ -1,7 +1,7 @@
 """The fate of one message, and the runs of messages that share one.
 
-The dumb twin keeps everything per message in plain dicts, and asks the very same rules about each. So what is compared
-is the pass that lifts a rule to runs: what it writes, joins, journals and makes available.
+The dumb twin keeps everything per message in plain dicts, and asks the very same rules about each. So the test is of the
+pass that lifts a rule to runs: its writes, joined runs, journal and ready messages.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class FateMachine(RuleBasedStateMachine):
         return fields._replace(max_deliveries=4)
 
     def ask(self, which: int, span: Span, step: Any, input_: Any) -> None:
-        """Have both be asked, and compare the answers and what goes into the journal."""
+        """Have both be asked, and compare the answers and the journal."""
         view, twin = self.views[which], self.twins[which]
         changes = Changes()
         answers: dict[int, Any] = {}
@@ -137,7 +137,7 @@ class FateMachine(RuleBasedStateMachine):
         } == {seq: (delay.n, delay.ballot, delay.generation) for seq, delay in delays.items()}
 
     def both(self) -> None:
-        """Work out again what is available: as a timer does, or a batch that is due."""
+        """Compute the ready messages again, as a timer does, or a batch that is due."""
         for which in (0, 1):
             self.ask(which, Span(PRODUCER_ID, 0, MESSAGES), None, None)
 

@@ -47,7 +47,7 @@ REGISTERS = (PutTopic, PutGroup, SyncTopics)
 
 
 def outdated(cluster: Cluster, *nodes: str) -> None:
-    """These nodes hear of no topic and no group, but where they ask."""
+    """These nodes learn of a topic or group only by asking."""
     cluster.drop = lambda sender, to, message: to in nodes and to != sender and isinstance(message, REGISTERS)
 
 

@@ -1,4 +1,4 @@
-"""A group's register is decided, change by change: only a client's request stands above what was confirmed."""
+"""A group's register is decided, change by change: only a client's request stands above a confirmed change."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def registers(cluster: Cluster) -> list[dict[tuple[bytes, str], Group]]:
 
 
 def cut(cluster: Cluster, node: str) -> None:
-    """All links of one node break, and what is under way on them is lost."""
+    """All links of one node break, and messages under way on them are lost."""
     cluster.drop = lambda sender, to, message: node in (sender, to) and sender != to
     for other in cluster.names:
         if other != node:
@@ -361,7 +361,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
 
 
 def test_a_skip_that_another_one_finished_is_discarded() -> None:
-    """c asks what there is; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
+    """c asks for the groups; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
 
     b answers c after the publish, and knows the message; c has no answer from a node that has begun in its page.
     """
@@ -463,7 +463,7 @@ def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
 
 
 def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
-    """a and b accept the default; a dies before it can tell another node; b is wiped: what was chosen stays chosen."""
+    """a and b accept the default; a dies before it can tell another node; b is wiped: the choice stands."""
     cluster = Cluster(request_timeout=1.0)
     published(cluster, 3)
     cluster.drop = lambda sender, to, message: (
@@ -623,7 +623,7 @@ def test_groups_begin_once_whoever_asks_for_them_and_whatever_is_lost(seed: int)
 
 
 def test_one_request_of_a_node_proposes_at_a_time() -> None:
-    """Else they compete with each other: where a round trip is long, nothing is ever chosen."""
+    """Otherwise they compete: with long round trips nothing is ever chosen."""
     cluster = Cluster()
     cluster.topic()
     cluster.delay = 0.1

@@ -324,7 +324,7 @@ def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
 
 @pytest.mark.parametrize("kind", [Hold, Ack, Reject, Merge, SyncState])
 def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
-    """c goes on as if the group were there. Once it has heard, nothing is left of what it did."""
+    """c goes on as if the group were there. Once it knows, no effect of its requests is left."""
     cluster = Cluster()
     published(cluster)
     got = receipts(cluster.ask("c", fetch(most=3, hold_time=50.0)))
@@ -357,7 +357,7 @@ def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
 
 
 def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> None:
-    """Known to have been deleted is what refuses: one that has heard of nothing votes, and drops all with the news."""
+    """A node that knows the deletion refuses. One that does not votes, and drops all when it learns."""
     cluster = Cluster()
     topic, _ = published(cluster)
     cluster.drop = deaf("c")

@@ -559,7 +559,7 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
 
 
 def test_a_redrive_believes_no_generation_that_a_client_names() -> None:
-    """Above the group's own it would deliver again what was acked, and no rewind would ever be above it."""
+    """Above the group's own it would deliver acked messages again, and no rewind would ever be above it."""
     cluster = Cluster()
     _, producer_id = published(cluster, 2)
     got = receipts(cluster.ask("b", fetch(most=1)))

@@ -271,7 +271,7 @@ def of_sessions(count: int) -> Cluster:
 
 
 def begun(cluster: Cluster, group: str) -> None:
-    """Make a group from latest, and have all nodes look at what is there."""
+    """Make a group from latest, and have all nodes look at their messages."""
     answered(cluster, "a", SetGroup("jobs", group, "latest"))
     views = [replica.group(group) for core in cluster.nodes.values() for replica in core.replicas.values()]
     while any(view.backfill is not None for view in views):
@@ -306,7 +306,7 @@ def test_a_group_from_latest_passes_over_the_most_sessions_there_may_be_in_secon
 def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The partitions are made in one step, as they are confirmed by one; where they lie is drawn in another."""
+    """The partitions are made in one step, as they are confirmed by one; their nodes are drawn in another."""
     cluster = Cluster(**QUIET)
     cluster.checks = False
     cluster.topic()

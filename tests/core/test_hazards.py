@@ -322,7 +322,7 @@ def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
 
 
 def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_alone() -> None:
-    """Links that are up and lose what they carry, in every shape: each operation counts its own votes."""
+    """Links that are up and lose messages, in every shape: each operation counts its own votes."""
     cuts = [  # and whether a publish through a can be confirmed
         ({("a", "c")}, True),
         ({("c", "a")}, True),

@@ -9,7 +9,7 @@ from tests.core.steps import fetch, published, receipts
 
 
 def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
-    """b never heard of a's hold. Its own RELEASE of the lost round must not make it forget what the NOKs said."""
+    """b never heard of a's hold. Its own RELEASE of the lost round must not make it drop the hints of the NOKs."""
     cluster = Cluster()
     _, producer_id = published(cluster, 20)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(group="other", most=1)))))

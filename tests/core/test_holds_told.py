@@ -57,7 +57,7 @@ def restart(cluster: Cluster, node: str) -> None:
 
 
 def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
-    """The votes of a and b make a delivery, and b alone has its ACK. What is compared between nodes is lost."""
+    """The votes of a and b make a delivery, and b alone has its ACK. Anti-entropy is lost."""
     compared = SyncState | SyncOffer | SyncPull
     cluster.drop = lambda sender, to, message: (
         (isinstance(message, Hold) and to == "c") or isinstance(message, compared)
@@ -99,7 +99,7 @@ def rewound(cluster: Cluster) -> None:
 
 
 def purged_above(cluster: Cluster) -> None:
-    """SKIPPED of a newer generation stands where ACKED was."""
+    """SKIPPED of a newer generation replaced ACKED."""
     rewind(cluster, "c")
     purge(cluster)
     ((_, record),) = replica(cluster, "b").group("g").records.items()

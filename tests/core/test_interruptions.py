@@ -41,7 +41,7 @@ def interrupt(cluster: Cluster, items: tuple[ReceiptPart, ...], via: str = "b") 
 
 
 def counts(cluster: Cluster) -> dict[str, list[tuple[int, int]]]:
-    """Return what each node has counted of each run: attempts and interruptions."""
+    """Return each node's counts for each run: attempts and interruptions."""
     return {
         name: [
             (lease.attempts.ended, lease.attempts.interruptions)

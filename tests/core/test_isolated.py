@@ -1,4 +1,4 @@
-"""A FETCH through a node that cannot reach a majority ends, at once, and says where to turn."""
+"""A FETCH through a node that cannot reach a majority ends, at once, and names other nodes."""
 
 from __future__ import annotations
 

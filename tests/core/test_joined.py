@@ -1,4 +1,4 @@
-"""Small publishes join: what comes in one step goes as one STORE of many batches (docs/protocol.md, PUBLISH)."""
+"""Small publishes join: all of one step go as one STORE of many batches (docs/protocol.md, PUBLISH)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_conflict_a_closed_session_and_a_missing_partition_refuse_themselves_a
 
 
 def test_a_message_is_never_twice_in_one_store() -> None:
-    """Both are answered; the second one by what the first one stored."""
+    """Both are answered, the second one from the first one's batch."""
     cluster = Watched()
     topic = cluster.topic()
     first, second = sessions(cluster, 2)
@@ -160,7 +160,7 @@ def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> Non
 
 
 def test_a_refusal_of_a_replica_is_counted_by_batch() -> None:
-    """b is short of memory: what it has already is there, what is new is not; c is away."""
+    """b is short of memory: it confirms the batch that it has and refuses the new one. c is away."""
     cluster = Watched()
     topic = cluster.topic()
     here, new = sessions(cluster, 2)

@@ -49,7 +49,7 @@ def shown(reply: Any) -> dict[str, str]:
 
 
 def only_between(*pairs: str) -> Any:
-    """Drop what does not go between two of these nodes, and all anti-entropy of labels."""
+    """Drop messages that do not go between two of these nodes, and all anti-entropy of labels."""
     return lambda sender, to, message: (
         sender != to and ({sender, to} != set(pairs) or isinstance(message, SYNC))
     )

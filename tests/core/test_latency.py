@@ -1,4 +1,4 @@
-"""The running percentile of HOLD reply times, and what a round makes of it (docs/protocol.md, FETCH, step 4)."""
+"""The running percentile of HOLD reply times, and its use in a round (docs/protocol.md, FETCH, step 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HELLO: who may speak, and what a node does that is not trusted (docs/protocol.md, RECOVERY)."""
+"""HELLO: admission, and requests to a node that is not trusted (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Batches that overlap: what derived publishes make of retries (docs/patterns.md, "Consume, process, publish"; G6).
+"""Batches that overlap, as retries of derived publishes do (docs/patterns.md, "Consume, process, publish"; G6).
 
-A retry of a session's batch is that batch. What several workers derive comes in other batches each time: some of it
+A retry of a session's batch is that batch. Outputs of several workers come in other batches each time: some of it
 stored here, some there, some under way. In any order, every replica must come to have every message once.
 """
 

@@ -41,7 +41,7 @@ from tests.seeds import seeds
 
 
 class Five(Cluster):
-    """Topic jobs has partition 0 at x, y and z; where it gets another one, that is at z, v and w."""
+    """Topic jobs has partition 0 at x, y and z; a second one is at z, v and w."""
 
     def __init__(self) -> None:
         for seed in range(100):

@@ -42,7 +42,7 @@ from tests.core.work import QUIET, steps_of
 
 
 class Piggyback:
-    """Three nodes that know the group, and what was said between them. No consumer reads, and heartbeats are rare."""
+    """Three nodes that know the group, and their messages. No consumer reads, and heartbeats are rare."""
 
     def __init__(self, **settings: object) -> None:
         self.cluster = Cluster(sync_interval=600.0, heartbeat=600.0, **settings)

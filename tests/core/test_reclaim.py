@@ -502,7 +502,7 @@ def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
 def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> None:
     """a and b have reclaimed; c, which was away, has the payload, which is no majority.
 
-    They hear of the redrive in its second round, by a HOLD for what c has, or by anti-entropy.
+    They hear of the redrive in its second round, by a HOLD for c's messages, or by anti-entropy.
     """
     cluster = Cluster()
     died(cluster, most=1)

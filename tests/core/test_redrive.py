@@ -1,4 +1,4 @@
-"""REDRIVE beside rewinds: a dead letter is opened where it died, and stays open where a rewind leaves it out."""
+"""REDRIVE beside rewinds: a dead letter is opened in its generation, and stays open if a rewind omits it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_redrive_through_a_node_that_missed_a_rewind_is_delivered(covers: bool
 
 
 def test_a_redriven_message_outside_a_rewind_stays_open() -> None:
-    """It is given back, delayed, extended and purged there, as anywhere; what was open at n = 0 is left backfill."""
+    """It is given back, delayed, extended and purged there, as anywhere. Messages open at n = 0 stay so."""
     cluster = Cluster()
     died(cluster)
     cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))

@@ -1,4 +1,4 @@
-"""Anti-entropy of registers: sums of digests, and only what differs travels."""
+"""Anti-entropy of registers: sums of digests, and only differences travel."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(cap
 
 @pytest.mark.parametrize("node", ["a", "b", "c"])
 def test_messages_too_large_for_the_fetch_are_not_asked_for_again(node: str) -> None:
-    """Neither in one step, where a node asks itself, nor with another node, for as long as the client would wait."""
+    """Neither in one step, if a node asks itself, nor with another node, for as long as the client would wait."""
     cluster = Cluster(3)
     filled(cluster, 1, 3, 10)
     one = bytes_of(asked(cluster, "a", fetch(most=1)).slices[0])  # type: ignore[attr-defined]

@@ -172,7 +172,7 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
 
 
 def test_a_batch_is_ordered_by_its_age() -> None:
-    """A retry that comes late is older than what was published meanwhile."""
+    """A late retry is older than messages published meanwhile."""
     cluster = Cluster()
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     late = cluster.batch(topic, producer_id, 0, [b"x"])

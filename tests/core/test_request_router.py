@@ -1,4 +1,4 @@
-"""A client's request is looked at before anything is done for it: what is raised then may be survived."""
+"""A client's request is checked before anything is done for it, so an error then is survivable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BEGIN and PURGE skip what is there: what is to be settled, out of the answers of several replicas."""
+"""BEGIN and PURGE skip the present messages: those to settle, out of the answers of several replicas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spans_of(ids: list[tuple[ProducerId, int]]) -> tuple[Span, ...]:
 
 
 def answer(having: Known, end: int | None) -> SurveyReply:
-    """A replica's page: all that it knows, or what comes before the message at ``end``."""
+    """A replica's page: all that it knows, or all before the message at ``end``."""
     page = IDS[:end]
     settled = spans_of([it for it in page if having.get(it) is True])
     items = tuple(Peeked(span, "", SKIPPED, 0, 0.0, None) for span in settled)

@@ -1,4 +1,4 @@
-"""Deliveries where answers take long: fewer, never none (docs/protocol.md, FETCH, step 4, and G4)."""
+"""Deliveries with slow answers: fewer, never none (docs/protocol.md, FETCH, step 4, and G4)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_nodes_that_have_no_replica_deliver_there_too(one_way: float, hold_time:
 @pytest.mark.parametrize("answers", [0, 30])
 @pytest.mark.parametrize("outage", [False, True])
 def test_a_conflict_beside_a_silent_replica_costs_no_more_than_a_second(answers: int, outage: bool) -> None:
-    """b has what a asks for first, and c says nothing, so that only time ends the round."""
+    """b has the first message that a asks for, and c says nothing, so that only time ends the round."""
     cluster = Cluster()
     _, producer_id = published(cluster, 20)
     for _ in range(answers):

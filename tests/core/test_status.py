@@ -1,6 +1,6 @@
-"""STATUS: it tells what there is, costs the same however much there is, and comes in chunks of one size.
+"""STATUS describes the node, costs the same at any size, and comes in chunks of one size.
 
-That what is counted is what a recount finds, every check between two steps sees (`Views.check`).
+Every check between two steps compares its counts with a recount (`Views.check`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Suspects, which may be what ended their consumers, come in lots, and only to a client with nothing in hand.
+"""Suspects, which may have ended their consumers, come in lots, and only to a client with nothing in hand.
 
 Most tests have two deliveries a message: who expired once has one left, and so is alone.
 """

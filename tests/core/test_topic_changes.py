@@ -475,7 +475,7 @@ STEPS = st.lists(
 
 @property_of(STEPS, count=12, of=100)
 def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str, str, int]]) -> None:
-    """With nodes cut off and started again at will: one register everywhere, and what was deleted stays so."""
+    """With nodes cut off and started again at will: one register everywhere, and a deleted topic stays deleted."""
     cluster = Cluster(hold_time_max=1.0)
     ended: dict[bytes, None] = {}
     for node, action, number in steps:

@@ -1,4 +1,4 @@
-"""Topic registers: what they may say, and how they merge (docs/protocol.md, "settings")."""
+"""Topic registers: their limits, and how they merge (docs/protocol.md, "settings")."""
 
 from __future__ import annotations
 

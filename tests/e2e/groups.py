@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 HOLD_S = 1.0
 OPEN = ("ready", "held", "delayed")
 KEPT_S = 3600.0
-"""Retention of the topics: what all groups have acked stays, to be read again and listed."""
+"""Retention of the topics: messages that all groups have acked stay, to be read again and listed."""
 
 
 @asynccontextmanager

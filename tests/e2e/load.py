@@ -1,4 +1,4 @@
-"""Producers and consumers under which a cluster is hurt, and an account of what they saw.
+"""Producers and consumers during faults of a cluster, and an account of their histories.
 
 Everything goes through the client library, whose histories (docs/history.md) are read back and judged by sets of
 message ids, as the demo's are.
@@ -34,7 +34,7 @@ DEAD_EVERY = 40
 
 
 class First(random.Random):
-    """Prefers what is named first, so that it is known which client begins at which node."""
+    """Prefers the first item, so that it is known which client begins at which node."""
 
     def choice(self, seq: Any) -> Any:
         return seq[0]

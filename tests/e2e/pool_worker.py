@@ -1,4 +1,4 @@
-"""A process of a pool, for tests that kill it: says what it begins, and ends itself where a message is poison.
+"""A process of a pool, for tests that kill it: prints each message that it begins, and ends itself on a poison message.
 
 python -m tests.e2e.pool_worker ADDRESS TOPIC CONCURRENCY JOB_S HOLD_S
 """

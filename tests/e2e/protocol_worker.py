@@ -1,4 +1,4 @@
-"""A process that sends and receives in one protocol (protocols.py), for tests that kill what is behind it.
+"""A process that sends and receives in one protocol (protocols.py), for tests that kill its gateway and nodes.
 
 python -m tests.e2e.protocol_worker PROTOCOL TOPIC NODES URLS RECORD
 

@@ -73,7 +73,7 @@ class Raw:
         return list(range(first, self.number + 1))
 
     def receive(self, number: int) -> Any:
-        """The reply to request ``number``; replies to others are kept. ConnectionError where it was closed."""
+        """The reply to request ``number``; replies to others are kept. ConnectionError if it was closed."""
         while number not in self.replies:
             frame = self.reader.next_frame()
             if frame is None:
@@ -138,7 +138,7 @@ class Raw:
     def take(self, topic: str, group: str, count: int, hold_time: float = 2.0) -> list[SignedNamed]:
         """The receipts of ``count`` messages, with as many FETCHes as needed.
 
-        A FETCH brings nothing, or is refused, where replicas are late or in quarantine, or a hold is not over yet.
+        A FETCH brings nothing, or is refused, if replicas are late or in quarantine, or a hold is not over yet.
         """
         taken: list[SignedNamed] = []
         came, end = 0, time.monotonic() + PATIENCE_S

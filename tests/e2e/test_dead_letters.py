@@ -74,7 +74,7 @@ class Place(NamedTuple):
             count -= len(messages)
 
     async def command(self, *arguments: str) -> dict[str, int]:
-        """A command of the operator's; what it prints."""
+        """Run a command as the operator; return its output."""
         done = await trio.run_process(
             [*QUORUMQ, *arguments, "--node", self.address, "--json"], capture_stdout=True
         )

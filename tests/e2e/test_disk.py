@@ -69,7 +69,7 @@ def test_concurrent_publishes_share_fsyncs_and_a_fetch_takes_none() -> None:
 
 
 def test_a_message_on_one_replica_reaches_all(own: LocalCluster) -> None:
-    """docs/protocol.md, PUBLISH: what reached fewer than a majority is finished by anti-entropy, never aborted."""
+    """docs/protocol.md, PUBLISH: a batch at fewer than a majority is finished by anti-entropy, never aborted."""
     with Raw(own.addresses[0]) as raw:
         topic = raw.topic("alone")
         producer_id = raw.session()

@@ -1,4 +1,4 @@
-"""A disk that fails to sync, and one that is full, under real processes: what clients hear, and how it ends.
+"""A disk that fails to sync, and one that is full, under real processes: the answers to clients, and the end.
 
 The failing disk is the process's own `fdatasync`, which fails while a file exists. The full one is a small tmpfs, where
 the tests may mount one.
@@ -140,7 +140,7 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_space_back(
 def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
     small_disk: Path, tmp_path: Path
 ) -> None:
-    """The reserve is for acks: what is no publish does not walk around it (docs/protocol.md, ROOM)."""
+    """The reserve is for acks: other requests do not use it (docs/protocol.md, ROOM)."""
     path = write_config(
         tmp_path,
         data_dir=str(small_disk / "data"),

@@ -1,4 +1,4 @@
-"""Groups on five real nodes, RF 3: where they begin, and rewinding under load, also through a node without replica."""
+"""Groups on five real nodes, RF 3: their beginning, and rewinding under load, also through a node without replica."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def key_of(message: MessageId, topic: str) -> MessageKey:
 
 @dataclass
 class Load:
-    """Producers and consumers that go on while their group g is rewound, and what their histories say.
+    """Producers and consumers that go on while their group g is rewound, and their histories.
 
     Group h reads the same topic, and must not notice.
     """
@@ -135,7 +135,7 @@ class Load:
         )
 
     def check(self, rewound_at: float) -> None:
-        """Assert what holds of the newest generation, which was there at ``rewound_at``."""
+        """Assert the promises of the newest generation, which was there at ``rewound_at``."""
         assert self.complete(), "something that is covered was not delivered again and acked"
         newest = self.newest.generation
         covered = dict.fromkeys(self.covered())
@@ -154,7 +154,7 @@ class Load:
     def overlapping(self, group: str) -> list[tuple[MessageKey, Row, Row]]:
         """Deliveries while an earlier one was inside its hold, and its ack not even asked for.
 
-        Who acks is done: an ack that a rewind makes void may have ended the hold where the rewind was not known yet.
+        An ack ends a delivery: one that a rewind makes void may have ended the hold at a node that did not know it.
         """
         ended: dict[tuple[MessageKey, str], float] = {}
         for row in self.rows("ack", group):

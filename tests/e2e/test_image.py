@@ -1,4 +1,4 @@
-"""The image of the Containerfile, built and run without a daemon where buildah is installed."""
+"""The image of the Containerfile, built and run without a daemon if buildah is installed."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_nothing_is_lost_or_comes_back_while_nodes_are_killed_for_60_seconds(
 
 
 def turmoil(folder: Path, seconds: float) -> Counter[str]:
-    """Everything at once on five nodes; what happened. The seed is in what a failure says."""
+    """Run everything at once on five nodes; return the counts. A failure names the seed."""
     seed = int.from_bytes(os.urandom(4), "big")
     with LocalCluster(5, hold_time_max=3.0, history=True) as five:
         try:

@@ -17,7 +17,7 @@ from tests.e2e.load import Load
 HOLD_S = 3.0
 
 SLACK_S = 0.5
-"""Seconds by which a node may count otherwise than the test: much less than what it would forget."""
+"""Seconds by which a node may count otherwise than the test: much less than an amnesia would cause."""
 
 
 def stand_still(cluster: LocalCluster, folder: Path, seconds: float) -> None:
@@ -83,7 +83,7 @@ def test_all_nodes_killed_at_once_come_back_with_everything(own: LocalCluster, t
 
 
 def test_delays_survive_kill_9_of_all_nodes(own: LocalCluster) -> None:
-    """docs/protocol.md, TIMES: what was waited for before the kill, and while all were down, counts.
+    """docs/protocol.md, TIMES: the time before the kill, and while all were down, counts.
 
     Each node is asked how long the delay still takes, and when that was is known: however slow the machine is, what it
     may say lies within the time that publishing and asking took. A node that begins to count again says seconds more.

@@ -1,7 +1,7 @@
 """Pools of workers that are killed, on real processes: no job waits long for it, and none dies for another.
 
 Counts hold on any machine. Times are of processes that run while nothing else does, so all of it is left to
-`make soak`; each test prints what it saw.
+`make soak`; each test prints its figures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Begun(NamedTuple):
 
 
 class Pool:
-    """One process of workers, and what it said."""
+    """One process of workers, and its output."""
 
     def __init__(self, cluster: LocalCluster, topic: str, job_s: float, size: int = SIZE) -> None:
         address = cluster.address(cluster.nodes[0])
@@ -49,7 +49,7 @@ class Pool:
         self.ready_at = float("inf")
 
     async def listen(self) -> None:
-        """Read what it says until it ends."""
+        """Read its output until it ends."""
         assert self.process.stdout is not None
         while line := await trio.to_thread.run_sync(self.process.stdout.readline):
             if line == "ready\n":
@@ -69,7 +69,7 @@ class Pool:
 
 
 class Place(NamedTuple):
-    """A topic with a group on a cluster, a client of it, and where pools are heard."""
+    """A topic with a group on a cluster, a client of it, and the files of the pools' output."""
 
     cluster: LocalCluster
     client: Client

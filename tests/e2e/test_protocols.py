@@ -31,7 +31,7 @@ EVERY_S = 60.0
 KILLS = 10
 ROOT = Path(__file__).parents[2]
 BOTO3 = ROOT / "build" / "boto3"
-"""The SDK with what it needs, apart from the packages of the tests: they need a newer python-dateutil."""
+"""The SDK with its dependencies, apart from the packages of the tests: they need a newer python-dateutil."""
 
 
 class Checked(NamedTuple):

@@ -1,4 +1,4 @@
-"""Two of three data directories are lost: what is left is declared, and every message is read (docs/operations.md)."""
+"""Two of three data directories are lost: the rest is declared, and every message is read (docs/operations.md)."""
 
 from __future__ import annotations
 

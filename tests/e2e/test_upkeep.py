@@ -27,7 +27,7 @@ def blocks(heading: str) -> list[list[str]]:
 
 
 class Machine:
-    """A machine with one node. The test carries out what systemd and curl do there."""
+    """A machine with one node. The test acts as systemd and curl there."""
 
     def __init__(self, cluster: LocalCluster, name: str, directory: Path) -> None:
         self.cluster, self.name, self.backup = cluster, name, directory / name

@@ -34,7 +34,7 @@ RF = 3
 HOLD_S = 2.0
 MAX_DELIVERIES = 3
 RETENTION_S = 600.0
-"""Longer than a run: what was reclaimed before a rewind would not come again, and that would look like a loss."""
+"""Longer than a run: a message reclaimed before a rewind would not come again, and that would look like a loss."""
 
 RATE = 40.0
 """Messages a second of each producer."""
@@ -358,7 +358,7 @@ class Turmoil:
         return sorted([*rows, *self.marks, *self.phases, *self.lists], key=lambda row: row["at"])
 
     def check(self) -> Counter[str]:
-        """Assert that every promise was kept; what happened, counted."""
+        """Assert that every promise was kept; return the counts of events."""
         rows = self.rows()
         counts = self.counts + counted(rows)
         counts.update({reason: len(times) for reason, times in self.reasons.items()})

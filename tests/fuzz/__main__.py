@@ -16,8 +16,8 @@ from tests.fuzz.run import Fuzzer, Report, run
 def main() -> None:
     """Attack one part of quorumq with generated cases.
 
-    Ends with 1 where a case failed, and prints the command that runs that case alone. docs/verification.md
-    says what each looks at.
+    Ends with 1 if a case failed, and prints the command that runs that case alone. docs/verification.md
+    describes each.
     """
 
 

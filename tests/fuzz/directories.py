@@ -1,4 +1,4 @@
-"""A node's data directory, damaged as disks, operators and other programs do it, and what its starts make of it."""
+"""A node's data directory, damaged as disks, operators and other programs do it, and the outcome of its starts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def extend(rng: random.Random, files: Files, name: str) -> None:
 
 
 def move_range(rng: random.Random, files: Files, name: str) -> None:
-    """Blocks written where they do not belong: of this file or another one, in place or between."""
+    """Blocks written to a wrong position: of this file or another one, in place or between."""
     chunk = files[rng.choice(sorted(files))]
     chunk = chunk[slice(*a_range(rng, chunk))]
     at = rng.randrange(len(files[name]) + 1)
@@ -209,7 +209,7 @@ DAMAGE: Final = (
 
 
 def make(seed: int, n: int) -> tuple[Files, bool]:
-    """Case ``n``: what is in the directory, and whether a right checksum lies over something wrong there."""
+    """Case ``n``: contents of the directory, and if a right checksum covers wrong bytes there."""
     rng, files, resealed = rng_of(seed, n), dict(template()), False
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if files:
@@ -250,7 +250,7 @@ CONFIG: Final = make_config(
 
 
 def use(disk: MemoryDisk, seconds: float) -> str:
-    """Start a node on ``disk``, read all it has, let time pass, stop it; what it said of the directory.
+    """Start a node on ``disk``, read all it has, let time pass, stop it; return its report of the directory.
 
     Raises:
         StorageError, UsageError: it did not start.

@@ -1,6 +1,6 @@
-"""Valid values of every type of message and record, out of seeded random numbers, mostly at the ends of what is valid.
+"""Valid values of every type of message and record, out of seeded random numbers, mostly at the limits.
 
-tests/wire/strategies.py does the same for hypothesis, whose draws depend on what else was imported. These depend on
+tests/wire/strategies.py does the same for hypothesis, whose draws depend on other imports. These depend on
 the generator alone, so that a case can be named by its number.
 """
 

@@ -1,4 +1,4 @@
-"""Valid frames of every message, and what is left of them after some damage."""
+"""Valid frames of every message, and damaged ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBERS: Final = tuple(
 
 
 class Parts(NamedTuple):
-    """A frame without its prefix, and where the items of its header lie, as long as nothing moved them."""
+    """A frame without its prefix, and the positions of its header's items, until something moves them."""
 
     header: bytes
     body: bytes
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 
 def items_of(header: bytes) -> tuple[tuple[int, int], ...]:
-    """Return where each integer, string and other simple item of well-formed CBOR begins and ends."""
+    """Return begin and end of each integer, string and other simple item of well-formed CBOR."""
     items, at = [], 0
     while at < len(header):
         major, low = header[at] >> 5, header[at] & 31

@@ -54,7 +54,7 @@ class Taking(Inbound):
 
 
 def take(frame: Frame, role: str) -> str:
-    """One frame; what a node makes of it, in a word.
+    """Give a node one frame; return the outcome, in a word.
 
     Raises:
         PeerError: it hangs up.
@@ -74,7 +74,7 @@ def take(frame: Frame, role: str) -> str:
 
 
 def read(data: bytes, role: str, chunk: int) -> str:
-    """Feed ``data`` in chunks, as it comes from a socket; what came of the last frame, or that the node hung up."""
+    """Feed ``data`` in chunks, as it comes from a socket; return the last frame's outcome, or that the node hung up."""
     reader = FrameReader(HANDSHAKE_BYTES_MAX) if role == "stranger" else FrameReader()
     outcome = "nothing"
     try:

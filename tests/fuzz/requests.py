@@ -30,7 +30,7 @@ OFTEN: Final = (m.Publish, m.Fetch, m.AckRequest, m.RejectRequest, m.RedriveRequ
 
 
 class Life:
-    """One cluster, asked by a client that sends what it likes."""
+    """One cluster, asked by a client that sends anything."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -76,7 +76,7 @@ class Life:
         return usual(cls)
 
     def ask(self) -> str:
-        """One request; what came of it."""
+        """Send one request; return the outcome."""
         cls = self.rng.choice(OFTEN if self.rng.random() < 0.5 else KINDS)
         request = self.draw.of(cls)
         try:

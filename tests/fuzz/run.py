@@ -15,13 +15,13 @@ FAILURES_MAX: Final = 20
 """Failures after which a run ends: they are mostly one bug."""
 
 CASE_MAX_S: Final = 5.0
-"""Seconds of processor time that one case may take. Ten times what any takes on a slow machine."""
+"""Seconds of processor time that one case may take. Ten times the longest on a slow machine."""
 
 
 class Fuzzer(NamedTuple):
     """A generator with its checker.
 
-    ``case`` makes case n of a seed, runs it, and returns what came of it, in a word for each thing that was tried;
+    ``case`` makes case n of a seed, runs it, and returns its outcome, in a word for each thing that was tried;
     anything that must not be is raised.
     """
 

@@ -1,4 +1,4 @@
-"""CBOR of another shape than what reads it wants: types, lengths, depth, sizes, and ways to write a value."""
+"""CBOR of a shape that its reader does not expect: types, lengths, depth, sizes, and ways to write a value."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def big(rng: random.Random) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """CBOR with what `Raw` holds in it."""
+    """CBOR with the bytes of each `Raw` in it."""
     if isinstance(value, Raw):
         return value.encoded
     if isinstance(value, list | tuple):

@@ -35,7 +35,7 @@ def call(method: str, url: str, body: Any) -> Any:
 
 
 def seen(url: str, where: Path, *flags: str) -> tuple[str, str]:
-    """Return a page's elements after its script ran, and what the browser complained about."""
+    """Return a page's elements after its script ran, and the browser's complaints."""
     done = subprocess.run(
         [
             str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",

@@ -48,7 +48,7 @@ def in_cluster(test: Callable[[Client, Browser], Awaitable[None]], **settings: A
 
 
 class Checked(HTMLParser):
-    """Refuses a page whose elements do not nest, or that could run what others wrote."""
+    """Refuses a page whose elements do not nest, or that could run a user's text."""
 
     def __init__(self) -> None:
         super().__init__()

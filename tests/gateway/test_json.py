@@ -286,7 +286,7 @@ def test_a_token_is_needed_where_the_nodes_have_clients(tmp_path: Path) -> None:
 
 
 def test_every_answer_is_as_the_document_says() -> None:
-    """The document is made of the classes; so are the answers. What is left to check is that it is complete."""
+    """The document is made of the classes; so are the answers. The test checks that it is complete."""
     paths = document()["paths"]
     names = [entry["operationId"] for methods in paths.values() for entry in methods.values()]
     assert len(names) == len(set(names)) == 22

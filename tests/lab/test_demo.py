@@ -1,4 +1,4 @@
-"""`quorumq demo` as a command: one short run on real processes, and what it refuses."""
+"""`quorumq demo` as a command: one short run on real processes, and refused arguments."""
 
 from __future__ import annotations
 

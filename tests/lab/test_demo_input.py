@@ -1,4 +1,4 @@
-"""The demo's input: the same on every run, cut where files are few, and malformed in at least three ways."""
+"""The demo's input: the same on every run, shorter with few files, and malformed in at least three ways."""
 
 from __future__ import annotations
 

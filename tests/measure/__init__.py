@@ -1,1 +1,1 @@
-"""Programs that measure what a page names; each is `python -m tests.measure.NAME`."""
+"""Programs that measure the figures of a page; each is `python -m tests.measure.NAME`."""

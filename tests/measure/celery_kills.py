@@ -189,7 +189,7 @@ class Kills:
 
 
 def end_of(worker: Leashed) -> None:
-    """Stop a worker, and kill what is left of its processes."""
+    """Stop a worker, and kill the rest of its processes."""
     end([worker], STOP_S)
     try:
         os.killpg(worker.pid, signal.SIGKILL)

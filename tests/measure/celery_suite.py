@@ -2,7 +2,7 @@
 
 DIRECTORY is Celery's source distribution, unpacked, of the version that is installed. REDIS is the program of a Redis
 server, which keeps the results; the broker is three nodes. Arguments are those of pytest. Python needs celery, redis,
-pytest, and what the chosen tests import.
+pytest, and the imports of the chosen tests.
 """
 
 from __future__ import annotations

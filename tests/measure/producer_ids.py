@@ -2,7 +2,7 @@
 
 Three cores in one process, as tests/core/cluster.py has them: no sockets, no disks, and 5 ms from node to node. Idle
 producer ids are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message
-a request. What is counted is processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
+a request. It counts processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Spent:
         self.longest = max(self.longest, seconds)
 
     def tell(self, label: str, nodes: int, virtual_s: float) -> None:
-        """Print what one node took in 2 s, and begin anew."""
+        """Print the time of one node in 2 s, and begin anew."""
         each = 1000 * self.seconds / nodes * 2 / virtual_s
         print(
             f"{label}: {each:.1f} ms of each node in 2 s, longest {1000 * self.longest:.1f} ms; {dict(self.sent)}",

@@ -2,7 +2,7 @@
 
 `quorumq bench stream` and `latency` on three processes of this machine, plain, with a clients file, and with TLS
 between nodes and to clients, in turns, so that other load of the machine slows all. Ratios are of medians, to the
-plain one. Producer and consumer each have a node of their own: where they choose one they share it in one run of three,
+plain one. Producer and consumer each have a node of their own: if they choose, they share one in one run of three,
 which costs a third. No test: machines are too noisy for a bound.
 """
 
@@ -31,7 +31,7 @@ KINDS = ("plain", "tokens", "TLS")
 
 @contextmanager
 def cluster_of(kind: str, folder: Path) -> Iterator[LocalCluster]:
-    """Three nodes, and what clients in this environment have to show them."""
+    """Three nodes, and the credentials of clients in this environment."""
     settings: dict[str, str] = {"log_level": "warning"}
     shown: dict[str, str] = {}
     if kind == "tokens":

@@ -93,7 +93,7 @@ async def test_each_does_what_it_may_and_nothing_else(tmp_path: Path) -> None:
 
 
 def as_sent(request: Any, node: Node) -> Any:
-    """``request`` as a client sends it that was given what it names: signed."""
+    """``request`` as a client sends it after a delivery: signed."""
     key = {"secret": node.secret, "key": node.secret_number}
     if isinstance(request, m.Publish):
         return request._replace(signature=sign_session(request.batch.header.sections[0].producer_id, **key))
@@ -331,7 +331,7 @@ def test_the_last_client_that_is_revoked_writes_a_file_that_means_it(tmp_path: P
 
 
 async def test_a_full_node_lets_an_operator_in(tmp_path: Path) -> None:
-    """Field, near misses: what filled all connections shut out who could have helped."""
+    """Field, near misses: a full table of connections shut out the operator."""
     async with guarded(tmp_path / "clients.toml", connections_max=2, connections_per_address=2) as cluster:
         for _ in range(2):
             await cluster.client("a", token=SHOP)

@@ -1,4 +1,4 @@
-"""The configuration: what is wrong is said by name, all of it; what is documented is what there is."""
+"""The configuration: all errors are named, and the page documents all settings."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def part_of(file: str) -> str:
 
 
 async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
-    """In virtual time, where each connection is read by a task of its own."""
+    """In virtual time, with a task for each connection."""
     messages = 10
     async with served(sync_interval=1000.0) as (
         cluster,

@@ -1,4 +1,4 @@
-"""Nodes on full disks: they stay up, start, say what to do, and go on when there is room."""
+"""Nodes on full disks: they stay up, start, name the remedy, and go on when there is space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that no cluster reaches are refused where they come in: none takes them over, and every node starts again."""
+"""Numbers that no cluster reaches are refused at the entrance: no node takes them over, and every node starts again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every request of every client: its answer has only what the client may see, and what it may not see is not there.
+"""Every request of every client: its answer has only names that the client may see.
 
 Marker texts stand in names, bodies, keys, headers and dead letters of two topics and two groups. All is asked for with
 every right, and the bytes of every answer are searched.

@@ -517,7 +517,7 @@ async def test_a_delivery_dropped_by_a_full_link_is_released_at_once() -> None:
 async def test_a_link_that_ends_gives_back_the_deliveries_that_were_never_begun_and_no_others(
     has_begun: bool,
 ) -> None:
-    """One byte may have been the last one that was missing: what was begun runs out."""
+    """One byte may have been the last one that was missing: a begun round runs out."""
     async with world(stall_timeout=60.0) as cluster:
         home, away, other = await far_from_home(cluster)
         link = cluster.services[home].node.links[away]

@@ -1,4 +1,4 @@
-"""TLS between nodes and to clients: whose certificate lets whom in, and what a person reads where one does not do."""
+"""TLS between nodes and to clients: certificates that admit a peer, and the error for one that does not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def files(tmp_path: Path) -> Files:
 def ends(
     files: Files, listener: str, dialler: str, capacity: int = 4096, **of_dialler: Any
 ) -> tuple[TlsTransport, TlsTransport, MemoryTransport]:
-    """Two nodes' ends of a connection, and what is below the second."""
+    """Two nodes' ends of a connection, and the stream below the second."""
     below, other = pair(capacity)
     server = TlsTransport(below, server_context(*files.issue(listener), files.ca), server_side=True)
     context = peer_context(*files.issue(dialler, **of_dialler), files.ca)
@@ -165,7 +165,7 @@ async def test_a_byte_of_a_chunk_that_did_not_fit_is_owed_until_the_rest_has_lef
 
 
 async def handshake(one: TlsTransport, other: TlsTransport) -> str:
-    """Why a handshake fails at the first end; "" where it does not."""
+    """Why a handshake fails at the first end; "" if it does not."""
     reason = ""
 
     async def other_end() -> None:

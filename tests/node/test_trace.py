@@ -1,4 +1,4 @@
-"""The node's history: where it ends, the log says so once."""
+"""The node's history: the log reports its end once."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ async def test_half_a_frame_is_waited_for_alone_and_keeps_no_one() -> None:
 
 
 class Asked(SocketTransport):
-    """Notes what it is asked for, and whether that is waited for."""
+    """Notes each request, and whether the caller waits for it."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -203,7 +203,7 @@ def send_whole(sock: socket.socket, data: bytes) -> None:
 
 
 def asked_of(here: World) -> tuple[socket.socket, Asked]:
-    """A connection that may send large frames, and notes what it is asked for."""
+    """A connection that may send large frames, and notes requests."""
     ours, theirs = socket.socketpair()
     transport = Asked(theirs)
     end = End(here, transport)
@@ -258,7 +258,7 @@ async def test_a_client_resting_after_a_large_frame_takes_no_turn() -> None:
 
 @pytest.mark.parametrize("cut", [5, 14, 17])
 async def test_a_connection_that_is_hung_up_on_while_it_is_read_ends_alone(cut: int) -> None:
-    """An answer that is sent at once may find the connection closed: in the middle of what came, too."""
+    """An answer that is sent at once may find the connection closed: in the middle of a batch of requests, too."""
     async with world() as here:
         ours, theirs = socket.socketpair()
         transport = Asked(theirs)

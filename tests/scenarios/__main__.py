@@ -1,4 +1,4 @@
-"""`python -m tests.scenarios`: write into each scenario what happens now. Read the difference before you commit it."""
+"""`python -m tests.scenarios`: write the present events into each scenario. Read the difference before a commit."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""A scenario is a text: what is asked of a cluster of real cores, and below it what each node said.
+"""A scenario is a text: requests to a cluster of real cores, and below each the nodes' messages.
 
-Lines that begin with `> ` are asked, lines with `# ` and blank ones are for people, all others are what happened: the
-test plays what is asked and compares. `python -m tests.scenarios` writes what happened into the files.
+Lines that begin with `> ` are asked, lines with `# ` and blank ones are for people, all others are events: the
+test plays the requests and compares. `python -m tests.scenarios` writes the events into the files.
 
     nodes COUNT                             a cluster; the topic is `jobs`, the group is `g`
     topic [NAME=NUMBER …]                   create it, with settings
     publish NODE COUNT                      as the next messages
-    fetch NODE AS [hold=S] [most=N]         what is delivered is called AS
+    fetch NODE AS [hold=S] [most=N]         the delivery is called AS
     ack|reject|dead NODE AS                 settle it; reject has [delay=S], dead makes dead letters
     redrive NODE; rewind NODE               the dead letters; the group
     slow S                                  from now on each message takes S seconds to arrive
-    cut NODE NODE; heal                     what these two say to each other is lost; and is no more
+    cut NODE NODE; heal                     messages between these two are lost, and no more
     kill NODE; start NODE; wait S
 
 Ballots are numbered by their rank in the whole scenario: #2@b is higher than #1@c, and b took it. So are generations.
@@ -53,7 +53,7 @@ UNSAID: Final = (
     m.RegistersRequest,
     m.RegistersReply,
 )
-"""Heartbeats, anti-entropy and what nodes tell each other of registers when they meet: always there, and long."""
+"""Heartbeats, anti-entropy and registers that nodes exchange when they meet: always there, and long."""
 
 REPLIES: Final = {
     "CreateTopicReply": "created", "PublishReply": "OK: durable on a majority", "SetGroupReply": "OK",
@@ -173,7 +173,7 @@ def kept(value: JournalRecord) -> str | None:
 
 
 class Journal(list[JournalRecord]):
-    """A node's journal, which tells what is appended."""
+    """A node's journal, which reports appended records."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Journal(list[JournalRecord]):
 
 
 class Told(Cluster):
-    """A cluster that writes down what its nodes say and keep."""
+    """A cluster that writes down its nodes' messages and records."""
 
     def __init__(self, lines: list[str], count: int) -> None:
         self.lines = lines
@@ -235,7 +235,7 @@ class Told(Cluster):
         self.answered()
 
     def heard(self, reply: Any, name: str) -> str:
-        """An answer; of a FETCH what is delivered is kept under a name."""
+        """An answer; the delivery of a FETCH is kept under a name."""
         if isinstance(reply, m.FetchReply):
             deliveries = [delivery for part in reply.slices for delivery in part.deliveries]
             self.receipts[name] = tuple(m.ReceiptPart(it.receipt, (it.receipt.span,)) for it in deliveries)
@@ -334,7 +334,7 @@ class Player:
 
 
 def played(text: str) -> str:
-    """A scenario as it is, with what happens now."""
+    """A scenario with the present events."""
     player = Player()
     lines: list[str] = []
     for line in text.splitlines():

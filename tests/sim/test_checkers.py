@@ -1,4 +1,4 @@
-"""Each checker accepts a good history and names what is wrong in a bad one."""
+"""Each checker accepts a good history and names the fault of a bad one."""
 
 from __future__ import annotations
 
@@ -644,7 +644,7 @@ def test_a_redriven_message_is_delivered() -> None:
 def test_a_message_redriven_beside_a_rewind_to_latest_may_be_skipped(
     began: float, ended: float, problems: list[str]
 ) -> None:
-    """A rewind to latest makes no generation: it skips what was open before it was answered."""
+    """A rewind to latest makes no generation: it skips messages open before its answer."""
     story = Story().publish().deliver(5, at=0.05).settle("dead_letter", 5, "ok")
     base = {"topic": "t", "group": "g", "rewind": True, "op": 9}
     story.add("client:o", "set_group", began, outcome="invoke", start="latest", from_ms=0, **base)
@@ -767,7 +767,7 @@ def test_no_output_comes_from_thin_air() -> None:
 
 
 def test_topics_are_judged_apart() -> None:
-    """A group that reads one topic owes nothing to what was published to another."""
+    """A group that reads one topic owes nothing to messages of another."""
     story = Story().publish().deliver(5).settle("ack", 5, "acked").derive().output().drained()
     assert story.broken() == []
     for row in story.rows:
@@ -910,7 +910,7 @@ def test_messages_published_after_a_creation_are_delivered() -> None:
 def test_a_message_acked_or_skipped_by_each_group_need_not_be_stored_again(
     start: str, broken: list[str]
 ) -> None:
-    """Seed 9600182: group g has acked what an earlier try published, h skips it, and the last try is confirmed."""
+    """Seed 9600182: group g has acked the message of an earlier try, h skips it, and the last try is confirmed."""
     story = Making()
     story.add("sim", "settings", history=1, settings={"rf": 3})
     story.add("node:a", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])

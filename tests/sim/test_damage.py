@@ -1,4 +1,4 @@
-"""Damaged bodies and directories in the simulator: what a node finds, serves, and gets back."""
+"""Damaged bodies and directories in the simulator: found, not served, and restored."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SEEDS = range(1, 6)
 
 
 def still(kind: str, victim: str, seed: int, disk: str = "memory") -> Schedule:
-    """A cluster without other faults, on which what was published lies for a while before it is due."""
+    """A cluster without other faults, on which messages lie for a while before they are due."""
     options = Options(
         delayed=1.0,
         delayed_by=6.0,

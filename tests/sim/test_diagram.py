@@ -1,4 +1,4 @@
-"""Diagrams: of runs, shrunk schedules, histories and the explorer's paths; and what a browser makes of the page."""
+"""Diagrams: of runs, shrunk schedules, histories and the explorer's paths; and the page in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explorer: both columns of the table of rules, and what its own soundness rests on."""
+"""The explorer: both columns of the table of rules, and its own soundness."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_without_the_rule_a_promise_breaks(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", EXPLORED, ids=name_of)
 def test_with_all_rules_no_promise_breaks(rule: Rule) -> None:
-    """In all states where those are few, and else in the first ones; `make soak` explores all scenarios much deeper."""
+    """In all states if those are few, and else in the first ones; `make soak` explores all scenarios much deeper."""
     result = explore(rule.scenario, None, states_max=FEW if rule.name in EXHAUSTED else DEEP)
     assert not result.violation, "\n".join(result.trace)
     assert result.exhausted == (rule.name in EXHAUSTED)
@@ -539,7 +539,7 @@ def test_loss_duplication_and_reordering_are_all_tried() -> None:
     """One attempt, small enough to count by hand.
 
     Nothing yet; HOLDs on their way; granted by b, by c, by both; delivered on b's word, on c's, and with both granted
-    (on whose word then makes no difference to what comes).
+    (the source makes no later difference).
     """
     with left_out(None) as (switches, _):
         explorer = Explorer(Scenario(name="one", about="", attempts=1, give_up=False), switches)

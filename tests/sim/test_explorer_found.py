@@ -9,7 +9,7 @@ from tests.core.cluster import Cluster
 
 
 def test_a_doubled_answer_of_another_node_gives_nothing_back() -> None:
-    """`explore --scenario remote`: the second copy of a RemoteFetchReply released what its first copy had delivered."""
+    """`explore --scenario remote`: the second copy of a RemoteFetchReply released the delivery of the first copy."""
     cluster = Cluster(4)
     topic = cluster.topic()
     members = topic.replicas[0]

@@ -97,7 +97,7 @@ SCHEDULE = Schedule(
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that sends back what it gets."""
+    """The port of a server that sends back all bytes."""
     (port,) = free_ports(1)
     with subprocess.Popen([sys.executable, "-c", ECHO, str(port)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Steps with little room: what takes several of them meets the same faults as everything else, and breaks nothing."""
+"""Steps with little capacity: work of several steps meets the same faults as everything else, and breaks nothing."""
 
 from __future__ import annotations
 

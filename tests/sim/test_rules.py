@@ -1,4 +1,4 @@
-"""The catalogue of rules: the core with one rule left out must fail, within a few seeds where it is hunted."""
+"""The catalogue of rules: the core with one rule left out must fail, within a few seeds if it is hunted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STATES = (300, 3_000)
 """States of a scenario to examine: most patches are called in the first few."""
 
 SEEDS = (0, 38, 13, 5, 26, 14, 16, 28, 22, 27, 51, 74, 82, *range(40))
-"""The first ones call nearly everything, and the others where what is drawn has changed."""
+"""The first ones call nearly everything, and the others after the draws have changed."""
 
 CALLED_LATE = {"deletion-keeps-holds", "nothing-overtakes-acked"}
 """Rules whose patches are called in few of the seeds: `make soak` looks for them."""

@@ -71,7 +71,7 @@ def test_nor_does_it_where_a_network_loses_much(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("buffer", [1, 8])
 def test_nor_does_it_where_workers_come_and_go(seed: int, buffer: int) -> None:
-    """They join late, and stop beside those that die; then some give back what they do not begin, too."""
+    """They join late, and stop beside those that die; then some give back messages that they do not begin, too."""
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2)
     assert outcome.violations == []
     assert any(row["kind"] == "reject" for row in outcome.rows)

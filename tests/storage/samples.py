@@ -1,4 +1,4 @@
-"""Records and journals to write, and what a test may ask of them after a crash."""
+"""Records and journals to write, and checks of them after a crash."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def small_state(records: list[JournalRecord]) -> list[JournalRecord]:
 
 
 def start(disk: Disk, **options: int) -> tuple[Journal, list[JournalRecord]]:
-    """Open, replay, roll, commit: a store that can be written, and what it replayed."""
+    """Open, replay, roll, commit: a store that can be written, and its replayed records."""
     store = open_store(disk, **options)
     try:
         replayed = list(store.replayed)

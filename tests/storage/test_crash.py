@@ -1,6 +1,6 @@
-"""Crashes at every byte and at every disk operation, flips of every byte: what is there afterwards.
+"""Crashes at every byte and at every disk operation, flips of every byte: the journal afterwards.
 
-The oracle is two sentences. What comes back is some prefix of what was appended, not shorter than what was reported
+The oracle is two sentences. The replayed records are a prefix of the appended ones, not shorter than reported
 durable; small state that a snapshot repeats counts once. Batches that were forgotten are missing from it, all
 of them whose forgetting was reported durable, and no others.
 """

@@ -1,4 +1,4 @@
-"""The contract of the Disk port, over both disks, and what a crash of the one in memory takes."""
+"""The contract of the Disk port, over both disks, and crashes of the one in memory."""
 
 from __future__ import annotations
 

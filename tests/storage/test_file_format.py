@@ -63,7 +63,7 @@ class Reader:
                 self.batches[number] = stored
 
     def header(self, data: bytes, at: int, salt: bytes) -> tuple[list[Any], int, int] | None:
-        """Header, where the body begins, where the record ends."""
+        """Header, begin of the body, end of the record."""
         if data[at : at + 4] != b"qjR1" or len(data) < at + 20:
             return None
         crc, head, body, _ = struct.unpack_from("<IIII", data, at + 4)

@@ -1,4 +1,4 @@
-"""Append, commit, roll, replay: what a journal gives back, on a real directory and in memory."""
+"""Append, commit, roll, replay: a journal on a real directory and in memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_kind_of_record_comes_back_as_it_was_in_order_batches_last(disk: D
 
 
 def test_replayed_state_is_replayed_again_from_the_snapshot(disk: Disk) -> None:
-    """Small state moves into each new snapshot; batches stay where they are and are found through the list."""
+    """Small state moves into each new snapshot; batches stay in their segments and are found through the list."""
     written = every_kind()
     store, _ = start(disk)
     store.append(written)
@@ -129,7 +129,7 @@ def test_rolling_keeps_batches_of_all_segments_and_the_footer_counts_them(disk: 
 
 
 def test_the_position_counts_what_was_appended_and_nothing_that_a_snapshot_repeats(disk: Disk) -> None:
-    """docs/protocol.md, RECOVERY: a position behind what a node told a peer shows an older copy of its directory."""
+    """docs/protocol.md, RECOVERY: a position before the one reported to a peer shows an older copy of the directory."""
     store, _ = start(disk, segment_bytes=1_000)
     assert store.position == 0
     for number in range(20):

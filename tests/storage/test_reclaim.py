@@ -1,4 +1,4 @@
-"""Room comes back: what `forget` and `reclaim` do to the bytes of a directory.
+"""Space is freed: effects of `forget` and `reclaim` on the bytes of a directory.
 
 Crashes in the middle of it are in test_crash.py and test_stateful.py.
 """
@@ -190,7 +190,7 @@ def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
 
 
 def test_uncommitted_entries_are_moved_later() -> None:
-    """A roll may come before the commit of what stands before it: those bytes cannot be read yet."""
+    """A roll may come before the commit of earlier bytes: they cannot be read yet."""
     store, _ = start(MemoryDisk())
     store.append([batch(number, size=1_000) for number in range(6)])
     store.forget(range(5))
@@ -271,7 +271,7 @@ def test_a_body_that_the_disk_cannot_read_costs_the_batch_and_not_the_node() -> 
 
 
 def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_nothing_after_it() -> None:
-    """A copy of a damaged body must not look like a torn write: what stands behind it may have been promised."""
+    """A copy of a damaged body must not look like a torn write: later records may have been promised."""
     disk, store = filled(3)
     position = store._index.get(2)
     assert position is not None
@@ -291,7 +291,7 @@ def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_not
 
 
 def test_a_full_disk_takes_acks_and_gives_space_back() -> None:
-    """docs/protocol.md, section 6: where publishing is refused, ACK goes on, and room comes back."""
+    """docs/protocol.md, section 6: when publishing is refused, ACK goes on, and space is freed."""
     disk = MemoryDisk(capacity=20 * MIB)
     reserve = 6 * MIB
     store, _ = start(disk, segment_bytes=2 * MIB, reserve_bytes=reserve)

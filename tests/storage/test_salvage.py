@@ -1,4 +1,4 @@
-"""Damage that is not confined to a batch: what salvaging keeps, what it says, and that it never differs in silence."""
+"""Damage that is not confined to a batch: salvaging keeps the rest, reports it, and never differs silently."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None
 
 
 def test_both_sides_of_the_damage_are_read() -> None:
-    """The newest snapshot is gone: the small state of the older segments is what is left of it."""
+    """The newest snapshot is gone: the small state of the older segments is left of it."""
     disk = MemoryDisk()
     store, _ = start(disk)
     store.append([batch(0), tombstone(0), Reserved(1)])
@@ -165,7 +165,7 @@ def test_a_directory_of_which_nothing_can_be_read_is_set_aside_and_begun_again()
 
 
 def test_a_file_with_the_last_name_of_all_has_no_number_for_a_segment() -> None:
-    """Found by `python -m tests.fuzz directories`: what was written behind it had a name that no start looked at."""
+    """Found by `python -m tests.fuzz directories`: later records had a name that no start looked at."""
     disk = MemoryDisk()
     start(disk)[0].close()
     disk.close(disk.create("999999999999.journal"))

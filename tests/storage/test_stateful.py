@@ -1,4 +1,4 @@
-"""A node's journal under everything at once, against a list of what was appended."""
+"""A node's journal under everything at once, against a list of the appended records."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Writer:
         self.tickets: list[tuple[int, int]] = []
 
     def open(self) -> None:
-        """Start, and compare what is there with what was appended, forgotten and damaged."""
+        """Start, and compare the journal with the appended, dropped and damaged records."""
         self.store = open_store(self.disk, **self.options)
         replayed = list(self.store.replayed)
         assert isinstance(replayed[0], DirectoryMade)

@@ -1,4 +1,4 @@
-"""Values of every message and record type, drawn by their type hints; and what a receiver must make of them."""
+"""Values of every message and record type, drawn by their type hints, and as a receiver must read them."""
 
 from __future__ import annotations
 

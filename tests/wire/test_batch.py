@@ -263,7 +263,7 @@ def test_records_that_share_key_and_headers_are_those_that_are_made_one_by_one(
 
 
 def test_a_payload_with_a_longer_head_than_it_needs_is_read() -> None:
-    """Other clients may write CBOR that way; its size says nothing of where the payload begins."""
+    """Other clients may write CBOR that way; its size does not show the begin of the payload."""
     records = [b"\x83\xf6\xa0\x58\x03abc", b"\x83\xf6\xa0\x59\x00\x03abc", encode_record(Message(b"abc"))]
     batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, records)
     assert records_of(batch.header, 0, 3, batch.body) == [Message(b"abc")] * 3

@@ -166,7 +166,7 @@ def test_a_body_must_be_just_what_the_header_explains() -> None:
 
 
 def test_a_slice_brings_only_its_own_records() -> None:
-    """FETCH of a few messages from a large batch costs what the few cost (docs/protocol.md, section 7)."""
+    """FETCH of a few messages from a large batch costs as much as the few (docs/protocol.md, section 7)."""
     batch = build_batch(PARTITION, PRODUCER_ID, 0, 5, [Message(b"%06d" % n) for n in range(20_000)])
     owner = Owner("b", Incarnation(1, 2), Stamp(3, "b"))
     receipt = Receipt(PARTITION, "g", 0, 0, Span(PRODUCER_ID, 12_000, 12_003), owner)

@@ -1,4 +1,4 @@
-"""docs/wire-format.md says what the code does: its tables and its test vectors, checked both ways."""
+"""docs/wire-format.md matches the code: its tables and its test vectors, checked both ways."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_stream_that_ends_inside_a_frame_says_so(kept: int) -> None:
 
 
 def test_a_prefix_alone_makes_no_one_fill_memory() -> None:
-    """Sizes are refused before anything is allocated, and a buffer grows with what came."""
+    """Sizes are refused before anything is allocated, and a buffer grows with the received bytes."""
     tracemalloc.start()
     try:
         for prefix in (MAGIC + b"\xff" * 8, MAGIC + struct.pack(">II", 1, 1 << 31)):

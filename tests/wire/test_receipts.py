@@ -1,4 +1,4 @@
-"""receipts.py: only what this cluster signed is opened (docs/protocol.md, section 1, "receipt")."""
+"""receipts.py: only receipts signed by this cluster are opened (docs/protocol.md, section 1, "receipt")."""
 
 from __future__ import annotations
 
