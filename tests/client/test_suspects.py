@@ -22,7 +22,7 @@ class Log:
 
     Attributes:
         started: when each message was handed over, by topic, payload and attempt.
-        beside: by suspect, the most messages that its reader had in hand at the same time.
+        beside: most messages, by suspect, that its reader had in hand at the same time.
         least: the fewest that each reader had in hand after its first `warm` seconds.
         done: number of settled messages.
     """

@@ -227,7 +227,7 @@ def test_a_message_that_runs_out_of_deliveries_has_its_own_group_looked_at(
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_what_is_young_costs_no_look_at_each_batch(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_messages_cost_no_look_at_each_batch(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 0, ttl_s=MINUTE_S)
     cluster.ask("a", fetch())

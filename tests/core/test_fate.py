@@ -1,7 +1,7 @@
 """The fate of one message, and the runs of messages that share one.
 
-The dumb twin keeps everything per message in plain dicts, and asks the very same rules about each. So the test is of the
-pass that lifts a rule to runs: its writes, joined runs, journal and ready messages.
+The dumb twin keeps everything per message in plain dicts, and asks the very same rules about each. So the test is of
+the pass that lifts a rule to runs: its writes, joined runs, journal and ready messages.
 """
 
 from __future__ import annotations
