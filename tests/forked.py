@@ -1,4 +1,4 @@
-"""Nodes of `LocalCluster` as forks of one process that has imported a node.
+"""Nodes of `LocalCluster` and of `sim real` as forks of one process that has imported a node.
 
 A node imports for half a second of processor time, and the tests start hundreds. Each process of pytest has one process
 that imports once and forks for each node. A fork runs `quorumq.node` as its own session, with its own files, signals
@@ -14,6 +14,7 @@ import ctypes
 import gc
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 from quorumq.lab import leash
 from quorumq.lab.leash import Leashed
+from sim.real import faulty_node
 
 MODULE: Final = "quorumq.node"
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -146,13 +148,14 @@ def become(request: dict[str, Any], output: int) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    sys.argv[1:] = request["arguments"]
+    sys.argv[:] = request["arguments"]
 
 
 def logged(command: Sequence[str], log: Path, cwd: Path | None = None) -> Any:
     """Start a node by a fork, and any other process by its command, as `quorumq.lab.leash.logged` does."""
-    if sys.platform == "linux" and list(command[:3]) == [sys.executable, "-m", MODULE]:
-        return FORKER.fork(command[3:], log, cwd)
+    program = [sys.executable, "-m", MODULE], [sys.executable, "-P", faulty_node.__file__]
+    if sys.platform == "linux" and list(command[:3]) in program:
+        return FORKER.fork(command[2:], log, cwd)
     return leash.logged(command, log, cwd)
 
 
@@ -164,4 +167,6 @@ if __name__ == "__main__":
 
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv.pop(1))))
-    sys.exit(main())
+    if sys.argv[0] == MODULE:
+        sys.exit(main())
+    runpy.run_path(sys.argv[0], run_name="__main__")

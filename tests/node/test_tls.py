@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 import sys
 import time
 import warnings
@@ -23,6 +22,7 @@ from quorumq.cli.main import main
 from quorumq.client import connect
 from quorumq.core.values.errors import PeerError, TooFewReplicas, UsageError
 from quorumq.core.values.types import Now
+from quorumq.lab import leash, local
 from quorumq.lab.ports import free_ports
 from quorumq.node.config import make_config
 from quorumq.node.health import Health
@@ -331,15 +331,11 @@ def running(folder: Path, files: Files, impostor: str = "", **settings: Any) -> 
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o600)
         command = [sys.executable, "-m", "quorumq.node", "--config", str(path)]
-        with (folder / f"{node}.log").open("w") as log:
-            processes.append(subprocess.Popen(command, stderr=log))
+        processes.append(local.logged(command, folder / f"{node}.log", folder))
     try:
         yield [*nodes.values(), *tables.get("peers", {}).values()]
     finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(PATIENCE_S)
+        leash.end(processes, PATIENCE_S)
 
 
 async def refused(address: str, cause: str, **options: Any) -> None:
