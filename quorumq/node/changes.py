@@ -20,6 +20,7 @@ WHAT: Final[dict[type, str]] = {
     m.AlterTopic: "topic altered",
     m.LabelsRequest: "labels changed",
     m.DeleteTopic: "topic deleted",
+    m.MovePartition: "partition moved",
     m.SetGroup: "group created",
     m.DeleteGroup: "group deleted",
     m.PauseGroup: "group paused",

@@ -148,6 +148,8 @@ TYPE_OF: Final[dict[type, int]] = {
     core.DelaysSet: 26,
     core.CleanStopped: 27,
     core.DecisionPut: 33,
+    core.PartitionTrusted: 34,
+    core.PartitionDropped: 35,
     core.AbsentNoted: 37,
     core.TrustLost: 40,
     core.PeerPosition: 41,

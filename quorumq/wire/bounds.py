@@ -46,7 +46,9 @@ RECORD_ITEMS_MAX: Final = 1 << 22
 SIGNED_BYTES_MAX: Final = 1024
 FACTS_DEPTH_MAX: Final = 12
 
-_NODE_FIELDS: Final = frozenset({"node", "sender", "to", "replicas", "survivors"})
+_NODE_FIELDS: Final = frozenset(
+    {"node", "sender", "source", "to", "replicas", "before", "sources", "survivors"}
+)
 _NAME_FIELDS: Final = frozenset({
     "name", "group", "topic", "topics", "cluster_id", "which", "reason", "state", "outcome",
     "code", "error", "refused", "software", "start", "waiting", "on_behalf",
@@ -63,6 +65,7 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Store", "more"): STORE_BATCHES_MAX,
     ("LabelsRequest", "changes"): LABEL_NAMES_MAX,
     ("Topic", "replicas"): PARTITIONS_MAX,
+    ("Layout", "placements"): PARTITIONS_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
     ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
@@ -74,6 +77,7 @@ _BYTES_LIMITS: Final[Mapping[tuple[str, str], int]] = {
 BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
     ("Topic", "id"): batches.TOPIC_ID_BYTES,
+    ("Layout", "topic"): batches.TOPIC_ID_BYTES,
     ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
     ("Labels", "topic"): batches.TOPIC_ID_BYTES,
@@ -126,8 +130,16 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "the sum of all registers, or one for each bucket",
     ),
     "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
-    "Decision": ("v_topic is None or v_group is None", "group", "a topic or a group, not both"),
-    "Accept": ("(v_topic is None) != (v_group is None)", "group", "a topic or a group"),
+    "Decision": (
+        "(v_topic is None) + (v_group is None) + (v_layout is None) >= 2",
+        "group",
+        "a topic, a group or a layout, not two of them",
+    ),
+    "Accept": (
+        "(v_topic is None) + (v_group is None) + (v_layout is None) == 2",
+        "group",
+        "a topic, a group or a layout",
+    ),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }
 

@@ -40,6 +40,7 @@ TYPES: Final[Mapping[int, type]] = {
     47: m.PutLabels, 48: m.PutLabelsReply, 49: m.SyncLabels, 39: m.LabelsListed,
     50: m.Survey, 51: m.SurveyReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest, 55: m.CloseReply,
     56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,
+    60: m.SlotRequest, 61: m.SlotReply, 62: m.SourceRequest, 63: m.SourceReply,
     # client to node and back
     64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.CreateTopicReply,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.PublishReply, 72: m.Fetch, 73: m.FetchReply,
@@ -49,7 +50,7 @@ TYPES: Final[Mapping[int, type]] = {
     90: m.SetGroup, 91: m.SetGroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup, 97: m.DeleteGroupReply,
     98: m.CloseSession, 99: m.CloseSessionReply, 100: m.ShowRequest, 101: m.ShowReply,
-    102: m.DescribeGroup, 103: m.DescribeGroupReply,
+    102: m.DescribeGroup, 103: m.DescribeGroupReply, 104: m.MovePartition, 105: m.MovePartitionReply,
     106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup, 109: m.PauseGroupReply,
     110: m.FindName, 111: m.FindNameReply, 118: m.DescribeGroups, 119: m.DescribeGroupsReply,
 }  # fmt: skip

@@ -115,6 +115,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.CreateTopic: lambda request, name: [Need(_PUBLISH if request.implicit else _ADMIN, request.name)],
     m.AlterTopic: lambda request, name: [Need(_ADMIN, request.name)],
     m.LabelsRequest: lambda request, name: [Need(_ADMIN if request.changes else RIGHTS, request.topic)],
+    m.MovePartition: lambda request, name: [Need(_ADMIN, request.name)],
     m.DeleteTopic: lambda request, name: [Need(_ADMIN, request.name)],
     m.Metadata: lambda request, name: [],  # see `check_seen` and `visible`
     m.Fetch: lambda request, name: _of_group(_CONSUME, request.topics, request.group),

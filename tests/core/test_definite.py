@@ -41,6 +41,7 @@ from quorumq.core.messages import (
     LabelsRequest,
     LeaveRequest,
     Metadata,
+    MovePartition,
     OpenSession,
     PauseGroup,
     Publish,
@@ -469,6 +470,9 @@ ROWS: dict[str, Scene] = {
     "ALTER of nothing": on(lambda cluster, topic: AlterTopic("other", max_deliveries=7)),
     "DELETE": on(lambda cluster, topic: DeleteTopic("jobs", topic.id)),
     "DELETE of nothing": on(lambda cluster, topic: DeleteTopic("other", bytes(16))),
+    "MOVE to a node that has the partition": on(
+        lambda cluster, topic: MovePartition("jobs", 0, "a", "b")
+    ),
     "SURVIVORS": on(lambda cluster, topic: DeclareSurvivors(("a", "b", "c"))),
     "METADATA": on(lambda cluster, topic: Metadata(("jobs", "other"))),
     "STATUS": on(lambda cluster, topic: StatusRequest()),

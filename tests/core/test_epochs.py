@@ -23,6 +23,7 @@ from quorumq.core.messages import (
     RedriveRequest,
     RejectRequest,
     SettleReply,
+    SlotRequest,
     SpanRecord,
     Store,
     StoreReply,
@@ -99,6 +100,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
     core = cluster.nodes["b"]
     replica = core.replicas[PartitionId(topic.id, 0)]
     by_kind = {type(envelope.message): envelope for envelope in sent if hasattr(envelope.message, "epoch")}
+    by_kind[SlotRequest] = by_kind[Store]._replace(message=SlotRequest(99, replica.partition, topic.epoch))
     assert set(by_kind) == {*QUORUM_REQUESTS, SyncOffer, SyncListed, SyncState}, (
         "every kind was sent, and no other has an epoch"
     )
@@ -123,7 +125,8 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
             if kind in (SyncOffer, SyncListed, SyncState):
                 assert answers == []
                 continue
-            (answer,) = answers
+            *news, answer = answers
+            assert all(isinstance(one, PutTopic) for one in news), "the sender gets the layout that it lacks"
             (error,) = (
                 [problem.error for problem in answer.problems]
                 if isinstance(answer, StoreReply)
@@ -151,6 +154,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     core.topics[topic.id] = other
     for replica in core.replicas.values():
         replica.topic = other
+        replica.epoch = replica.batches.epoch = other.epoch
     settled = "outcome-unknown" if inside else "wrong-epoch"  # its own replica does what it is asked
     for request, expected in (
         (Publish(cluster.batch(topic, producer_id, 20, [b"y"])), "outcome-unknown"),

@@ -35,7 +35,7 @@ from quorumq.core.messages import (
 from quorumq.core.messages.effects import Forget, Send
 from quorumq.core.messages.records import BatchStored, Reclaimed
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.requests import context
+from quorumq.core.requests import placing
 from quorumq.core.values import limits
 from quorumq.core.values.types import Group, Kind, Span
 from quorumq.wire.codec import encode_message
@@ -285,7 +285,7 @@ def test_a_crash_between_the_record_and_the_drop_drops_the_batch_at_the_next_sta
 def test_a_start_drops_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(context, "FORGET_MAX", 3)
+    monkeypatch.setattr(placing, "FORGET_MAX", 3)
     cluster = Cluster()
     published(cluster)
     stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
@@ -437,7 +437,7 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     cluster.advance(20)
     a = replica_of(cluster, "a")
     (gone,) = a.batches.reclaimed.items()
-    (send,) = a.sync.on_pull("c", SyncPull(a.partition, (gone,)), a.topic.epoch, cluster.now)
+    (send,) = a.sync.on_pull("c", SyncPull(a.partition, (gone,)), cluster.now)
     assert isinstance(send, Send)
     assert isinstance(send.message, SyncState)
     assert (send.message.reclaimed, send.message.nowhere) == ((gone,), ())

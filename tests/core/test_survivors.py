@@ -484,7 +484,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
         return bool(hit)  # from here on nothing arrives
 
     if step == "resynced":
-        cluster.nodes["b"].trust.resync.heard.clear()  # type: ignore[union-attr]
+        cluster.nodes["b"].context.answers.complete.clear()  # type: ignore[union-attr]
     cluster.drop = comes
     cluster.submit("a", DeclareSurvivors(("a",)))
     cluster.advance(1.0)

@@ -109,6 +109,7 @@ async def test_no_client_keeps_the_changes_of_another_one_out_of_the_log(tmp_pat
 
 def test_every_request_that_changes_something_for_others_is_named() -> None:
     assert {kind.__name__ for kind in WHAT} == {
-        "CreateTopic", "AlterTopic", "DeleteTopic", "SetGroup", "DeleteGroup", "PurgeRequest", "RedriveRequest",
+        "CreateTopic", "AlterTopic", "MovePartition", "DeleteTopic", "SetGroup", "DeleteGroup", "PurgeRequest",
+        "RedriveRequest",
         "DeclareSurvivors", "LabelsRequest", "PauseGroup",
     }  # fmt: skip

@@ -141,7 +141,7 @@ def by_hint(hint: Any, owner: str, field: str) -> st.SearchStrategy[Any]:
         low, end = int_range(owner, field)
         return st.integers(low, end - 1) | st.integers(max(low, 0), min(300, end - 1))
     if hint is str:
-        return node_ids if field in ("node", "replicas") else names
+        return node_ids if field in ("node", "replicas", "before", "sources", "source", "to") else names
     if hint is bytes:
         exact = (owner, field) in BYTES_EXACT
         if (owner, field) == ("Instance", "topic"):
@@ -184,9 +184,14 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     made = st.builds(cls, *[by_hint(hints[field], cls.__name__, field) for field in cls._fields])
     if cls is Decision:  # a topic or a group, or neither
-        made = made.map(lambda it: it._replace(group=None if it.topic is not None else it.group))
+        made = made.map(
+            lambda it: it._replace(
+                group=None if it.topic is not None else it.group,
+                layout=None if it.topic is not None or it.group is not None else it.layout,
+            )
+        )
     if cls is messages.Accept:  # one of them
-        made = made.filter(lambda it: (it.topic is None) != (it.group is None))
+        made = made.filter(lambda it: [it.topic, it.group, it.layout].count(None) == 2)
     if cls is messages.SyncOffer:  # as many sums as the places have parts
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
     if cls is messages.SyncRegisters:

@@ -20,6 +20,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import (
+    FIRST_LAYOUT,
     Decision,
     Group,
     Instance,
@@ -150,6 +151,10 @@ class Catalogue:
         sets = topic.replicas if topic is not None else ()
         return sets[partition.number] if partition.number < len(sets) else ()
 
+    def epoch_of(self, partition: PartitionId) -> int:
+        """Return the epoch of a partition of a known topic: the layout in which its slots last changed."""
+        return self.topics[partition.topic].epoch_of(partition.number)
+
     def all_groups(self) -> list[Group]:
         """Return the registers of all groups by topic and name, deleted ones included."""
         return [self.groups[key] for key in sorted(self.groups)]
@@ -276,7 +281,9 @@ class Catalogue:
             self.topics[newest.id] = closed(newest)
         self.topics[topic.id] = merged
         self._used = None
-        self._forget_decided(topic)
+        self._forget_decided(instance_of(topic))
+        if merged.layout_known > FIRST_LAYOUT:
+            self._forget_decided(Instance(topic.id, "", merged.layout_known))
         if replaces:
             self.names[topic.name] = topic.id
             self.replaced.pop(topic.id, None)
@@ -302,13 +309,20 @@ class Catalogue:
 
     def register_of(self, instance: Instance) -> Topic | Group | None:
         """Return the newest register that an instance decides about. If it is no older, the outcome is known."""
+        if instance.topic and not instance.name:
+            return self.topics.get(instance.topic)
         if instance.topic:
             return self.groups.get((instance.topic, instance.name))
         return self.register_named(instance.name)
 
     def outcome_of(self, instance: Instance) -> Topic | Group | None:
-        """Return the register that was chosen in an instance, or a later one; None if none is known."""
+        """Return the register that was chosen in an instance, or a later one; None if none is known.
+
+        The outcome of a layout's instance is the register of its topic, which has that layout or a later one.
+        """
         known = self.register_of(instance)
+        if instance.topic and isinstance(known, Topic):
+            return known if known.layout_known >= instance.number or known.deleted else None
         return known if known is not None and instance_of(known).number >= instance.number else None
 
     def take_decision(self, decision: Decision) -> bool:
@@ -324,9 +338,8 @@ class Catalogue:
         self._used = None
         return True
 
-    def _forget_decided(self, register: Topic | Group) -> None:
-        """Drop the decisions up to the register's instance, because their outcome is known."""
-        last = instance_of(register)
+    def _forget_decided(self, last: Instance) -> None:
+        """Drop the decisions up to an instance, because their outcome is known."""
         for instance in list(self.decisions.irange(last._replace(number=0), last)):
             del self.decisions[instance]
 
@@ -344,7 +357,7 @@ class Catalogue:
         self.groups[(group.topic, group.name)] = merged
         self.sums.replace(ours, merged)
         self._used = None
-        self._forget_decided(merged)
+        self._forget_decided(instance_of(merged))
         if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
                 del self.settled_groups[key]

@@ -13,7 +13,7 @@ from quorumq.core.messages import GroupsReply, GroupsRequest
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.limits import GROUPS_PER_CHUNK
-from quorumq.core.values.types import NodeId, Now
+from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now
 
 ANSWER_WAIT_S = 60.0
 """Seconds for which an answer to a GroupsRequest is awaited."""
@@ -58,7 +58,8 @@ class PeerGroups:
     def _question(self, asked: Asked, after: str) -> GroupsRequest:
         number = self.state.next_round()
         self.asked[number] = asked
-        return GroupsRequest(number, asked.topics, after)
+        layouts = layouts_of(self.state.catalogue, asked.topics)
+        return GroupsRequest(number, asked.topics, after, layouts)
 
     def heard_by_majority(self, members: tuple[NodeId, ...], topic: bytes, now: Now) -> float:
         """Return the latest time since which a majority of the replica set, with this node, was asked and answered."""
@@ -89,13 +90,34 @@ class PeerGroups:
         return effects
 
     def forget(self, topic: bytes) -> None:
-        """Drop the answers about a deleted topic."""
+        """Drop the answers about a topic that was deleted, or has another layout; open questions are of the old one."""
+        self.asked.clear()
         for heard in [heard for heard in self.heard if heard[1] == topic]:
             del self.heard[heard]
 
 
-def tell(catalogue: Catalogue, sender: NodeId, message: GroupsRequest) -> list[Effect]:
-    """Answer GROUPS-ASK with one frame. The peer asks for the rest, so that a lost page is noticed."""
+def layouts_of(catalogue: Catalogue, topics: tuple[bytes, ...]) -> tuple[int, ...]:
+    """Return the numbers of the topics' layouts here; () if no partition of them was ever moved."""
+    known = [catalogue.topics.get(topic) for topic in topics]
+    numbers = tuple([topic.layout_number if topic is not None else FIRST_LAYOUT for topic in known])
+    return numbers if any(number != FIRST_LAYOUT for number in numbers) else ()
+
+
+def tell(
+    catalogue: Catalogue, joining: Iterable[bytes], sender: NodeId, message: GroupsRequest
+) -> list[Effect]:
+    """Answer GROUPS-ASK with one frame. The peer asks for the rest, so that a lost page is noticed.
+
+    Nothing is answered about a topic if this node has another layout of it than the sender, or a new slot: it may not
+    have heard of groups that a majority of the replicas knows.
+
+    Args:
+        joining: topics with a slot that is new here and not trusted yet.
+    """
+    if layouts_of(catalogue, message.topics) != message.layouts or any(
+        topic in message.topics for topic in joining
+    ):
+        return []
     wanted = dict.fromkeys(message.topics)
     found = sorted(key for key in catalogue.groups if key[0] in wanted)
     if found and message.after:

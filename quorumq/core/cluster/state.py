@@ -51,7 +51,7 @@ Timer = (
     | tuple[Literal["serve"]]  # costly work has its turn
     | tuple[Literal["recover"], NodeId, int]  # ask a peer again, under this round
     | tuple[Literal["sync"], NodeId]
-    | tuple[Literal["bury", "heartbeat", "reclaim", "resync"]]
+    | tuple[Literal["bury", "heartbeat", "join", "reclaim", "resync"]]
 )
 """A node's next action at a time. Plain tuples: a message sets several, and a class would cost a call for each."""
 
@@ -155,6 +155,7 @@ class NodeState:
     clock: HybridClock
     trusted: bool
     quarantine_until: float
+    once_lost: bool = False  # True if the directory lost trust in an earlier start
     uncertain_until: float = float("-inf")  # until then it may not know how old messages are
     same_boot: frozenset[int] = (
         frozenset()

@@ -11,11 +11,13 @@ import fnmatch
 from collections.abc import Iterable
 from typing import Any
 
-from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.messages import AlterTopic, CreateTopic, MovePartition
 from quorumq.core.values import limits
 from quorumq.core.values.types import (
+    FIRST_LAYOUT,
     STAMP_ZERO,
     Decision,
+    Layout,
     Machines,
     NodeId,
     Stamp,
@@ -53,9 +55,12 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
     """Merge two registers of one topic: partitions by maximum, deleted for good, each setting by its stamp."""
     assert ours.id == theirs.id
     proposed = max(ours.all_partitions, theirs.all_partitions)
+    layout = max(ours.layout, theirs.layout, key=layout_rank)
+    chosen = max(ours.next_layout, theirs.next_layout, key=layout_rank)
+    chosen = chosen if layout_rank(chosen) > layout_rank(layout) else None
     later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
     if ours.deleted or theirs.deleted:
-        return closed(with_proposed(later, proposed))
+        return closed(with_proposed(later, proposed)._replace(layout=layout, next_layout=chosen))
     merged = ours if ours.partitions >= theirs.partitions else theirs
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
     merged = merged._replace(digest_key=later.digest_key)
@@ -65,13 +70,31 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
         for name, (mine, other) in zip(SETTINGS, pairs, strict=True)
     }
     merged = stamped(merged._replace(**newer), tuple(max(pair) for pair in pairs))
-    return with_proposed(merged, proposed)
+    return with_layout(with_proposed(merged, proposed), layout)._replace(next_layout=chosen)
+
+
+def layout_rank(layout: Layout | None) -> tuple[int, Stamp]:
+    """Return the rank of a layout; the highest stands, as one value, in a merge of two registers.
+
+    Two layouts have one number only if a majority of the directories was lost; the later proposal stands then.
+    """
+    return (FIRST_LAYOUT, STAMP_ZERO) if layout is None else (layout.number, layout.made)
+
+
+def with_layout(topic: Topic, layout: Layout | None) -> Topic:
+    """Return ``topic`` with this layout adopted: its replica sets are those of the layout."""
+    sets = list(topic.replicas)
+    for placement in layout.placements if layout is not None else ():
+        if placement.partition < len(sets):
+            sets[placement.partition] = placement.nodes
+    return topic._replace(layout=layout, replicas=tuple(sets))
 
 
 def closed(topic: Topic) -> Topic:
     """Return the register of the topic once it is deleted: only what tells it from others is kept, for good."""
     gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
-    return gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
+    gone = gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
+    return gone._replace(layout=topic.layout, next_layout=topic.next_layout)
 
 
 def first_topic(
@@ -165,6 +188,37 @@ def check_alteration(request: AlterTopic, topic: Topic) -> str:
     return check_settings(topic._replace(**named(request)))
 
 
+def check_move(
+    request: MovePartition, topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> str:
+    """Return the error in a move of a partition, or ""."""
+    if request.source == request.to or request.to not in nodes:
+        return (
+            f"to is {request.to!r}: it must be another node of the cluster than {request.source!r}, one of "
+            f"{', '.join(nodes)}"
+        )
+    members = topic.replicas[request.partition]
+    if request.to in members and request.source not in members:
+        return ""  # it was moved
+    where = f"partition {request.partition} of topic {topic.name!r} is on {', '.join(members)}"
+    if request.source not in members:
+        return f"from is {request.source!r}: {where}"
+    if request.to in members:
+        return f"to is {request.to!r}: {where}, and no node has two slots"
+    on = dict(machines)
+    beside = [
+        node
+        for node in members
+        if node != request.source and on.get(node, node) == on.get(request.to, request.to)
+    ]
+    if machines and beside:
+        return (
+            f"to is {request.to!r}: it shares machine {on.get(request.to)!r} with {beside[0]}, and {where}; a machine "
+            "that fails must not take two replicas along"
+        )
+    return ""
+
+
 def with_proposed(topic: Topic, partitions: int) -> Topic:
     """Return ``topic`` with at least ``partitions`` whose addition has begun."""
     proposed = max(topic.all_partitions, partitions)
@@ -195,7 +249,29 @@ def all_sets(
     topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> tuple[tuple[NodeId, ...], ...]:
     """Return the replica sets of all partitions that the topic has, or may yet have, or had, each once."""
-    return tuple(dict.fromkeys(replica_sets(topic, topic.all_partitions, nodes, machines)))
+    sets = required_sets(topic, nodes, machines)
+    return tuple(dict.fromkeys(nodes for number in range(len(sets)) for nodes in sets[number]))
+
+
+def required_sets(
+    topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> list[tuple[tuple[NodeId, ...], ...]]:
+    """Return the sets, by partition, that each need a majority with a register, proposed partitions included.
+
+    A partition that moves has several: the set before the move may still act while some of its nodes have not heard
+    of the layout, and the set of a chosen layout may act any moment (docs/protocol.md, LAYOUTS).
+    """
+    drawn = replica_sets(topic, topic.all_partitions, nodes, machines)
+    sets: list[dict[tuple[NodeId, ...], None]] = [{members: None} for members in drawn]
+    for layout in (topic.layout, topic.next_layout):
+        for placement in layout.placements if layout is not None else ():
+            if placement.partition < len(sets):
+                if layout is topic.layout:
+                    sets[placement.partition] = {}
+                sets[placement.partition][placement.nodes] = None
+                if placement.before:
+                    sets[placement.partition][placement.nodes_before] = None
+    return [tuple(each) for each in sets]
 
 
 def is_pattern(name: str) -> bool:

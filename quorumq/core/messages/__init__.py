@@ -25,12 +25,13 @@ PeerMessage = Union[
     RegistersRequest, RegistersReply, CloseRequest, CloseReply,
     RemoteFetch, RemoteFetchReply, RemoteGone,
     HoldsRequest, HoldsReply, ResyncRequest, ResyncReply, SurvivorsRequest, SurvivorsReply,
+    SlotRequest, SlotReply, SourceRequest, SourceReply,
 ]  # fmt: skip
 
-QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseRequest]
+QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseRequest, SlotRequest]
 QuorumReply = Union[
     StoreReply, HoldReply, ExtendReply, AckReply, RejectReply, MergeReply, SurveyReply, CloseReply, PutReply, PeekReply,
-    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply, PutLabelsReply,
+    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply, PutLabelsReply, SlotReply,
 ]  # fmt: skip
 
 QUORUM_REQUESTS = get_args(QuorumRequest)
@@ -49,15 +50,15 @@ class Envelope(NamedTuple):
 
 
 ClientRequest = Union[
-    Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, DeleteTopic, Metadata, Publish, Fetch, AckRequest,
-    RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest, BrowseRequest,
-    ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
+    Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, MovePartition, DeleteTopic, Metadata, Publish, Fetch,
+    AckRequest, RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest,
+    BrowseRequest, ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
     DescribeGroups,
 ]  # fmt: skip
 
 ClientReply = Union[
-    Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, DeleteTopicReply,
-    MetadataReply, PublishReply, FetchReply,
+    Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, MovePartitionReply,
+    DeleteTopicReply, MetadataReply, PublishReply, FetchReply,
     SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
     DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, PauseGroupReply, FindNameReply,
     DescribeGroupsReply, Failed,

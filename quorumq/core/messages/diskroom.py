@@ -42,10 +42,12 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     # Registers are bounded by the limits of a cluster, and deletions make room. New ones are refused as a batch is.
     r.TopicPut: Capacity.NONE,
     r.DecisionPut: Capacity.NONE,
+    r.PartitionTrusted: Capacity.NONE,
     r.AbsentNoted: Capacity.NONE,
     r.GroupPut: Capacity.NONE,
     r.LabelsPut: Capacity.NONE,
     # These make room.
+    r.PartitionDropped: Capacity.NONE,
     r.Reclaimed: Capacity.NONE,
     r.SessionsPromised: Capacity.NONE,
     r.SessionsClosed: Capacity.NONE,

@@ -15,11 +15,13 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from quorumq.core.values.types import (
+    FIRST_LAYOUT,
     Batch,
     Decision,
     Group,
     Incarnation,
     Instance,
+    Layout,
     Letter,
     Owner,
     PartitionId,
@@ -340,13 +342,14 @@ class PutTopic(NamedTuple):
 class PutGroup(NamedTuple):
     """Merge a group's register. Answered once durable, with the merged one if it is higher.
 
-    ``partitions``: number of partitions that the sender knows, proposed ones included. A node that knows more replies
-    with its register.
+    ``partitions``: number of partitions that the sender knows, proposed ones included. ``layout``: the highest number
+    of a layout of the topic that the sender knows to be chosen. A node that knows more replies with its register.
     """
 
     round: int
     group: Group
     partitions: int = 0
+    layout: int = FIRST_LAYOUT
 
 
 class PutReply(NamedTuple):
@@ -354,7 +357,7 @@ class PutReply(NamedTuple):
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
     "not-trusted" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, if it
-    has more partitions than the sender knew of.
+    has more partitions, or a later layout, than the sender knew of.
     """
 
     round: int
@@ -380,18 +383,19 @@ class Prepare(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """ACCEPT: accept this register, durably, unless a higher ballot was promised. One of ``topic`` and ``group``."""
+    """ACCEPT: accept this value, durably, unless a higher ballot was promised: a topic, a group or a layout."""
 
     round: int
     ballot: Stamp
     topic: Topic | None = None
     group: Group | None = None
     implicit: bool = False
+    layout: Layout | None = None
 
     @property
     def instance(self) -> Instance:
         """Return the instance that it is about."""
-        value = self.topic or self.group
+        value = self.topic or self.group or self.layout
         assert value is not None, "the reader of a frame refuses one without"
         return instance_of(value)
 
@@ -505,6 +509,22 @@ class CloseReply(NamedTuple):
     known: tuple[Incarnation, ...]
 
 
+class SlotRequest(NamedTuple):
+    """A question: is the receiver trusted in the replica set of this partition, as of this epoch?"""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+
+
+class SlotReply(NamedTuple):
+    """The answer to a SlotRequest: it is, unless ``error`` says why not."""
+
+    round: int
+    error: str
+    known: tuple[Incarnation, ...]
+
+
 _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
     Hold: (HoldReply, (True, (), (), (), ())),
     Extend: (ExtendReply, ((), ())),
@@ -513,6 +533,7 @@ _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
     Merge: (MergeReply, ((), ())),
     Survey: (SurveyReply, ((), None)),
     CloseRequest: (CloseReply, ((),)),
+    SlotRequest: (SlotReply, ()),
 }
 
 

@@ -127,8 +127,24 @@ class LabelsPut(NamedTuple):
     labels: Labels
 
 
+class PartitionTrusted(NamedTuple):
+    """All that was promised from this node's slot of a partition since layout ``since`` is in this directory.
+
+    The last one of a partition counts, unless the directory has lost trust since. ``since`` 0: it is not.
+    """
+
+    partition: PartitionId
+    since: int
+
+
+class PartitionDropped(NamedTuple):
+    """The partition was moved away, and nothing of it is kept: what was recorded of it before does not count."""
+
+    partition: PartitionId
+
+
 class AbsentNoted(NamedTuple):
-    """Messages that a resync heard of, and that are not here: votes from here may have confirmed them."""
+    """Messages that a resync or a new slot heard of, and that are not here: votes from here may have confirmed them."""
 
     partition: PartitionId
     spans: tuple[Span, ...]
@@ -257,6 +273,6 @@ class CleanStopped(NamedTuple):
 
 JournalRecord = Union[
     DirectoryMade, ClusterMade, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
-    DecisionPut, GroupPut, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet, Reclaimed, SessionsPromised,
-    SessionsClosed, CleanStopped, LabelsPut, AbsentNoted,
+    DecisionPut, GroupPut, PartitionTrusted, PartitionDropped, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet,
+    Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted,
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from quorumq.core.messages.quorum import NotDue, SpanRecord
 from quorumq.core.values.types import (
+    FIRST_LAYOUT,
     Decision,
     Group,
     Incarnation,
@@ -38,6 +39,7 @@ class HoldsRequest(NamedTuple):
 
     round: int
     partitions: tuple[PartitionId, ...]
+    epochs: tuple[int, ...] = ()  # those of the partitions, in their order; empty: none was ever moved
 
 
 class HeldThere(NamedTuple):
@@ -152,6 +154,8 @@ class SyncState(NamedTuple):
     # With ``rest``: asked for, and neither present at the sender nor reclaimed.
     nowhere: tuple[Span, ...] = ()
     ages: tuple[Aged, ...] = ()  # answers to a SyncPull, as far as the sender is not in doubt of them
+    # In an answer to a ResyncRequest: no more STOREs of these from clients; numbers as in ``closed``.
+    promised: tuple[Span, ...] = ()
 
 
 class GroupsRequest(NamedTuple):
@@ -160,6 +164,8 @@ class GroupsRequest(NamedTuple):
     number: int
     topics: tuple[bytes, ...]
     after: str = ""  # only those behind this group of the first topic
+    # Numbers of the layouts of the topics at the sender; empty: no partition was ever moved.
+    layouts: tuple[int, ...] = ()
 
 
 class GroupsReply(NamedTuple):
@@ -256,14 +262,16 @@ class LabelsListed(NamedTuple):
 
 
 class ResyncRequest(NamedTuple):
-    """A node that is not trusted asks for the receiver's state of a partition, from place ``start`` on.
+    """A node that is not trusted, or not in a partition's set, asks for the receiver's state of the partition.
 
-    Without a partition it asks for the registers.
+    It asks from place ``start`` on. Without a partition it asks for the registers.
     """
 
     round: int
     partition: PartitionId | None
     start: int
+    epoch: int = FIRST_LAYOUT  # epoch of the partition at the sender
+    since: int = FIRST_LAYOUT  # number of the layout since which the sender has its slot
 
 
 class ResyncReply(NamedTuple):
@@ -309,3 +317,21 @@ class SurvivorsReply(NamedTuple):
     why: str
     seen: tuple[Seen, ...]
     survivors: tuple[NodeId, ...]
+
+
+class SourceRequest(NamedTuple):
+    """A node that left the set of a partition asks a slot of it what it lacks of these messages, which the node has."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    spans: tuple[Span, ...]
+
+
+class SourceReply(NamedTuple):
+    """Number of those messages that are neither present nor reclaimed at the sender; -1 if it is not trusted there."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    lacking: int

@@ -53,7 +53,7 @@ from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.replica import Replica
-from quorumq.core.recovery import resync, survivors
+from quorumq.core.recovery import joining, resync, survivors
 from quorumq.core.recovery.replay import Replay, at_stop, cluster_made, snapshot
 from quorumq.core.recovery.trust import (
     TOKEN_LOST,
@@ -64,9 +64,11 @@ from quorumq.core.recovery.trust import (
     Trust,
     reserve_token,
 )
-from quorumq.core.requests.context import Context, Costly, forget
+from quorumq.core.requests import sources
+from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
+from quorumq.core.requests.placing import TOKEN_COMPLETED, forget
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
@@ -162,7 +164,7 @@ class NodeCore:
         """Load batches of the journal that cannot be read, before `start`: their content is known, and absent."""
         for record in records:
             self.state.next_batch = max(self.state.next_batch, record.number + 1)
-            replica = self.replicas.get(record.batch.header.partition)
+            replica = self.context.kept(record.batch.header.partition)
             if replica is not None:
                 replica.batches.load_damaged(record, now)
             else:
@@ -225,6 +227,9 @@ class NodeCore:
             )
             if new:
                 self._absorb(new, effects, now)
+        if self.context.asks:
+            self.context.asks = False
+            self._absorb(joining.go_on(self.context, now, afresh=False), effects, now)
         if self.context.publishing:
             self._absorb(store_published(self.context, now), effects, now)
         if state.newly_ready and not self.context.requests:
@@ -359,7 +364,7 @@ class NodeCore:
             case MemoryFull(detail):
                 self.state.memory_full = detail
             case Damaged(number):
-                for replica in self.replicas.values():
+                for replica in (*self.replicas.values(), *self.context.sources.values()):
                     if number in replica.batches.stored:
                         replica.storing.on_damaged(number, now)
             case CleanStop():
@@ -392,6 +397,8 @@ class NodeCore:
                     *self.upkeep.offer(peer, now),
                 )
             ]
+        if TOKEN_COMPLETED < token <= TOKEN_COMPLETED // 2:
+            return joining.on_completed(self.context, self.trust, token - TOKEN_COMPLETED, now)
         if token < 0:
             self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
             return self._on_reserve(now)
@@ -428,6 +435,7 @@ class NodeCore:
         if self.trust.resync is not None:
             effects += self.trust.resync.ask(self.context, peer, now, afresh=True)
         effects += self.context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        effects += joining.go_on(self.context, now, afresh=True)
         return effects + self.upkeep.greet(peer, now)
 
     # ------------------------------------------------------- messages of peers
@@ -472,7 +480,9 @@ class NodeCore:
                 self.state.release_confirmed(sender, released)
             case m.Heartbeat():
                 self.upkeep.on_heartbeat(sender, incarnation, message, now)
-            case m.PutTopic() if self.state.trusted or not message.round:
+            case m.PutTopic(number, topic) if (
+                self.state.trusted or not number or topic.next_layout is not None
+            ):
                 return context.put_topic(sender, message, now)
             case m.Prepare() | m.Accept() if self.state.trusted:
                 return vote(context, sender, message, now)
@@ -498,11 +508,16 @@ class NodeCore:
                 return self.upkeep.on_compared(sender, message, now)
             case m.SyncState() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
-            case m.SyncPull() if message.partition in self.replicas:
-                replica = self.replicas[message.partition]
-                return replica.sync.on_pull(sender, message, replica.topic.epoch, now)
+            case m.SyncPull():
+                kept = context.kept(message.partition)
+                return kept.sync.on_pull(sender, message, now) if kept is not None else []
+            case m.SourceRequest():
+                return sources.answer(context, sender, message, now)
+            case m.SourceReply():
+                return sources.on_answer(context, sender, message, now)
             case m.GroupsRequest() if self.state.trusted:
-                return peer_groups.tell(self.catalogue, sender, message)
+                joining_topics = [replica.partition.topic for replica in context.new_slots()]
+                return peer_groups.tell(self.catalogue, joining_topics, sender, message)
             case m.RegistersRequest() if self.state.trusted:
                 return tell_registers(context, sender, message)
             case m.GroupsReply() if context.peer_groups.awaits(message):
@@ -510,14 +525,13 @@ class NodeCore:
                 return effects + context.peer_groups.on_told(sender, message)
             case m.ResyncRequest():
                 return resync.tell(context, sender, message, now)
-            case m.ResyncReply() if self.trust.resync is not None and not self.state.trusted:
-                effects = self.trust.resync.on_told(context, sender, message, now)
-                return effects + self.trust.end_resync(context)
+            case m.ResyncReply():
+                return joining.on_answer(context, self.trust, sender, message, now)
             case m.SurvivorsRequest():
                 effects = survivors.tell(context, self.trust.resync, sender, message)
-                return effects + self.trust.end_resync(context)
+                return effects + self.trust.end_resync(context, now)
             case m.HoldsRequest():
-                return hold_recovery.tell(self.replicas, sender, message, now)
+                return hold_recovery.tell(context.kept, sender, message, now)
             case m.HoldsReply():
                 context.hold_recovery.on_told(self.replicas, sender, message, now)
             case m.RemoteFetch():

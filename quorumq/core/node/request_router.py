@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
-from quorumq.core.cluster.topics import check_alteration, check_topic_request, is_pattern
+from quorumq.core.cluster.topics import check_alteration, check_move, check_topic_request, is_pattern
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.node.status import page, status
@@ -25,6 +25,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
+from quorumq.core.requests.moving import MoveCoordinator
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import PauseCoordinator
 from quorumq.core.requests.peek import PeekCoordinator
@@ -51,7 +52,9 @@ Admitted = Coordinator | m.ClientReply
 """Coordinator that carries a request through, or the answer."""
 
 
-STAMPED = (m.Fetch, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.SetGroup, m.DeleteGroup, m.PauseGroup)
+STAMPED = (
+    m.Fetch, m.CreateTopic, m.AlterTopic, m.MovePartition, m.DeleteTopic, m.SetGroup, m.DeleteGroup, m.PauseGroup,
+)  # fmt: skip
 """Requests that are nothing without a fresh stamp."""
 BUG_CHARS_MAX = 200
 """Characters of an exception's text in the answer to the client."""
@@ -251,6 +254,17 @@ class RequestRouter:
         full = self.context.state.no_capacity(Kind.OPEN) if request.changes else ""
         return m.Failed(Code.STORAGE_FULL, full) if full else LabelsCoordinator(key, request, topic)
 
+    def _move_partition(self, key: int, request: m.MovePartition) -> Admitted:
+        partition = self.context.catalogue.partition_named(request.name, request.partition)
+        if isinstance(partition, m.Failed):
+            return partition
+        topic, config = self.context.catalogue.topics[partition.topic], self.context.config
+        problem = check_move(request, topic, config.nodes, config.machines)
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        full = self.context.state.no_capacity(Kind.OPEN)
+        return m.Failed(Code.STORAGE_FULL, full) if full else MoveCoordinator(key, request, topic)
+
     def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
         topic = self.context.catalogue.topics.get(request.id)
         if topic is not None and topic.name == request.name:
@@ -273,9 +287,8 @@ class RequestRouter:
         effects: list[Effect] = []
         for partition in partitions[: limits.RUNS_PER_STEP]:
             topic = self.context.catalogue.topics.get(partition.topic)
-            ask = m.CloseRequest(
-                0, partition, topic.epoch if topic is not None else 0, (number_of(producer_id),)
-            )
+            epoch = topic.epoch_of(partition.number) if topic is not None else 0
+            ask = m.CloseRequest(0, partition, epoch, (number_of(producer_id),))
             effects += [Send(member, ask) for member in self.context.catalogue.members_of(partition)]
         rest = partitions[limits.RUNS_PER_STEP :]
         if rest:
@@ -528,6 +541,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.LeaveRequest: lambda router, key, request, now: m.LeaveReply(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
+    m.MovePartition: lambda router, key, request, now: router._move_partition(key, request),
     m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
     m.LabelsRequest: lambda router, key, request, now: router._labels(key, request),
     m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),

@@ -10,12 +10,14 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.partition.lease import NO_OWNER
-from quorumq.core.recovery import resync
+from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery import joining, resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import costs
 from quorumq.core.requests.burial import bury_exhausted
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
+from quorumq.core.requests.placing import JOIN_AGAIN_S
 from quorumq.core.requests.remote import SplitCoordinator
 from quorumq.core.values import limits
 from quorumq.core.values.fairqueue import NO_CALLER
@@ -66,14 +68,20 @@ class Timers:
         if table is not None:
             return timer[1] not in getattr(self.context, table)  # type: ignore[misc]
         match timer:
-            case (_, PartitionId() as partition, *_) if partition not in self.context.replicas:
-                return True  # its topic was deleted
+            case (_, PartitionId() as partition, *_) if (
+                partition not in self.context.replicas and partition not in self.context.sources
+            ):
+                return True  # its topic was deleted, or it was moved away
             case ("recover", peer, number):
                 return not self.context.hold_recovery.is_current(peer, number)
             case ("expire", partition, name, span, _):
-                leases = self.context.replicas[partition].group(name).leases
+                leases = self._kept(partition).group(name).leases
                 return all(lease.held is None for _, lease in leases.within(span))
         return False
+
+    def _kept(self, partition: PartitionId) -> Replica:
+        """Return the replica of a partition that a timer is about: also one that was moved away has things due."""
+        return self.context.replicas.get(partition) or self.context.sources[partition]
 
     def on_timer(self, timer: Timer, now: Now, *, waits: bool = True) -> list[Effect]:
         """Run a timer's action. ``waits``: for its turn, if it is costly."""
@@ -82,15 +90,15 @@ class Timers:
             return []
         match timer:
             case ("expire", partition, name, span, owner):
-                return context.replicas[partition].on_expire(name, span, owner, now)
+                return self._kept(partition).on_expire(name, span, owner, now)
             case ("refresh", partition, name, span):
-                replica = context.replicas[partition]
+                replica = self._kept(partition)
                 view = replica.group(name)
                 ended = replica.on_expire(name, span, NO_OWNER, now) if view.claims else []
                 replica.views.refresh(view, span, now)
                 return ended
             case ("due", partition, number):
-                context.replicas[partition].storing.on_due(number, now)
+                self._kept(partition).storing.on_due(number, now)
             case ("round", number):
                 return context.rounds[number].on_timeout(context, number, now)
             case ("advance" | "again", key) if waits and context.waits(context.requests[key], timer):
@@ -110,7 +118,7 @@ class Timers:
             case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
                 context.costly.put(NO_CALLER, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
-                context.replicas[partition].storing.on_offered(number, first, now)
+                self._kept(partition).storing.on_offered(number, first, now)
             case ("look",):
                 return self._look(now)
             case ("sweep",):
@@ -131,7 +139,12 @@ class Timers:
                     for effect in self.trust.resync.ask(context, peer, now, afresh=True)
                 ]
                 # The missing messages may be needed no more: the topic was deleted meanwhile.
-                return effects + self.trust.end_resync(context)
+                return effects + self.trust.end_resync(context, now)
+            case ("join",):
+                context.joins = bool(context.new_slots())
+                if context.joins:
+                    state.at(now.mono + JOIN_AGAIN_S, ("join",))
+                return joining.go_on(context, now, afresh=True)
             case ("heartbeat",):
                 state.at(now.mono + context.config.heartbeat, ("heartbeat",))
                 return self.upkeep.heartbeat(now)
@@ -153,7 +166,8 @@ class Timers:
         for partition in list(backfill):
             if context.state.looks_left <= 0:
                 break
-            if partition not in context.replicas or context.replicas[partition].views.go_on(now):
+            replica = context.kept(partition)
+            if replica is None or replica.views.go_on(now):
                 del backfill[partition]
         if backfill:
             context.state.at(now.mono, ("look",))

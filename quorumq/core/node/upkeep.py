@@ -9,9 +9,12 @@ from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.resync import in_chunks
 from quorumq.core.recovery.trust import TOKEN_POSITION
+from quorumq.core.requests import sources
 from quorumq.core.requests.burial import bury
 from quorumq.core.requests.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
-from quorumq.core.requests.context import Context, forget
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.moving import change_layouts
+from quorumq.core.requests.placing import forget
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
 
 
@@ -74,7 +77,7 @@ class Upkeep:
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
         for partition, replica in self.context.replicas.items():
-            if peer in replica.members:
+            if peer in replica.batches.peers:  # one that has left is only asked for what is absent
                 replica.sync.owed[peer] = absent
                 self.context.state.comparing[partition] = None
         return self.go_on_comparing(now)
@@ -82,7 +85,7 @@ class Upkeep:
     def on_compared(self, sender: NodeId, message: SyncOffer | SyncListed, now: Now) -> list[Effect]:
         """Compare a peer's digests with ours: now, or when the step's time for it is over, later."""
         replica = self.context.replicas[message.partition]
-        if message.epoch != replica.topic.epoch:
+        if message.epoch != replica.epoch:
             return []
         replica.sync.take(sender, message)
         self.context.state.comparing[message.partition] = None
@@ -126,9 +129,13 @@ class Upkeep:
     # --------------------------------------------------------------------- RECLAIM
 
     def reclaim(self, now: Now) -> list[Effect]:
-        """Drop the payload that no group needs, and bury dying messages."""
-        self.context.state.reclaiming.update(dict.fromkeys(self.context.replicas))
-        return self.go_on_reclaiming(now) + bury(self.context, now)
+        """Drop the payload that no group needs, bury dying messages, and have the sources here released."""
+        context = self.context
+        context.state.reclaiming.update(dict.fromkeys(context.replicas))
+        effects = self.go_on_reclaiming(now) + bury(context, now)
+        for replica in context.sources.values():
+            effects += sources.ask_slots(context, replica)
+        return effects + change_layouts(context, now)
 
     def go_on_reclaiming(self, now: Now) -> list[Effect]:
         """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
@@ -145,7 +152,7 @@ class Upkeep:
         ):
             replica.reclaim.sweep(now)
             effects += forget(replica.batches.mended())
-            if replica.reclaim.settled and state.trusted:
+            if replica.reclaim.settled and state.trusted and replica.is_trusted:
                 heard = self.context.peer_groups.heard_by_majority(replica.members, partition.topic, now)
                 effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
                 if replica.reclaim.settled_last > heard:
@@ -159,7 +166,7 @@ class Upkeep:
     def _close_some(self, partition: PartitionId, replica: Replica, now: Now) -> list[Effect]:
         """Ask the other replicas about some producer ids that are done with here."""
         context = self.context
-        if not (replica.batches.idle_since and context.state.trusted):
+        if not (replica.batches.idle_since and context.state.trusted and replica.is_trusted):
             return []
         if context.rng.random() * len(replica.members) >= 1:
             return []

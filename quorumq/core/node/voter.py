@@ -12,12 +12,13 @@ from __future__ import annotations
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.messages.records import BatchStored
+from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 
-Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.Survey | m.CloseRequest
+Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.Survey | m.CloseRequest | m.SlotRequest
 """Requests of a quorum that are about one partition."""
 
 
@@ -44,8 +45,14 @@ class Voter:
         if replica is None:
             error, effects = self._why_no_replica(sender, message.partition)
             return effects + self._refuse(sender, message, error)
-        if message.epoch != replica.topic.epoch and not isinstance(message, m.Hold):
-            return self._refuse(sender, message, Code.WRONG_EPOCH, replica.vector())
+        if not self.is_current(replica, message.epoch):
+            newer = self._newer(sender, replica.topic, message.epoch < replica.epoch)
+            return newer + self._refuse(sender, message, Code.WRONG_EPOCH)
+        if isinstance(message, m.SlotRequest):
+            error = "" if replica.is_trusted else Code.NOT_TRUSTED
+            return [Send(sender, m.SlotReply(message.round, error, replica.vector()))]
+        if not replica.is_trusted and not isinstance(message, m.Hold):
+            return []  # nor would our answer count here: we have not heard what was promised from our slot
         if isinstance(message, m.CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views
@@ -53,8 +60,8 @@ class Voter:
             catalogue = self.context.catalogue
             register = catalogue.groups[(message.partition.topic, source_of(message.group))]
             # Here, too, the sender hears the register first.
-            told = Send(sender, m.PutGroup(0, register))
-            return [told, *self._refuse(sender, message, Code.NOT_FOUND)]
+            put = Send(sender, m.PutGroup(0, register))
+            return [put, *self._refuse(sender, message, Code.NOT_FOUND)]
         match message:
             case m.Hold():
                 key = (message.partition, message.group, sender)
@@ -95,6 +102,11 @@ class Voter:
         problems: list[m.Problem] = []
         members: tuple[NodeId, ...] = ()
         parts: tuple[m.Store | m.Part, ...] = (message, *message.more)
+        replicas = self.context.replicas
+        for part in parts if message.round else ():
+            replica = replicas.get(part.batch.header.partition)
+            if replica is not None and not replica.is_trusted:
+                return []  # this node is new in the partition's replica set: its answer would not count
         for at, part in enumerate(parts):
             partition = part.batch.header.partition
             replica = self.context.replicas.get(partition)
@@ -103,10 +115,13 @@ class Voter:
                 detail = ""
                 effects += told
             else:
-                members = members or replica.members
                 record, error, detail = replica.storing.take(
                     sender, part, replica.topic, now, asked=message.round > 0
                 )
+                if error == Code.WRONG_EPOCH:
+                    effects += self._newer(sender, replica.topic, part.epoch < replica.epoch)
+                else:
+                    members = members or replica.members
                 if record is not None:
                     records.append(record)
             if error:
@@ -126,6 +141,10 @@ class Voter:
         if records:
             then.append(Done(records[-1].number))
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
+
+    def is_current(self, replica: Replica, epoch: int) -> bool:
+        """Return True if a question or write is of the layout that this replica has adopted: no other counts."""
+        return epoch == replica.epoch
 
     def on_piggybacked(
         self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str
@@ -156,13 +175,18 @@ class Voter:
         if topic is not None and topic.deleted:
             return Code.NOT_FOUND, [Send(sender, m.PutTopic(0, topic))]
         if topic is not None and partition.number < topic.partitions:
-            return Code.WRONG_EPOCH, []
+            return Code.WRONG_EPOCH, self._newer(sender, topic, topic.layout is not None)
         return Code.UNKNOWN_TOPIC, []
+
+    def _newer(self, sender: NodeId, topic: Topic, newer: bool) -> list[Effect]:
+        """Return our register, for a sender whose layout is older than ours: it comes before our refusal."""
+        return [Send(sender, m.PutTopic(0, topic))] if newer else []
 
     def on_durable(self, last: int, now: Now) -> None:
         """Note that batch ``last`` is durable, and so are those of lower numbers: they are journaled in that order."""
         unwritten = self.context.state.unwritten
         while unwritten and (number := next(iter(unwritten))) <= last:
-            replica = self.context.replicas.get(unwritten.pop(number))
+            partition = unwritten.pop(number)
+            replica = self.context.replicas.get(partition) or self.context.sources.get(partition)
             if replica is not None:
                 replica.storing.on_durable(number, now)

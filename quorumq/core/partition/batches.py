@@ -52,6 +52,8 @@ class Batches:
     Attributes:
         fresh: the newest batches of one message, which are not packed yet.
         stored: the batches by their number.
+        members: the replica set, of ``epoch``.
+        peers: the other nodes that may have payload: the others of the set, and those that left and keep theirs.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
         ages_moved: True if a batch turned out to be older than its position in `order` implies.
@@ -78,6 +80,7 @@ class Batches:
         "closed",
         "damaged",
         "digests",
+        "epoch",
         "fresh",
         "idle_since",
         "index",
@@ -88,6 +91,7 @@ class Batches:
         "node",
         "order",
         "partition",
+        "peers",
         "present",
         "reclaimed",
         "sessions",
@@ -99,10 +103,12 @@ class Batches:
         "with_ttl",
     )
 
-    def __init__(self, node: NodeState, partition: PartitionId, members: tuple[NodeId, ...]) -> None:
+    def __init__(self, node: NodeState, partition: PartitionId) -> None:
         self.node = node
         self.partition = partition
-        self.members = members
+        self.members: tuple[NodeId, ...] = ()
+        self.peers: tuple[NodeId, ...] = ()
+        self.epoch = 0
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)
         self.with_ttl = 0
@@ -181,7 +187,7 @@ class Batches:
     @property
     def lost(self) -> int:
         """Return the number of known messages that each other replica has reported missing, too."""
-        return self.absent.count(len(self.members) - 1)
+        return self.absent.count(len(self.peers))
 
     # ------------------------------------------------------- batches come and go
 
@@ -459,8 +465,8 @@ class Batches:
         return merge_spans(span for span, entry in self.absent.items() if entry.noted)
 
     def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
-        """Note that ``sender``, if it is a replica, does not have these."""
-        for span in spans if sender in self.members else ():
+        """Note that ``sender``, if it may have payload, does not have these."""
+        for span in spans if sender in self.peers else ():
             for part, entry in self.absent.within(span):
                 denied = (*without(entry, sender).denied, sender)
                 self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))

@@ -90,7 +90,11 @@ class Choice:
         self.node = node
         self.batches = batches
         self.ttl_s = ttl_s  # the topic's; 0: for ever
-        self.salts = {member: salt_of(member) for member in batches.members}
+        self.salts: dict[NodeId, int] = {}
+
+    def rank_for(self, members: tuple[NodeId, ...]) -> None:
+        """Rank messages among these coordinators from now on."""
+        self.salts = {member: salt_of(member) for member in members}
 
     def choose(
         self,

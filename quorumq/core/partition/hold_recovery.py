@@ -29,7 +29,7 @@ are taken over only once every other replica has answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from quorumq.core.cluster.state import GrantTimer, NodeState
@@ -38,7 +38,7 @@ from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.types import NodeId, Now, PartitionId
+from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId
 
 Replicas = Mapping[PartitionId, Replica]
 """This node's replicas, by partition."""
@@ -76,10 +76,17 @@ class HoldRecovery:
         self._reported: dict[PartitionId, list[Reported]] = {}
 
     def want(self, replica: Replica, now: Now) -> None:
-        """If ``replica``, just made, is in quarantine and has others to ask, ask them from now on."""
-        if replica.in_quarantine(now) and len(replica.members) > 1:
-            others = [member for member in replica.members if member != replica.node.me]
-            self.awaited[replica.partition] = dict.fromkeys(others)
+        """If ``replica``, just made or moved, is in quarantine and has others to ask, ask them from now on.
+
+        What others have told before is dropped: they told it as members of another set.
+        """
+        if replica.partition in self.awaited:
+            self._forget(replica.partition)
+        if now.mono < replica.quarantine_until and replica.is_trusted:
+            me = replica.node.me
+            others = [member for member in (*replica.members, replica.leaver) if member not in (me, "")]
+            if others:
+                self.awaited[replica.partition] = dict.fromkeys(others)
 
     # ------------------------------------------------------------------------ asking
 
@@ -105,7 +112,9 @@ class HoldRecovery:
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
         self._asked[peer] = Asked(number, pause)
         state.at(now.mono + pause, ("recover", peer, number))
-        return [Send(peer, HoldsRequest(number, tuple(wanted)))]
+        epochs = tuple([replicas[partition].epoch for partition in wanted])
+        moved = any(epoch != FIRST_LAYOUT for epoch in epochs)
+        return [Send(peer, HoldsRequest(number, tuple(wanted), epochs if moved else ()))]
 
     def on_hello(self, peer: NodeId) -> None:
         """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
@@ -152,8 +161,13 @@ class HoldRecovery:
             replica.end_quarantine(reported, now)
 
     def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
-        """Return True if every other replica of the partition has answered."""
-        return not awaited
+        """Return True if every other replica of the partition has answered; or the node that had our slot, alone.
+
+        That node has left, and grants nothing any more: what it told are the holds that this replica does not know.
+        """
+        if replica.leaver and replica.leaver not in awaited:
+            return True
+        return all(node == replica.leaver for node in awaited)
 
     def _forget(self, partition: PartitionId) -> None:
         self.awaited.pop(partition, None)
@@ -164,16 +178,23 @@ class HoldRecovery:
             self._chunks.clear()
 
 
-def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) -> list[Effect]:
+def tell(
+    kept: Callable[[PartitionId], Replica | None], sender: NodeId, message: HoldsRequest, now: Now
+) -> list[Effect]:
     """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
 
-    The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came.
+    The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came. A
+    node that has left the set tells as well: it grants nothing any more.
+
+    Args:
+        kept: gives the replica of a partition, also of one that was moved away.
     """
     effects: list[Effect] = []
     granted: dict[PartitionId, list[GrantTimer]] | None = None
-    for partition in message.partitions:
-        replica = replicas.get(partition)
-        if replica is None or sender not in replica.members or not replica.may_vote(now):
+    epochs = message.epochs or (FIRST_LAYOUT,) * len(message.partitions)
+    for partition, epoch in zip(message.partitions, epochs, strict=False):
+        replica = kept(partition)
+        if replica is None or sender not in replica.members or not is_teller(replica, epoch, now):
             continue
         granted = replica.node.grants(now) if granted is None else granted
         told = replica.recall.holds_to_tell(now, granted.get(partition, ()))
@@ -183,3 +204,13 @@ def tell(replicas: Replicas, sender: NodeId, message: HoldsRequest, now: Now) ->
             for number, chunk in enumerate(chunks)
         ]
     return effects
+
+
+def is_teller(replica: Replica, epoch: int, now: Now) -> bool:
+    """Return True if the replica knows all holds that it has granted, and has adopted the layout that is asked about.
+
+    Why: an answer about another layout may come before holds that are granted under this one.
+    """
+    if replica.epoch != epoch or not replica.node.trusted or replica.in_quarantine(now):
+        return False
+    return replica.is_trusted if replica.since else replica.trusted_since > 0

@@ -41,6 +41,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.spans import merge_spans, subtract
 from quorumq.core.values.types import (
+    FIRST_LAYOUT,
     OPEN_ZERO,
     Incarnation,
     Kind,
@@ -49,6 +50,7 @@ from quorumq.core.values.types import (
     Now,
     Owner,
     PartitionId,
+    Placement,
     Record,
     Span,
     Stamp,
@@ -62,21 +64,41 @@ class Replica:
 
     Args:
         topic: the topic's register: replica set, epoch and settings come from it.
+
+    Attributes:
+        members: the replica set, as of the layout that this node has adopted.
+        epoch: number of the layout that the replica set is from.
+        since: layout since which this node has its slot; 0 if it has none.
+        tellers: the nodes that may tell what was promised from the slot: of the set, and of the one before a new slot.
+        survivors: the nodes that an operator has declared to be all that is left, since the slot is new here.
+        is_trusted: all that was promised from the slot is known here, so far as the directory is trusted.
     """
 
     __slots__ = (
+        "_trusted_since",
         "batches",
         "choice",
         "closing",
+        "epoch",
+        "is_released",
+        "is_trusted",
+        "lacking_nothing",
         "learning",
+        "leaver",
         "members",
         "node",
         "partition",
+        "placement",
         "quarantine_until",
+        "question",
         "recall",
         "reclaim",
+        "released_to",
+        "since",
         "storing",
+        "survivors",
         "sync",
+        "tellers",
         "topic",
         "unanswered",
         "views",
@@ -86,8 +108,7 @@ class Replica:
         self.node = node
         self.topic = topic
         self.partition = partition
-        self.members: tuple[NodeId, ...] = topic.replicas[partition.number]
-        self.batches = Batches(node, partition, self.members)
+        self.batches = Batches(node, partition)
         self.views = Views(node, partition, self.batches, topic.max_deliveries)
         self.choice = Choice(node, self.batches, topic.ttl_s)
         self.sync = Sync(self.batches, self.views, topic.digest_key)
@@ -98,8 +119,66 @@ class Replica:
         self.recall = Recall(self.closing)
         self.quarantine_until = node.quarantine_until
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
+        self.placement: Placement | None = None
+        self.since = 0
+        self._trusted_since = 0
+        self.leaver = ""
+        self.question = 0  # number of the last question to the new set, of a replica that has left
+        self.epoch = 0
+        self.use_set(topic)
 
     # ------------------------------------------------------------------ helpers
+
+    @property
+    def trusted_since(self) -> int:
+        """Return the layout of the slot whose promises are all known here; 0 if there is none."""
+        return self._trusted_since
+
+    @trusted_since.setter
+    def trusted_since(self, layout: int) -> None:
+        self._trusted_since = layout
+        self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == layout
+
+    def use_set(self, topic: Topic) -> None:
+        """Take over the partition's replica set, as of a layout that is adopted here, durably."""
+        number, me, batches = self.partition.number, self.node.me, self.batches
+        members, epoch = topic.replicas[number], topic.epoch
+        sources: tuple[NodeId, ...] = ()
+        self.placement = placement = topic.placement(number) if topic.layout is not None else None
+        self.since = FIRST_LAYOUT if me in members else 0
+        if placement is not None:
+            self.since, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
+        self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self._trusted_since
+        if epoch != self.epoch:  # else the slots are the same, and what they have said stands
+            self.released_to: Span | None = None
+            self.lacking_nothing: dict[NodeId, None] = {}
+            self.is_released = False
+        self.members, self.epoch = batches.members, batches.epoch = members, epoch
+        batches.peers = self.tellers = tuple([node for node in (*members, *sources) if node != me])
+        if placement is not None and self.since == epoch:
+            told_by = (*placement.nodes_before, *members)
+            self.tellers = tuple(dict.fromkeys(node for node in told_by if node != me))
+        self.survivors: tuple[NodeId, ...] = ()
+        self.choice.rank_for(members)
+        self.unanswered = 0
+
+    def move(self, topic: Topic) -> None:
+        """Take over another replica set: what was under way with the nodes of the old one is over."""
+        self.sync.discard_comparisons()
+        self.use_set(topic)
+
+    def begin_to_vote(self, min_ballot: int, leaver: NodeId, until: float) -> None:
+        """Begin to vote in a slot that was another node's: all that was promised from it is known here.
+
+        Args:
+            min_ballot: the highest stamp heard of; no ballot up to it is granted.
+            leaver: the node that had the slot, whose holds are enough to end the quarantine; "" if there is none.
+            until: end of the quarantine, monotonic seconds.
+        """
+        self.trusted_since = self.since
+        self.quarantine_until = until
+        self.leaver = leaver
+        self.views.raise_min_ballot(min_ballot)
 
     def alter(self, topic: Topic, now: Now) -> None:
         """Take over a changed register of the topic: its settings, its epoch."""
@@ -111,7 +190,8 @@ class Replica:
     def may_vote(self, now: Now) -> bool:
         """Return True if this replica may grant and coordinate holds: it is trusted, and no forgotten grant can
         live."""
-        return self.node.trusted and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
+        trusted = self.node.trusted and self.is_trusted
+        return trusted and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 
     def in_quarantine(self, now: Now) -> bool:
         """Return True if a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
@@ -121,6 +201,7 @@ class Replica:
         """Keep the union of the holds that all other replicas have reported, and vote from now on."""
         self.recall.learn_holds(reported, now)
         self.quarantine_until = now.mono
+        self.leaver = ""
 
     def group(self, name: str) -> GroupView:
         """Return the view of group ``name``; made when first named."""
@@ -169,10 +250,9 @@ class Replica:
         self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
     ) -> tuple[m.HoldReply, list[Effect]]:
         """HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
-        error = "" if message.epoch == self.topic.epoch else Code.WRONG_EPOCH
         uncertain = message.overdue and self.node.is_uncertain(now)
-        if error or uncertain or self.abstains(message.ballot, now):
-            return m.refusal(message, error, self.vector()), []
+        if uncertain or self.abstains(message.ballot, now):
+            return m.refusal(message, "", self.vector()), []
         view = self.group(message.group)
         if view.paused:
             return m.refusal(message, "", self.vector()), self._news(sender, view)
@@ -497,7 +577,7 @@ class Replica:
         Args:
             pull: True to ask for payload; else, in a resync, it counts as asked for, so that nothing else asks soon.
         """
-        if message.epoch != self.topic.epoch:
+        if message.epoch != self.epoch:
             return []
         effects: list[Effect] = []
         for state in message.groups:
@@ -507,6 +587,7 @@ class Replica:
             effects.append(Persist((Reclaimed(self.partition, merge_spans(learned)),)))
         self.views.want_anew([*message.reclaimed, *message.spans])
         effects += self.closing.close(message.closed)
+        effects += [Persist((record,)) for record in self.closing.promise(message.promised)]
         for span, age_ms in message.ages:
             for _, slot in self.batches.index.within(span):
                 if self.batches.told_age(sender, slot.number, age_ms, now):

@@ -63,8 +63,8 @@ class Storing(ClosingComponent):
     ) -> tuple[list[tuple[Span, int]], str, str]:
         """Return the parts of a batch to store, with their shift in the batch; or the error, and its detail."""
         header = part.batch.header
-        if part.epoch != topic.epoch:
-            detail = f"the replica set of {header.partition} has epoch {topic.epoch}, not {part.epoch}"
+        if part.epoch != self.batches.epoch:
+            detail = f"the replica set of {header.partition} has epoch {self.batches.epoch}, not {part.epoch}"
             return [], Code.WRONG_EPOCH, detail
         error = detail = ""
         new: list[tuple[Span, int]] = []

@@ -155,6 +155,11 @@ class Sync(PartitionComponent):
         while len(tasks) > WAITING_MAX:
             tasks.pop()
 
+    def discard_comparisons(self) -> None:
+        """Drop what is under way with peers: it is of another layout."""
+        self.pulling_until = 0.0
+        self.owed, self.offers, self.waiting = {}, {}, {}
+
     def is_left(self) -> bool:
         """Return True if something waits for a step with more time."""
         return bool(self.owed or self.offers or self.waiting)
@@ -167,12 +172,12 @@ class Sync(PartitionComponent):
             return effects
         trees = self.trees()
         for peer in list(dict.fromkeys([*self.waiting, *self.offers])):
-            effects += self._answer(peer, trees, topic.epoch, now)
+            effects += self._answer(peer, trees, self.batches.epoch, now)
         while self.owed and trees.looks < node.compares_left:
             peer, absent = self.owed.popitem()
             # Where the last comparison is not worked off, another one would begin it anew.
-            if peer in node.links and peer not in self.waiting:
-                offer = m.SyncOffer(self.batches.partition, topic.epoch, True, (), trees.root())
+            if peer in node.links and peer not in self.waiting and peer in self.batches.members:
+                offer = m.SyncOffer(self.batches.partition, self.batches.epoch, True, (), trees.root())
                 effects.append(Send(peer, offer))
             ages = self.batches.ages_wanted(peer, topic.ttl_s)
             if ages:
@@ -197,14 +202,14 @@ class Sync(PartitionComponent):
             self.waiting[peer] = tasks
         return [Send(peer, each) for each in answer.messages(self.batches, self.views, now)]
 
-    def everything(self, start: int, most: int, epoch: int, now: Now) -> tuple[list[m.SyncState], int]:
+    def everything(self, start: int, most: int, now: Now) -> tuple[list[m.SyncState], int]:
         """Return this replica's state from place ``start`` on, of some ``most`` producer ids, and the place to go on
         from.
 
         It is what anti-entropy sends to a replica that has nothing, and before it all claims. 0 stands for the end.
         Nothing may be stale.
         """
-        answer = Answer(self.trees(), epoch)
+        answer = Answer(self.trees(), self.batches.epoch)
         places, following = [ROOT], 0
         while places:
             place = places.pop()
@@ -218,7 +223,7 @@ class Sync(PartitionComponent):
                 places += reversed(parts_of(place))
         states = answer.states(self.batches, self.views, now)
         for view in self.views.sorted() if not start else ():
-            states += claim_states(self.batches.partition, view, epoch, now)
+            states += claim_states(self.batches.partition, view, self.batches.epoch, now)
         return states, following
 
     def check(self) -> None:
@@ -260,13 +265,13 @@ class Sync(PartitionComponent):
         self.pulling_until = now.mono + self.node.config.request_timeout
         return [Send(peer, m.SyncPull(self.batches.partition, spans))]
 
-    def on_pull(self, sender: NodeId, message: m.SyncPull, epoch: int, now: Now) -> list[Effect]:
+    def on_pull(self, sender: NodeId, message: m.SyncPull, now: Now) -> list[Effect]:
         """Send a peer the batches that it lacks, as many as one go may have, and then the numbers of the rest.
 
         What is left starts the next pull, so a replica that was away for long catches up at full speed, and
         only one pull of a partition is under way at a time.
         """
-        batches = self.batches
+        batches, epoch = self.batches, self.batches.epoch
         effects: list[Effect] = []
         numbers: dict[int, None] = {}
         rest: list[Span] = []

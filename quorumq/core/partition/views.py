@@ -54,7 +54,8 @@ class Views:
     """
 
     __slots__ = (
-        "batches", "doubted", "groups", "max_deliveries", "node", "over", "partition", "to_reclaim", "unmade"
+        "batches", "doubted", "groups", "max_deliveries", "min_ballot", "node", "over", "partition", "to_reclaim",
+        "unmade",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +70,17 @@ class Views:
         self.to_reclaim: dict[int, None] = {}
         self.unmade: dict[str, None] = {}
         self.doubted: dict[tuple[str, ProducerId], int] = {}
+        self.min_ballot = 0  # lower bound of ballots in groups whose views are made later
+
+    def raise_min_ballot(self, stamp: int) -> None:
+        """Grant no ballot up to ``stamp`` in any group: a node whose slot this replica has may have granted it.
+
+        Ballots that this replica granted in an earlier slot are not above that, and are dropped.
+        """
+        self.min_ballot = max(self.min_ballot, stamp)
+        for view in self.with_holds():
+            view.min_ballot = max(view.min_ballot, stamp)
+            view.ballots = SpanMap()
 
     # ------------------------------------------------------------------ groups
 
@@ -117,7 +129,8 @@ class Views:
         found = self.find(name)
         if found is not None:
             return found
-        min_ballot, closed = self.node.clock.min_ballot, self.batches.closed
+        min_ballot = max(self.min_ballot, self.node.clock.min_ballot)
+        closed = self.batches.closed
         if name.endswith(DEAD_SUFFIX):
             return GroupView(name, min_ballot, closed, self.look(source_of(name)))
         view = GroupView(name, min_ballot, closed)

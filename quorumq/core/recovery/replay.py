@@ -20,6 +20,8 @@ from quorumq.core.messages.records import (
     JournalRecord,
     LabelsPut,
     MemoryAtStop,
+    PartitionDropped,
+    PartitionTrusted,
     PeerPosition,
     PeerSeen,
     Placed,
@@ -37,7 +39,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
 from quorumq.core.values.clock import HybridClock
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Decision, Group, Incarnation, NodeId, Now
+from quorumq.core.values.types import Decision, Group, Incarnation, NodeId, Now, PartitionId
 
 BALLOTS_AT_STOP_MAX = 10_000
 """Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
@@ -84,6 +86,8 @@ class Replay:
         self.stop: CleanStopped | None = None
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
+        self.slots: dict[PartitionId, int] = {}
+        self.last_dropped = 0
         self.partitioned: list[BatchStored | PartitionRecord] = []
         self.void: list[int] = []
         self.orphans: list[int] = []
@@ -106,7 +110,13 @@ class Replay:
             case Started(incarnation):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
                 self.trust.note_start(record)
+            case PartitionTrusted(partition, since):
+                self.slots[partition] = since
+            case PartitionDropped(partition):
+                self._drop(partition)
             case Trusted() | TrustLost() | Placed():
+                if isinstance(record, TrustLost):
+                    self.slots = {}
                 self.starts = self.trust.replay(record, self.starts)
             case PeerSeen(node, _, directory):
                 known = self.seen.get(node, ())
@@ -130,6 +140,20 @@ class Replay:
                 self.stop = record
             case _:
                 self.partitioned.append(record)
+
+    def _drop(self, partition: PartitionId) -> None:
+        """Leave out what was recorded of a partition so far."""
+        self.slots.pop(partition, None)
+        kept: list[BatchStored | PartitionRecord] = []
+        for record in self.partitioned:
+            if not isinstance(record, BatchStored):
+                kept += [record] if record.partition != partition else []
+            elif record.batch.header.partition != partition:
+                kept.append(record)
+            else:
+                self.orphans.append(record.number)
+                self.last_dropped = max(self.last_dropped, record.number)
+        self.partitioned = kept
 
     def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
         """Return the node's identity, clock and other state in this start."""
@@ -156,6 +180,7 @@ class Replay:
             # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
+            once_lost=bool(self.trust.above) or self.trust.resync is not None,
         )
         begun = self.trust.begun if boot else ()
         others = {
@@ -176,8 +201,10 @@ class Replay:
 
     def fill(self, context: Context, now: Now) -> None:
         """Make the replicas, with all that the journal says of them."""
+        context.slots = self.slots
+        context.state.next_batch = max(context.state.next_batch, self.last_dropped + 1)
         context.make_replicas(context.catalogue.topics.values(), now)
-        replicas = context.replicas
+        replicas = {**context.sources, **context.replicas}
         self._note_clocks(context.state, now)
         # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
         # Closed producer ids come next: nothing is stored of them any more.
@@ -232,7 +259,7 @@ class Replay:
 
     def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
         context.state.next_batch = max(context.state.next_batch, record.number + 1)
-        replica = context.replicas.get(record.batch.header.partition)
+        replica = context.kept(record.batch.header.partition)
         if record.number in void:
             self.void.append(record.number)
         elif replica is None:
@@ -245,7 +272,7 @@ class Replay:
 
 def restore(context: Context, stop: CleanStopped, now: Now) -> None:
     """Take in the holds and ballots that the start before kept for this one."""
-    replicas = context.replicas
+    replicas = {**context.sources, **context.replicas}
     for kept in stop.memory:
         if kept.partition in replicas:
             replicas[kept.partition].group(kept.group).restore_memory(kept.min_ballot, kept.ballots)
@@ -269,7 +296,9 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
     It speaks for no replica in quarantine: holds granted before this start may be live and is not in its table.
     Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
     """
-    able = [replica for replica in context.replicas.values() if not replica.in_quarantine(now)]
+    trusted = [replica for replica in context.replicas.values() if replica.is_trusted]
+    trusted += [replica for replica in context.sources.values() if replica.trusted_since]
+    able = [replica for replica in trusted if not replica.in_quarantine(now)]
     granted = context.state.grants(now)
     holds = [
         held
@@ -282,7 +311,8 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
         kept = replica.recall.memory_at_stop(most)
         most -= sum(len(group.ballots) for group in kept)
         memory += kept
-    left = max(0.0, context.state.quarantine_until - now.mono)
+    ends = [context.state.quarantine_until, *(replica.quarantine_until for replica in trusted)]
+    left = max(0.0, max(ends) - now.mono)
     return CleanStopped(
         incarnation=context.state.incarnation,
         holds=tuple(holds),
@@ -307,8 +337,11 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
     records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
     records += map(GroupPut, catalogue.all_groups())
     records += map(LabelsPut, catalogue.labels.registers())
-    for partition in sorted(context.replicas):
-        records += context.replicas[partition].recall.snapshot(now)
+    kept = {**context.sources, **context.replicas}
+    for partition in sorted(kept):
+        if kept[partition].trusted_since:
+            records.append(PartitionTrusted(partition, kept[partition].trusted_since))
+        records += kept[partition].recall.snapshot(now)
     return records
 
 

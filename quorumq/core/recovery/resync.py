@@ -13,15 +13,19 @@ come, since merging never harms. Payload is not part of it: once the node is tru
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from quorumq.core.cluster.rounds import majority_of
-from quorumq.core.messages import PutLabels, ResyncReply, ResyncRequest, SyncState, SyncTopics
+from quorumq.core.cluster.topics import with_layout
+from quorumq.core.messages import PutLabels, PutTopic, ResyncReply, ResyncRequest, SyncState, SyncTopics
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.answers import Part
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import put_labels
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.limits import GROUPS_PER_CHUNK, SPANS_PER_REQUEST_MAX, STARTS_FAR
-from quorumq.core.values.types import Decision, Group, Labels, NodeId, Now, PartitionId, Topic
+from quorumq.core.values.types import FIRST_LAYOUT, Decision, Group, Labels, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
@@ -33,12 +37,9 @@ REGISTERS_PER_CHUNK = 50
 LABELS_PER_CHUNK = 10
 """Topics whose labels are in one answer: a megabyte at most."""
 
-Part = tuple[NodeId, PartitionId | None]
-"""One peer's part of a resync: its registers (None), or what it has of one partition."""
-
 
 class Resync:
-    """Answers that a node which is not trusted has, and still awaits.
+    """Answers that a node which is not trusted still needs, for its registers and each of its partitions.
 
     Args:
         reason: cause, for people.
@@ -47,15 +48,11 @@ class Resync:
         survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
     """
 
-    __slots__ = ("_asked", "_at", "_chunks", "heard", "reason", "survivors")
+    __slots__ = ("reason", "survivors")
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self.survivors: tuple[NodeId, ...] = ()
-        self.heard: dict[Part, None] = {}
-        self._asked: dict[Part, int] = {}  # the number of the request that an answer counts for
-        self._at: dict[Part, int] = {}  # the place to go on from
-        self._chunks: dict[Part, dict[int, None]] = {}
 
     # --------------------------------------------------------------------- what is needed
 
@@ -65,20 +62,32 @@ class Resync:
         lacking = self.lacking(context, context.config.nodes, None)
         if lacking:
             lacks.append(f"the registers of {lacking} more nodes")
+        if any(isinstance(action, Topic) for action in context.completions.values()):
+            lacks.append("layouts on the disk")  # the questions about their partitions follow
         for partition, replica in context.replicas.items():
             lacking = self.lacking(context, replica.members, partition)
+            before = replica.placement.nodes_before if replica.placement is not None else ()
+            if (
+                before and replica.since == replica.epoch
+            ):  # the slot is new: it votes for what was promised before, too
+                needed = len(before) - majority_of(len(before)) + 1
+                lacking = max(lacking, self.lacking(context, before, partition, needed))
             if lacking:
                 lacks.append(f"{replica.topic.name}/{partition.number} from {lacking} more replicas")
         return lacks
 
-    def lacking(self, context: Context, members: tuple[NodeId, ...], partition: PartitionId | None) -> int:
+    def lacking(
+        self,
+        context: Context,
+        members: tuple[NodeId, ...],
+        partition: PartitionId | None,
+        needed: int | None = None,
+    ) -> int:
         """Return how many more of ``members`` must report what they have of a partition, or their registers."""
-        heard = sum((member, partition) in self.heard for member in members)
-        lacking = max(0, self.needed(len(members)) - heard)
-        if self.survivors:
-            left = [member for member in members if member in self.survivors]
-            lacking = min(lacking, sum((member, partition) not in self.heard for member in left))
-        return lacking
+        silent = [member for member in members if (member, partition) not in context.answers.complete]
+        needed = self.needed(len(members)) if needed is None else needed
+        lacking = max(0, needed - len(members) + len(silent))
+        return min(lacking, sum(node in self.survivors for node in silent)) if self.survivors else lacking
 
     def needed(self, size: int) -> int:
         """Return how many of the ``size - 1`` others must report what they have."""
@@ -94,7 +103,7 @@ class Resync:
         learning = [node for node in others if not context.peers.facts.get(node, {}).get("trusted", True)]
         if away:
             lacks.append(f"{', '.join(away)} cannot be reached")
-        elif learning and all(peer in learning for peer, _ in self._asked):
+        elif learning and all(peer in learning for peer, _ in context.answers.asked):
             lacks.append(
                 f"{', '.join(learning)} is not trusted either: where what they lost cannot be brought back, "
                 "`quorumq survivors declare` lets them go on with what is left"
@@ -108,41 +117,54 @@ class Resync:
         if peer not in context.state.links:
             return []
         parts: list[Part] = [(peer, None)]
-        parts += [(peer, found) for found, replica in context.replicas.items() if peer in replica.members]
+        parts += [(peer, found) for found, replica in context.replicas.items() if peer in replica.tellers]
         effects: list[Effect] = []
+        answers = context.answers
         for part in parts:
-            if part not in self.heard and (afresh or part not in self._asked):
-                number = self._asked[part] = context.state.next_round()
-                self._chunks[part] = {}
-                effects.append(Send(peer, ResyncRequest(number, part[1], self._at.get(part, 0))))
+            if part not in answers.complete and (afresh or part not in answers.asked):
+                number = context.state.next_round()
+                ask = ResyncRequest(number, part[1], answers.ask(part, number))
+                if part[1] is not None:
+                    replica = context.replicas[part[1]]
+                    ask = ask._replace(epoch=replica.epoch, since=replica.since)
+                effects.append(Send(peer, ask))
         return effects
 
     def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
         """Take in a chunk of an answer: merge it, and go on once all chunks are here."""
-        effects: list[Effect] = []
-        topics, groups = message.registers
-        effects += context.take_in_registers(sender, topics, groups, now)
-        effects += context.take_in_decisions(message.decisions)
-        for labels in message.labels:
-            effects += put_labels(context, sender, PutLabels(0, labels))
-        replica = context.replicas.get(message.partition) if message.partition is not None else None
-        if replica is not None and message.state is not None:
-            effects += replica.on_sync_state(sender, message.state, now, pull=False)
-        part = (sender, message.partition)
-        if self._asked.get(part) != message.round:
+        effects = take_in(context, sender, message, now)
+        if not context.answers.take(sender, message):
             return effects
-        chunks = self._chunks[part]
-        chunks[message.chunk] = None
-        if len(chunks) < message.chunks:
-            return effects
-        del self._asked[part]
-        if message.following:
-            self._at[part] = message.following
-        else:
-            self.heard[part] = None
         for peer in context.config.nodes:  # new partitions may have come with the registers
             effects += self.ask(context, peer, now, afresh=False)
         return effects
+
+
+def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+    """Merge a chunk of an answer."""
+    topics, groups = message.registers
+    effects = context.take_in_registers(sender, topics, groups, now)
+    effects += context.take_in_decisions(message.decisions)
+    for labels in message.labels:
+        effects += put_labels(context, sender, PutLabels(0, labels))
+    replica = context.replicas.get(message.partition) if message.partition is not None else None
+    if replica is not None and message.state is not None:
+        effects += replica.on_sync_state(sender, message.state, now, pull=False)
+    return effects
+
+
+def adopt_chosen(context: Context, now: Now) -> list[Effect]:
+    """Adopt the layouts that are only known to be chosen: this directory may have adopted them, and lost that.
+
+    What the partitions' nodes have told as members of earlier sets does not count any more.
+    """
+    effects: list[Effect] = []
+    for topic in context.catalogue.live():
+        if topic.next_layout is not None:
+            effects += context.take_in_topic(
+                with_layout(topic, topic.next_layout)._replace(next_layout=None), now
+            )
+    return effects
 
 
 def far_above(n: int) -> int:
@@ -169,14 +191,22 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         answers += [(nothing, None, chunk, ()) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
         labels = chunks_of(catalogue.labels.registers(), LABELS_PER_CHUNK)
         answers += [(nothing, None, (), chunk) for chunk in labels]
-    elif (replica := context.replicas.get(message.partition)) is not None:
+    elif (replica := context.kept(message.partition)) is not None:
+        topic = catalogue.topics[message.partition.topic]
+        if not is_teller(replica, message, sender):
+            newer = replica.epoch > message.epoch
+            return [Send(sender, PutTopic(0, topic))] if newer else []
         if not replica.sync.renew():
             context.state.compare_later(message.partition)
             return []  # it asks again
-        states, following = replica.sync.everything(message.start, PRODUCER_IDS_MAX, replica.topic.epoch, now)
+        states, following = replica.sync.everything(message.start, PRODUCER_IDS_MAX, now)
+        registers: list[SyncTopics] = []
         if not message.start:
-            states = absent_here(replica) + states
-        answers += [(nothing, state, (), ()) for state in states]
+            states = beside_digests(replica) + states
+            registers = in_chunks([], catalogue.group_registers(topic.id))
+        answers += [(one or nothing, state, (), ()) for one, state in zip_longest(registers, states)]
+    elif message.epoch > FIRST_LAYOUT:
+        return []  # a node that has nothing to tell is not to be counted as heard
     answers = answers or [(nothing, None, (), ())]
     return [
         Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
@@ -184,14 +214,30 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     ]
 
 
-def absent_here(replica: Replica) -> list[SyncState]:
-    """Return the messages that are known and not here, in no digest: another node may have them alone.
+def beside_digests(replica: Replica) -> list[SyncState]:
+    """Return what a learner needs of a replica, and what replicas do not compare.
 
-    Why: a PURGE, or the beginning of a group, is about them, too.
+    It is promises to close producer ids; and messages that are known and not here: another node may have them alone,
+    and a PURGE or a first group is about them, too.
     """
+    here = (replica.partition, replica.epoch)
+    promised = chunks_of(replica.closing.promised.items(), SPANS_PER_REQUEST_MAX)
     absent = [span for span, _ in replica.batches.absent.items()]
-    here = (replica.partition, replica.topic.epoch)
-    return [SyncState(*here, chunk, ()) for chunk in chunks_of(absent, SPANS_PER_REQUEST_MAX)]
+    states = [SyncState(*here, (), (), promised=chunk) for chunk in promised]
+    return states + [SyncState(*here, chunk, ()) for chunk in chunks_of(absent, SPANS_PER_REQUEST_MAX)]
+
+
+def is_teller(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
+    """Return True if a node that learns may count our answer: it has adopted the same layout, and so have we.
+
+    We tell as a member that is trusted; or, to a new slot, as one that was trusted in the set before, and has left.
+    """
+    if replica.epoch != message.epoch or sender not in replica.members:
+        return False
+    if replica.since:
+        return replica.is_trusted
+    before = replica.placement.nodes_before if replica.placement is not None else ()
+    return message.since > FIRST_LAYOUT and replica.node.me in before and replica.trusted_since > 0
 
 
 def in_chunks(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:

@@ -35,6 +35,8 @@ def tell(
     state = context.state
     if resync is not None and message.survivors:
         resync.survivors = message.survivors
+    for replica in context.new_slots() if message.survivors else ():
+        replica.survivors = message.survivors
     seen = [m.Seen(state.me, state.incarnation, state.directory)]
     seen += [m.Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
     told = m.SurvivorsReply(
@@ -106,7 +108,7 @@ class DeclareCoordinator(Coordinator):
             )
             return self.fail(context, Code.CONFLICT, detail)
         self.plan = plan
-        return self.ask_all(context, tuple(learner.node for learner in plan.learners), plan.survivors, now)
+        return self.ask_all(context, context.config.nodes, plan.survivors, now)
 
     def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
         """Return the survivors and the learners, once all nodes have answered; or why nothing can be declared."""
@@ -139,10 +141,14 @@ class DeclareCoordinator(Coordinator):
         """Return True if a learner waits for more than the survivors have."""
         topics = context.catalogue.topics.values()
         sets = [context.config.nodes, *(members for topic in topics for members in topic.replicas)]
+        counts = [(sum(node in survivors for node in nodes), len(nodes), 1) for nodes in sets]
+        for topic in topics:  # a new slot hears the set before, in which it has no part
+            for placement in topic.layout.placements if topic.layout is not None else ():
+                before = placement.nodes_before
+                counts.append((sum(node in survivors for node in before), len(before), 0))
         return any(
-            sum(node in survivors for node in nodes)
-            < min(len(nodes) - majority_of(len(nodes)) + 1, len(nodes) - 1)
-            for nodes in sets
+            size and remaining < min(size - majority_of(size) + 1, size - own)
+            for remaining, size, own in counts
         )
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:

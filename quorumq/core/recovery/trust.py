@@ -11,13 +11,22 @@ from dataclasses import dataclass, field
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import Failed
 from quorumq.core.messages.effects import Done, Effect, LinkUp, Persist
-from quorumq.core.messages.records import JournalRecord, Placed, Reserved, Started, Trusted, TrustLost
-from quorumq.core.recovery.resync import Resync, far_above
+from quorumq.core.messages.records import (
+    JournalRecord,
+    PartitionTrusted,
+    Placed,
+    Reserved,
+    Started,
+    Trusted,
+    TrustLost,
+)
+from quorumq.core.recovery.resync import Resync, adopt_chosen, far_above
+from quorumq.core.requests.answers import Answers
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
 from quorumq.core.values.clock import RESERVE_STEP
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Incarnation, NodeId, Now
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
 
 TOKEN_STARTED = -1
 TOKEN_TRUSTED = -2
@@ -62,6 +71,7 @@ class Trust:
     above: int = 0
     lost: bool = False
     min_ballot: int = 0
+    joined: dict[PartitionId, int] = field(default_factory=dict)
     confirmed_by: dict[NodeId, None] = field(default_factory=dict)
 
     # ------------------------------------------------------------------- the journal
@@ -168,7 +178,7 @@ class Trust:
         trusted = self._trust_place(context.state.incarnation.n, why)
         return [Persist((*trusted, Trusted()), (Done(TOKEN_TRUSTED),))]
 
-    def end_resync(self, context: Context) -> list[Effect]:
+    def end_resync(self, context: Context, now: Now) -> list[Effect]:
         """Regain trust once every needed answer is merged. The Trusted record follows all of them in the journal.
 
         If our old start granted a ballot and a majority won under it, a node that has answered knows: it is in our
@@ -177,12 +187,18 @@ class Trust:
         state = context.state
         if self.resync is None or state.trusted or self.resync.missing(context):
             return []
+        if adopted := adopt_chosen(context, now):
+            return adopted
         self.min_ballot = state.clock.wanted
         reserve = max(self.min_ballot + RESERVE_STEP, state.clock.reserving)
         state.clock.reserving = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
+        self.joined = {
+            partition: replica.since for partition, replica in context.replicas.items() if replica.placement
+        }
+        slots = [PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
-        return [Persist((Reserved(reserve), *absent, Trusted()), done)]
+        return [Persist((Reserved(reserve), *absent, Trusted(), *slots), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
         """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine."""
@@ -191,11 +207,13 @@ class Trust:
         if self.resync is None:
             return False
         self.resync = None
+        context.answers = Answers()
         clock = context.state.clock
         clock.min_ballot = max(clock.min_ballot, self.min_ballot)
         until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
         context.state.quarantine_until = until
         for replica in context.replicas.values():
+            replica.trusted_since = self.joined.get(replica.partition, 0)
             replica.quarantine_until = until
             replica.sync.pulling_until = 0.0
             for view in replica.views.with_holds():

@@ -44,7 +44,7 @@ class CloseCoordinator(Coordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
-        epoch = context.catalogue.topics[self.partition.topic].epoch
+        epoch = context.catalogue.epoch_of(self.partition)
         return self.ask(
             context,
             this,

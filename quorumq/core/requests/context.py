@@ -16,13 +16,12 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.peer_groups import PeerGroups
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round
-from quorumq.core.cluster.state import NodeConfig, NodeState, Timer
-from quorumq.core.messages.effects import Again, Effect, Forget, Persist, Send
+from quorumq.core.cluster.state import NodeConfig, Timer
+from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.messages.records import DecisionPut, GroupPut, TopicPut
-from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.placing import Placing, discarded
 from quorumq.core.values import limits
-from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller, FairQueue, Whose, whose
@@ -37,10 +36,8 @@ from quorumq.core.values.types import (
     PartitionId,
     Span,
     Topic,
+    Value,
 )
-
-FORGET_MAX = 10_000
-"""Batches in one Forget."""
 
 ASKED_MAX = 1024
 """Rounds of HOLD whose answers are timed; an answer to an older one is too late to matter."""
@@ -124,6 +121,14 @@ class Pending:
         """End work about a deleted topic: nothing more can come of it."""
         raise NotImplementedError
 
+    def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        """Note that the replica sets of these partitions have changed, as a layout says that may be adopted."""
+        return []
+
+    def on_left(self, context: Context, partition: PartitionId, now: Now) -> list[Effect]:
+        """Note that this node leaves the replica set of a partition."""
+        return []
+
     def reads(self, topic: bytes, group: str) -> bool:
         """Return True if only messages that the group reads of that topic can answer the request."""
         return False
@@ -144,14 +149,13 @@ class Pending:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Context:
+class Context(Placing):
     """State of one node that its coordinators use.
 
     Attributes:
         rng: for pauses and jitter; each step brings its own.
         config: settings given to the node at its start.
         catalogue: the topics and groups that are known here.
-        replicas: the partitions that are kept here.
         requests: requests under way, by the client's key.
         rounds: requests under way, by number of round.
         fetches: FETCHes that clients have asked for here.
@@ -170,14 +174,11 @@ class Context:
         costly: requests, FETCHes of peers and timers that wait for their turn.
     """
 
-    state: NodeState
     peers: Peers
     rng: random.Random
     config: NodeConfig = field(init=False)
     catalogue: Catalogue = field(init=False)
-    hold_recovery: HoldRecovery = field(default_factory=HoldRecovery)
     peer_groups: PeerGroups = field(init=False)
-    replicas: dict[PartitionId, Replica] = field(default_factory=dict)
     requests: dict[int, Pending] = field(default_factory=dict)
     rounds: dict[int, Pending] = field(default_factory=dict)
     fetches: int = 0
@@ -350,7 +351,7 @@ class Context:
             return []
         self.state.clock.merge(merged.made.time)
         for number in range(self.catalogue.topics[group.topic].partitions):
-            replica = self.replicas.get(PartitionId(group.topic, number))
+            replica = self.kept(PartitionId(group.topic, number))
             if replica is not None:
                 replica.views.on_register(merged, now)
         effects: list[Effect] = [Persist((GroupPut(merged),))]
@@ -376,11 +377,16 @@ class Context:
     def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """Merge a register that a peer has, and carry out its consequences: partitions begin, or end."""
         before = self.catalogue.register_named(topic.name)
+        ours = self.catalogue.topics.get(topic.id)
         merged = self.catalogue.take_topic(topic)
         if merged is None:
             return []
         self.state.clock.merge(topic.stamp.time)
         effects: list[Effect] = [Persist((TopicPut(merged),))]
+        if not merged.deleted and merged.layout != (ours.layout if ours is not None else None):
+            self.peer_groups.forget(topic.id)
+            effects = self.put_layout(merged)
+            effects += self.end_rounds(ours, merged, now) if ours is not None else []
         there = before if before is not None and not before.deleted else merged
         for over in dict.fromkeys((there, merged)):
             if self.catalogue.is_deleted(over.id):
@@ -388,23 +394,71 @@ class Context:
         return effects + self.make_replicas((merged,), now)
 
     def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
-        """Make a replica of each partition whose replica set has this node. In quarantine, it asks for its holds."""
+        """Make a replica of each partition whose replica set, or list of sources, has this node.
+
+        In quarantine, it asks for its holds. A layout that is not durable here yet counts once it is.
+        """
         made = False
         for topic in topics:
             registers = self.catalogue.group_registers(topic.id)
             groups = dict.fromkeys([register.name for register in registers if not register.deleted])
+            waits = self.is_adopting(topic)
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
-                if self.state.me in members:
-                    replica = self.replicas.get(partition)
-                    if replica is None:
-                        replica = self.replicas[partition] = Replica(self.state, topic, partition)
-                        self.hold_recovery.want(replica, now)
-                        made = True
-                        replica.views.begin(groups)
-                    else:
-                        replica.alter(topic, now)
+                replica = self.kept(partition) if self.sources else self.replicas.get(partition)
+                if replica is not None:
+                    replica.alter(topic, now)
+                elif waits:
+                    continue
+                elif self.state.me in members:
+                    replica = self.replicas[partition] = Replica(self.state, topic, partition)
+                    if partition in self.slots:
+                        replica.trusted_since = self.slots[partition]
+                    self.hold_recovery.want(replica, now)
+                    made = True
+                    replica.views.begin(groups)
+                elif topic.layout is not None and self.make_source(topic, partition):
+                    self.sources[partition].views.begin(groups)
+        self.join_soon(now)
         return self.ask_for_holds(now) if made and self.hold_recovery.awaited else []
+
+    def take_in_chosen(self, value: Value, now: Now) -> list[Effect]:
+        """Take in a value that was just chosen. A layout is not adopted before a majority of the nodes has it."""
+        if isinstance(value, Topic):
+            return self.take_in_topic(value, now)
+        if isinstance(value, Group):
+            return self.take_in_group(value, now)
+        topic = self.catalogue.topics.get(value.topic)
+        return self.take_in_topic(topic._replace(next_layout=value), now) if topic is not None else []
+
+    def end_rounds(self, ours: Topic, merged: Topic, now: Now) -> list[Effect]:
+        """End the rounds of requests about partitions whose slots have changed: fewer and fewer nodes answer them."""
+        moved = tuple(
+            PartitionId(ours.id, number)
+            for number in range(ours.partitions)
+            if ours.epoch_of(number) != merged.epoch_of(number)
+        )
+        effects: list[Effect] = []
+        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
+            if not pending.done and moved:
+                effects += pending.on_moved(self, moved, now)
+        return effects
+
+    def adopt(self, topic: Topic, now: Now) -> list[Effect]:
+        """Move this node's replicas to the sets of a layout that is durable here."""
+        if self.catalogue.is_deleted(topic.id):
+            return []
+        departed, effects = self.take_layout(topic, now)
+        for partition in departed:
+            for pending in list(self.requests.values()):
+                if not pending.done:
+                    effects += pending.on_left(self, partition, now)
+            self.replicas.pop(partition)
+            for hints in (self.state.parked, self.state.active):
+                for hint in [hint for hint in hints if hint[0] == partition]:
+                    del hints[hint]
+        effects += self.make_replicas((self.catalogue.topics[topic.id],), now)
+        return effects + (self.ask_for_holds(now) if self.hold_recovery.awaited else [])
 
     def ask_for_holds(self, now: Now) -> list[Effect]:
         """Ask all peers for the holds of replicas in quarantine."""
@@ -417,9 +471,9 @@ class Context:
     def end_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """End requests and drop replicas (DELETE). The journal's records of them mean nothing from here on."""
         effects: list[Effect] = []
-        for found in [found for found in self.replicas if found.topic == topic.id]:
-            replica = self.replicas.pop(found)
-            effects += forget(sorted({*replica.batches.stored, *replica.batches.damaged}))
+        for table in (self.replicas, self.sources):
+            for found in [found for found in table if found.topic == topic.id]:
+                effects += discarded(table.pop(found))
         self.state.producer_ids.pop(topic.id, None)
         self.state.names.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)
@@ -454,14 +508,14 @@ class Context:
         if number:
             reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known)
             return [*effects, Persist((), (Send(sender, reply),))]
-        if merged.deleted and not topic.deleted:
+        if (merged.deleted and not topic.deleted) or merged.layout_known > topic.layout_known:
             return [*effects, Send(sender, m.PutTopic(0, merged))]
         return effects
 
     def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
         """Merge a group's register, to be kept, or as news (round 0). A sender behind the times gets the newer
         one."""
-        number, group, partitions = message
+        number, group, partitions, layout = message
         if not number:
             effects = self.take_in_group(group, now)
             merged = self.catalogue.groups.get((group.topic, group.name), group)
@@ -476,7 +530,7 @@ class Context:
             return [Persist((), (Send(sender, reply),))]
         effects = self.take_in_group(group, now)
         merged = self.catalogue.groups[(group.topic, group.name)]
-        more = topic if topic.all_partitions > partitions else None
+        more = topic if topic.all_partitions > partitions or topic.layout_known > layout else None
         reply = m.PutReply(number, "", "", more, merged if merged != group else None, known)
         return [*effects, Persist((), (Send(sender, reply),))]
 
@@ -496,7 +550,7 @@ class Context:
         self.costly.check()
         producer_ids = dict.fromkeys(self.state.producer_ids, 0)
         names = dict.fromkeys(self.state.names, 0)
-        for replica in self.replicas.values():
+        for replica in (*self.replicas.values(), *self.sources.values()):
             replica.check(now)
             topic, batches = replica.partition.topic, replica.batches
             producer_ids[topic] = producer_ids.get(topic, 0) + batches.sessions
@@ -524,8 +578,3 @@ def released_of(part: m.Slice) -> list[m.Released]:
     """Return the messages that a slice delivers, in the form in which they are given back."""
     receipts = [delivery.receipt for delivery in part.deliveries]
     return [m.Released(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
-
-
-def forget(numbers: list[int]) -> list[Effect]:
-    """Drop these batches, in chunks of bounded size, because no group needs them any more."""
-    return [Forget(chunk) for chunk in chunks_of(numbers, FORGET_MAX)]

@@ -13,7 +13,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect, Reply, Send
 from quorumq.core.requests.context import Context, Pending
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId, Stamp, Topic
+from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Stamp, Topic, Value
 
 
 class Coordinator(Pending):
@@ -39,8 +39,8 @@ class Coordinator(Pending):
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         return self.fail(context, Code.NOT_FOUND, f"topic {topic.name!r} was deleted")
 
-    def own_value(self, context: Context, ballot: Stamp) -> Topic | Group:
-        """Return the register to propose under ``ballot`` if nothing may have been chosen yet
+    def own_value(self, context: Context, ballot: Stamp) -> Value:
+        """Return the value to propose under ``ballot`` if nothing may have been chosen yet
         (core/requests/proposing.py)."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class Coordinator(Pending):
         """Handle a replica's reply to `ask`. A replica that does not know the topic gets it, and is asked again."""
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
-        if message.error == Code.UNKNOWN_TOPIC:
+        if message.error and (message.error == Code.UNKNOWN_TOPIC or self.is_ahead(message, sender)):
             return self.teach(context, message.round, sender)
         return self.on_answer(context, this, sender, this.hear(sender, incarnation), message, now)
 
@@ -97,6 +97,24 @@ class Coordinator(Pending):
     ) -> list[Effect]:
         """Handle the reply of a replica that knows the topic. ``bit`` is its bit in ``this``, or 0 if not counted."""
         raise NotImplementedError
+
+    def is_ahead(self, message: Any, sender: NodeId) -> bool:
+        """Return True if a replica that has an older layout than ours refuses, for the first time in the round.
+
+        One with a newer layout has sent that ahead of its refusal, which has ended the round.
+        """
+        return message.error == Code.WRONG_EPOCH and (message.round, sender) not in self.taught
+
+    def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        """End the rounds about these partitions as at their timeout: nodes that adopt the new layout answer none.
+
+        Why: answers given before are votes, and stay so; the same request is made again under the new layout.
+        """
+        effects: list[Effect] = []
+        for number, (partition, _) in list(self.requests.items()):
+            if partition in moved and number in self.rounds and not self.done:
+                effects += self.on_timeout(context, number, now)
+        return effects
 
     def teach(self, context: Context, number: int, sender: NodeId) -> list[Effect]:
         """Send the topic to ``sender``, which does not know it, and ask again, once. Its answer has not counted."""

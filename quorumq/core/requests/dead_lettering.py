@@ -33,7 +33,7 @@ class DeadLettering(Coordinator):
         self.request = request
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        replica = context.replicas[self.won.partition]
+        replica = self.won.replica
         drops = self.reason == "expired" and replica.topic.on_expiry == "drop"
         effects: list[Effect] = []
         for part, n in self.won.redrives.within(self.span):
@@ -69,11 +69,11 @@ class DeadLettering(Coordinator):
         self, context: Context, replica: Replica, span: Span, n: int, letter: Letter | None, now: Now
     ) -> list[Effect]:
         """Have every replica make a dead letter of the messages, or drop them if there is no letter."""
-        this = self.open_round(context, self.won.members, now)
+        this = self.open_round(context, replica.members, now)
         reject = Reject(
             this.number,
             self.won.partition,
-            replica.topic.epoch,
+            replica.epoch,
             self.request.group,
             self.won.generation,
             (Owned(span, self.won.owner, n),),

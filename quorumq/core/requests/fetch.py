@@ -13,6 +13,8 @@ believed, except that a TOMB still repairs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition import fate
@@ -272,7 +274,7 @@ class FetchCoordinator(GroupReader):
         state, group, hold_time = context.state, self.request.group, self.request.hold_time
         self._unpark(context)
         parks = context.parks(replica.partition, group)
-        number, epoch = state.next_round(), replica.topic.epoch
+        number, epoch = state.next_round(), replica.epoch
         hold = m.Hold(
             number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
         )
@@ -289,7 +291,7 @@ class FetchCoordinator(GroupReader):
         this = self.rounds[message.round]
         assert isinstance(this, HoldRound)
         context.state.learn_vector(this.members, message.known)
-        if message.error == Code.UNKNOWN_TOPIC:
+        if message.error and (message.error == Code.UNKNOWN_TOPIC or self.is_ahead(message, sender)):
             return self.teach(context, message.round, sender)
         effects = self._count(context, this, sender, incarnation, message, now)
         effects += self._settle(context, this, now, timed_out=False)
@@ -346,7 +348,7 @@ class FetchCoordinator(GroupReader):
         for item in reply.settled:
             stale = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
             if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it
-                effects += replica.learning.tell(sender, group, stale, replica.topic.epoch)
+                effects += replica.learning.tell(sender, group, stale, replica.epoch)
         return effects
 
     def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
@@ -536,20 +538,44 @@ class FetchCoordinator(GroupReader):
         """Return True if our own record still is as the HOLD asked: open (or dead), at the redrive it was won at."""
         return record[:3] == asked[:3]
 
+    def on_left(self, context: Context, partition: PartitionId, now: Now) -> list[Effect]:
+        """Release what is held of a partition whose replica set this node leaves, and answer with the rest."""
+        if partition not in self.partitions:
+            return []
+        context.release(tuple(it for it in self._held() if it.partition == partition), now)
+        effects = self._abandon(context, lambda one: one == partition, now)
+        if self.partitions:
+            return effects + self.advance(context, now)
+        if self.awaited:  # an empty answer would say that its group is made, and has begun
+            detail = (
+                f"{partition} was moved away from {context.state.me} meanwhile: ask again, through any node"
+            )
+            return effects + self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)
+        return effects + self.answer(context, now)
+
     def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
-        self._unpark(context)
-        effects = self._give_back(context, now, topic.id)
-        self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
-        self.won = [won for won in self.won if won.partition.topic != topic.id]
-        self.lot = [won for won in self.lot if won.partition.topic != topic.id]
-        for number, this in list(self.rounds.items()):
-            if isinstance(this, HoldRound) and this.partition.topic == topic.id:
-                self.close_round(context, number)
+        effects = self._abandon(context, lambda one: one.topic == topic.id, now)
         self.awaited.pop(topic.id, None)
         if not self.partitions and topic.name in self.request.topics:
             return effects + self.finish(context, why)
-        self.park_until, self.tried = now.mono, True
         return effects + self.advance(context, now)
+
+    def _abandon(self, context: Context, over: Callable[[PartitionId], bool], now: Now) -> list[Effect]:
+        """Give back all of some partitions, go on without them, and wait no longer."""
+        self._unpark(context)
+        effects = context.free([it for it in self._held() if over(it.partition)], now)
+        self.partitions = tuple(one for one in self.partitions if not over(one))
+        self.lot = [it for it in self.lot if not over(it.partition)]
+        if any(over(it.partition) for it in self.won):
+            self.won = [it for it in self.won if not over(it.partition)]
+            tables = {it.partition: context.replicas[it.partition].batches for it in self.won}
+            self.won_messages = sum(it.span.size for it in self.won)
+            self.won_bytes = sum(tables[it.partition].bytes_of(it.span) for it in self.won)
+        for number, this in list(self.rounds.items()):
+            if isinstance(this, HoldRound) and over(this.partition):
+                self.close_round(context, number)
+        self.park_until, self.tried = now.mono, True
+        return effects
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         self._unpark(context)
@@ -557,18 +583,16 @@ class FetchCoordinator(GroupReader):
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """Give all back, because the client is gone and no reply was begun."""
-        return self._give_back(context, now) + self.finish(context, None)
+        return context.free(self._held(), now) + self.finish(context, None)
 
-    def _give_back(self, context: Context, now: Now, topic: bytes | None = None) -> list[Effect]:
-        """LEAVE the won and the requested messages, of one topic or all: no reply was begun."""
+    def _held(self) -> list[m.Released]:
+        """Return the won and the requested messages: no reply was begun."""
         group = self.request.group
-        given = [m.Released(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
-        given += [
-            m.Released(this.partition, group, this.owner, tuple(this.pending.items()))
-            for this in self.rounds.values()
-            if isinstance(this, HoldRound)
+        held = [m.Released(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
+        rounds = [each for each in self.rounds.values() if isinstance(each, HoldRound)]
+        return held + [
+            m.Released(each.partition, group, each.owner, tuple(each.pending.items())) for each in rounds
         ]
-        return context.free([it for it in given if topic is None or it.partition.topic == topic], now)
 
     def _refuse(self, context: Context, now: Now) -> list[Effect]:
         """Refuse, in quarantine or not trusted: another node can serve this at once."""

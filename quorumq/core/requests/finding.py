@@ -65,7 +65,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             group = request.group if not isinstance(request, m.SetGroup) or request.rewind else ""
         case m.Metadata():
             names = request.topics
-        case m.AlterTopic():
+        case m.AlterTopic() | m.MovePartition():
             names = (request.name,)
         case m.CreateTopic() if request.implicit and not context.config.auto_create_topics:
             names = (request.name,)

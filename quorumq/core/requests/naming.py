@@ -43,7 +43,7 @@ class NameCoordinator(Coordinator):
         if not members:
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
         asked = self.open_round(context, members, now)
-        epoch = context.catalogue.topics[partition.topic].epoch
+        epoch = context.catalogue.epoch_of(partition)
         ask = m.Survey(asked.number, partition, epoch, "", None, 1, named=self.spans)
         effects = self.ask(context, asked, partition, ask, now)
         return self.give_up(context, asked) if asked.is_refused(asked.unreachable) else effects

@@ -1,4 +1,4 @@
-"""Single-decree Paxos: one register is chosen in one instance, for the first of a topic and each of a group.
+"""Single-decree Paxos: one value is chosen in one instance: the first register of a topic, each of a group, a layout.
 
 Two registers that say different things cannot be merged if one has been confirmed: one of them stands, and the other
 never was. Refusing the later one is not enough, because no node knows the order. So each listed node is an acceptor,
@@ -26,9 +26,11 @@ from quorumq.core.values.types import (
     Group,
     Incarnation,
     Instance,
+    Layout,
     NodeId,
     Now,
     Topic,
+    Value,
     instance_of,
 )
 
@@ -70,7 +72,9 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     after = ours
     if isinstance(message, Accept):
         if message.ballot >= ours.promised:
-            after = Decision(instance, message.ballot, message.ballot, message.topic, message.group)
+            after = Decision(
+                instance, message.ballot, message.ballot, message.topic, message.group, message.layout
+            )
     elif message.ballot > ours.promised:
         after = ours._replace(promised=message.ballot)
     records = (DecisionPut(after),) if after != ours else ()
@@ -132,10 +136,8 @@ class Proposer:
         self.implicit = implicit
         self.ballot = STAMP_ZERO
         self.accepted: Decision | None = None  # the highest that was heard of in answers to PREPARE
-        self.value: Topic | Group | None = (
-            None  # the register that ACCEPT asks for; None while answers to PREPARE are awaited
-        )
-        self.ours: Topic | Group | None = None
+        self.value: Value | None = None  # proposed in ACCEPT; None while answers to PREPARE are awaited
+        self.ours: Value | None = None
         self.round: Round | None = None
         self.sent = False
         self.proposals = 0
@@ -166,9 +168,17 @@ class Proposer:
         else:
             self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
         assert self.value is not None
-        topic, group = (self.value, None) if isinstance(self.value, Topic) else (None, self.value)
         self.sent = True
-        return self._ask(owner, context, Accept(0, self.ballot, topic, group, self.implicit), now)
+        return self._ask(owner, context, self._acceptance(), now)
+
+    def _acceptance(self) -> Accept:
+        message = Accept(0, self.ballot, implicit=self.implicit)
+        match self.value:
+            case Topic():
+                return message._replace(topic=self.value)
+            case Layout():
+                return message._replace(layout=self.value)
+        return message._replace(group=self.value)
 
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
@@ -222,9 +232,7 @@ class Proposer:
         if self.value is None:
             return self.accept(owner, context, now), False
         self.close(owner, context)
-        if isinstance(self.value, Topic):
-            return context.take_in_topic(self.value, now), not owner.done
-        return context.take_in_group(self.value, now), not owner.done
+        return context.take_in_chosen(self.value, now), not owner.done
 
     def _teach(self, owner: Coordinator, context: Context, sender: NodeId, now: Now) -> list[Effect]:
         """Send the group's topic to ``sender``, which does not know it, and ask again, once."""
@@ -238,8 +246,7 @@ class Proposer:
                 this.number, self.instance, self.ballot, self.base, self.implicit
             )
         else:
-            assert isinstance(self.value, Group)
-            asked = Accept(this.number, self.ballot, None, self.value, self.implicit)
+            asked = self._acceptance()._replace(round=this.number)
         return [Send(sender, PutTopic(0, topic)), Send(sender, asked)]
 
     def ours_as_chosen(self, context: Context) -> Topic | Group | None:

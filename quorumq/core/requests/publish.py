@@ -57,7 +57,7 @@ class PublishCoordinator(Coordinator):
         """Return the part to store now: the batch has aged since it came."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
         batch = self.publish.batch
-        return m.Part(context.catalogue.topics[batch.header.partition.topic].epoch, batch, age_ms)
+        return m.Part(context.catalogue.epoch_of(batch.header.partition), batch, age_ms)
 
     def decide(
         self, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
@@ -174,7 +174,13 @@ class StoreCoordinator(Coordinator):
         this = self.rounds[message.round]
         context.state.learn_vector(this.members, message.known)
         problems = message.problems
-        if problems and any(problem.error == Code.UNKNOWN_TOPIC for problem in problems):
+        if problems and (
+            any(problem.error == Code.UNKNOWN_TOPIC for problem in problems)
+            or (
+                any(problem.error == Code.WRONG_EPOCH for problem in problems)
+                and (this.number, sender) not in self.taught
+            )
+        ):
             return self._teach_all(context, this, sender, message, now)
         bit = this.hear(sender, incarnation)
         self.stored |= bit
@@ -196,13 +202,26 @@ class StoreCoordinator(Coordinator):
         unknown = dict.fromkeys(
             self.publishes[problem.part].partition.topic
             for problem in message.problems
-            if problem.error == Code.UNKNOWN_TOPIC and problem.part < len(self.publishes)
+            if problem.error in (Code.UNKNOWN_TOPIC, Code.WRONG_EPOCH) and problem.part < len(self.publishes)
         )
         told = [Send(sender, m.PutTopic(0, context.catalogue.topics[topic])) for topic in unknown]
         return [*told, Send(sender, self.store(this, context, now))]
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self._decide(context, self.rounds[number], timed_out=True)
+
+    def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        """Answer the PUBLISHes to these partitions, which are made again under the new layout."""
+        effects: list[Effect] = []
+        for this in list(self.rounds.values()):
+            valid = this.valid(context.state)
+            for one in self.publishes:
+                if not one.done and one.partition in moved:
+                    stored = self.stored & ~one.refused
+                    effects += one.decide(context, this, stored, valid, timed_out=True)
+        if self.rounds and all(one.done for one in self.publishes):
+            effects += self.finish(context, None)
+        return effects
 
     def _decide(self, context: Context, this: Round, *, timed_out: bool) -> list[Effect]:
         effects: list[Effect] = []

@@ -81,7 +81,7 @@ class PurgeCoordinator(SurveyCoordinator):
             return self._next(context, now)
         self.votes, self.writes = Votes(), True
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
-        epoch = context.catalogue.topics[self.partition.topic].epoch
+        epoch = context.catalogue.epoch_of(self.partition)
         merge = m.Merge(this.number, self.partition, epoch, self.group, self.wanted)
         return self.ask(context, this, self.partition, merge, now)
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, majority_of
-from quorumq.core.cluster.topics import replica_sets
+from quorumq.core.cluster.topics import required_sets
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -118,7 +118,7 @@ class Registration(Coordinator):
         self.written = known
         self.put = this = self.open_round(context, context.config.nodes, now)
         topic = context.catalogue.topics[self.topic]
-        put = m.PutGroup(this.number, known, topic.all_partitions)
+        put = m.PutGroup(this.number, known, topic.all_partitions, topic.layout_known)
         return [Send(node, put) for node in this.members]
 
     def _propose(self, context: Context, now: Now) -> list[Effect]:
@@ -190,7 +190,7 @@ class Registration(Coordinator):
                 return []
             self.taught[(this.number, sender)] = None
             topic = context.catalogue.topics[self.topic]
-            put = m.PutGroup(this.number, self.written, topic.all_partitions)
+            put = m.PutGroup(this.number, self.written, topic.all_partitions, topic.layout_known)
             return [Send(sender, m.PutTopic(0, topic)), Send(sender, put)]
         effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
         if not self.done and message.group is not None:
@@ -208,8 +208,9 @@ class Registration(Coordinator):
         assert this is not None
         heard = this.valid(context.state)
         topic = context.catalogue.topics[self.topic]
-        for number, members in enumerate(topic.replicas):
-            there = this.is_majority(heard) and this.is_majority_of_each(heard, (members,))
+        sets = required_sets(topic, context.config.nodes, context.config.machines)
+        for number in range(topic.partitions):
+            there = this.is_majority(heard) and this.is_majority_of_each(heard, sets[number])
             if there and self.written is not None and not self.written.deleted:
                 context.catalogue.settled_groups[(PartitionId(self.topic, number), self.name)] = None
         over = [
@@ -227,8 +228,9 @@ class Registration(Coordinator):
     def _is_there(self, context: Context, topic: Topic, this: Round, wanted: Wanted, heard: int) -> bool:
         """Return True if these nodes are enough for the ``wanted`` partitions."""
         config = context.config
-        sets = replica_sets(topic, topic.all_partitions, config.nodes, config.machines)
-        needed = dict.fromkeys([*[sets[number] for number in wanted.partitions], *sets[wanted.known :]])
+        sets = required_sets(topic, config.nodes, config.machines)
+        needing = [*[sets[number] for number in wanted.partitions], *sets[wanted.known :]]
+        needed = dict.fromkeys([nodes for each in needing for nodes in each])
         return this.is_majority(heard) and this.is_majority_of_each(heard, needed)
 
     # ------------------------------------------------------------------------ it cannot be

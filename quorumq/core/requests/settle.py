@@ -146,7 +146,7 @@ class SettleCoordinator(Coordinator):
             return []
         this = self.open_round(context, members, now)
         self.ballots[this.number] = Ballot(this, ask)
-        epoch = context.catalogue.topics[ask.partition.topic].epoch
+        epoch = context.catalogue.epoch_of(ask.partition)
         message = self.message(this.number, epoch, ask)
         return self.ask(context, this, ask.partition, message, now)
 

@@ -137,7 +137,7 @@ class Skipping:
         ask = m.Survey(
             this.number,
             part.partition,
-            self.topic.epoch,
+            context.catalogue.epoch_of(part.partition),
             self.group.name,
             part.after,
             limit,
@@ -256,7 +256,8 @@ class Skipping:
         this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
         self.parts[this.number] = part
         part.merging[this.number] = Writing((*(item.span for item in wanted), *alike))
-        merge = m.Merge(this.number, part.partition, self.topic.epoch, self.group.name, wanted, alike=alike)
+        epoch = context.catalogue.epoch_of(part.partition)
+        merge = m.Merge(this.number, part.partition, epoch, self.group.name, wanted, alike=alike)
         return self.owner.ask(context, this, part.partition, merge, now)
 
     def _close(self, context: Context, number: int) -> None:

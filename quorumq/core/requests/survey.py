@@ -67,7 +67,7 @@ class SurveyCoordinator(Coordinator):
         self.needed = self.enough(len(members))
         self.answers = []
         this = self.open_round(context, members, now)
-        epoch = context.catalogue.topics[self.partition.topic].epoch
+        epoch = context.catalogue.epoch_of(self.partition)
         message = m.Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
         effects = self.ask(context, this, self.partition, message, now)
         if len(members) - this.unreachable.bit_count() < self.needed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumq.core.values.limits import NUMBERS_END
 
@@ -212,6 +212,61 @@ class Receipt(NamedTuple):
     owner: Owner
 
 
+FIRST_LAYOUT: Final = 1
+"""Number of the layout that comes with a topic's creation, and epoch of a partition that was never moved."""
+
+
+class ReplicaSlot(NamedTuple):
+    """A place in a replica set: the node that has it, and the number of the layout since which it has it."""
+
+    node: NodeId
+    since: int
+
+
+class Placement(NamedTuple):
+    """The replica set of a partition that was moved.
+
+    ``epoch``: number of the layout in which a slot last changed. ``before``: the set before that layout, until every
+    slot is trusted and lacks nothing; then (). ``sources``: nodes that left, and keep their payload until then.
+    """
+
+    partition: int
+    epoch: int
+    slots: tuple[ReplicaSlot, ...]
+    before: tuple[ReplicaSlot, ...] = ()
+    sources: tuple[NodeId, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Return the nodes of the set, in the order of its slots."""
+        return tuple([slot.node for slot in self.slots])
+
+    @property
+    def nodes_before(self) -> tuple[NodeId, ...]:
+        """Return the nodes of the set before; () once the move is over."""
+        return tuple([slot.node for slot in self.before])
+
+    def since_of(self, node: NodeId) -> int:
+        """Return the number of the layout since which ``node`` has its slot; 0 if it has none."""
+        return next((slot.since for slot in self.slots if slot.node == node), 0)
+
+
+class Layout(NamedTuple):
+    """The replica sets of all partitions of a topic that were ever moved: one value, which is chosen (CHOOSE).
+
+    ``made``: stamp of the proposal.
+    """
+
+    topic: bytes
+    number: int
+    made: Stamp
+    placements: tuple[Placement, ...]  # by partition
+
+    def placement(self, partition: int) -> Placement | None:
+        """Return the placement of a partition; None if it was never moved."""
+        return next((each for each in self.placements if each.partition == partition), None)
+
+
 class Topic(NamedTuple):
     """One topic's register, spread to every node. Replica sets are chosen once, at creation.
 
@@ -243,6 +298,8 @@ class Topic(NamedTuple):
     auto_create_groups: bool = True
     on_expiry: str = "dead-letter"  # outcome of a message that expires; or "drop"
     digest_key: bytes = b""  # key of the digests that replicas compare; no client gets it
+    layout: Layout | None = None  # adopted; ``replicas`` has its sets. None: no partition was ever moved
+    next_layout: Layout | None = None  # chosen, and not yet at a majority of the nodes: no node may adopt it
 
     @property
     def partitions(self) -> int:
@@ -253,6 +310,25 @@ class Topic(NamedTuple):
     def all_partitions(self) -> int:
         """Return how many partitions it has, or may yet have, or had."""
         return max(len(self.replicas), self.proposed)
+
+    @property
+    def layout_number(self) -> int:
+        """Return the number of the adopted layout."""
+        return FIRST_LAYOUT if self.layout is None else self.layout.number
+
+    @property
+    def layout_known(self) -> int:
+        """Return the highest number of a layout that is known to be chosen, adopted or not."""
+        return self.layout_number if self.next_layout is None else self.next_layout.number
+
+    def placement(self, partition: int) -> Placement | None:
+        """Return where a partition was moved to; None if it was never moved."""
+        return None if self.layout is None else self.layout.placement(partition)
+
+    def epoch_of(self, partition: int) -> int:
+        """Return the number of the layout in which the slots of a partition last changed."""
+        placement = self.placement(partition)
+        return self.epoch if placement is None else placement.epoch
 
 
 class Latest(IntEnum):
@@ -330,10 +406,10 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
 
 
 class Instance(NamedTuple):
-    """One thing to decide: the first register of a topic of some name, or the next change of a group.
+    """One thing to decide: the first register of a topic of some name, the next change of a group, or of a layout.
 
-    ``topic`` is the id of the group's topic; empty if ``name`` is a topic's. ``number``: how often that name had
-    been deleted before; of a group, the generation.
+    ``topic`` is the id of the group's topic, or of the layout's, whose ``name`` is empty; empty if ``name`` is a
+    topic's. ``number``: how often that name had been deleted before; of a group, the generation.
     """
 
     topic: bytes
@@ -344,8 +420,8 @@ class Instance(NamedTuple):
 class Decision(NamedTuple):
     """One node's promise and acceptance in one instance, until it knows what was chosen.
 
-    ``promised``: no proposal with a lower ballot is accepted. ``topic`` or ``group`` was proposed, and accepted here
-    under ``ballot``; it may never be chosen, and no node serves it.
+    ``promised``: no proposal with a lower ballot is accepted. ``topic``, ``group`` or ``layout`` was proposed, and
+    accepted here under ``ballot``; it may never be chosen, and no node serves it.
     """
 
     instance: Instance
@@ -353,17 +429,24 @@ class Decision(NamedTuple):
     ballot: Stamp = STAMP_ZERO
     topic: Topic | None = None
     group: Group | None = None
+    layout: Layout | None = None
 
     @property
-    def value(self) -> Topic | Group | None:
+    def value(self) -> Value | None:
         """Return the accepted value."""
-        return self.topic or self.group
+        return self.topic or self.group or self.layout
 
 
-def instance_of(value: Topic | Group) -> Instance:
-    """Return the instance in which a register was, or may be, chosen."""
+Value = Topic | Group | Layout
+"""Values that an instance may choose."""
+
+
+def instance_of(value: Value) -> Instance:
+    """Return the instance in which a value was, or may be, chosen."""
     if isinstance(value, Topic):
         return Instance(b"", value.name, value.deletions)
+    if isinstance(value, Layout):
+        return Instance(value.topic, "", value.number)
     return Instance(value.topic, value.name, value.generation)
 
 

@@ -1,0 +1,120 @@
+"""A node that is new in a partition's replica set learns what was promised there, and begins to vote.
+
+Its slot was another node's, whose votes may have decided something. So it hears `n - majority + 1` slots of the set
+before, the one that left included, or as many others of the present set. Each of them has adopted the new layout
+before it answers. What was complete before that is known to one of them; what completes later has no need of this
+slot's vote (docs/protocol.md, LAYOUTS).
+"""
+
+from __future__ import annotations
+
+from quorumq.core.cluster.rounds import majority_of
+from quorumq.core.messages import PutTopic, ResyncReply, ResyncRequest
+from quorumq.core.messages.effects import Done, Effect, Persist, Send
+from quorumq.core.messages.records import PartitionTrusted, Reserved
+from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery.resync import take_in
+from quorumq.core.recovery.trust import Trust, reserve_token
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.placing import Joined
+from quorumq.core.values import limits
+from quorumq.core.values.clock import RESERVE_STEP
+from quorumq.core.values.types import Kind, NodeId, Now
+
+
+def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
+    """Vote in slots about which enough nodes have answered. Ask about the others, again only if ``afresh``."""
+    if not context.state.trusted:
+        return []  # it hears the present sets, as it lost its directory
+    effects: list[Effect] = []
+    for replica in context.new_slots():
+        if may_join(context, replica):
+            effects += join(context, replica)
+            continue
+        topic = context.catalogue.topics[replica.partition.topic]
+        for peer in replica.tellers:
+            part = (peer, replica.partition)
+            waits = part in context.answers.asked and not afresh
+            if peer not in context.state.links or part in context.answers.complete or waits:
+                continue
+            number = context.state.next_round()
+            start = context.answers.ask(part, number)
+            ask = ResyncRequest(number, replica.partition, start, replica.epoch, replica.since)
+            effects += [Send(peer, PutTopic(0, topic)), Send(peer, ask)]
+    return effects
+
+
+def may_join(context: Context, replica: Replica) -> bool:
+    """Return True if one of the nodes that have answered knows what was complete without the slot."""
+    assert replica.placement is not None
+    answered = [node for node, partition in context.answers.complete if partition == replica.partition]
+    remaining = [node for node in replica.tellers if node in replica.survivors]
+    if replica.survivors and all(node in answered for node in remaining):
+        return True  # the others have lost what they had
+    return any(
+        sum(node in answered for node in nodes if node != replica.node.me)
+        >= len(nodes) - majority_of(len(nodes)) + 1
+        for nodes in (replica.placement.nodes_before, replica.members)
+        if nodes
+    )
+
+
+def on_answer(context: Context, trust: Trust, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+    """Take in a chunk of an answer to a learner. If the disk is full, it does not count, and is asked for again."""
+    if context.state.no_capacity(Kind.ACKED):
+        return []
+    if context.state.trusted:
+        return on_told(context, sender, message, now)
+    if trust.resync is None:
+        return []
+    return trust.resync.on_told(context, sender, message, now) + trust.end_resync(context, now)
+
+
+def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[Effect]:
+    """Adopt a layout, or vote in a slot: the records before it are durable."""
+    action = context.completions.pop(number)
+    if isinstance(action, Joined):
+        return begin_to_vote(context, action, now)
+    effects = context.adopt(action, now)
+    if trust.resync is None:
+        return effects
+    return effects + [
+        effect
+        for peer in context.state.links
+        for effect in trust.resync.ask(context, peer, now, afresh=False)
+    ]
+
+
+def on_told(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+    """Take in a chunk of an answer; vote in the slot once enough is here and durable."""
+    effects = take_in(context, sender, message, now)
+    if not context.answers.take(sender, message):
+        return effects
+    return effects + go_on(context, now, afresh=False)
+
+
+def join(context: Context, replica: Replica) -> list[Effect]:
+    """Make durable that all promises of the slot are here. A node that answered knows each ballot that won by it."""
+    clock = context.state.clock
+    joined = Joined(replica.partition, replica.since, clock.wanted)
+    under_way = [each for each in context.completions.values() if isinstance(each, Joined)]
+    if any(each[:2] == joined[:2] for each in under_way):
+        return []
+    reserve = clock.reserving = max(clock.wanted + RESERVE_STEP, clock.reserving)
+    done = (Done(reserve_token(reserve)), context.when_durable(joined))
+    absent = replica.recall.note_absent()
+    return [Persist((Reserved(reserve), *absent, PartitionTrusted(replica.partition, replica.since)), done)]
+
+
+def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
+    """Begin to vote in a slot, in quarantine: the node that had it may have granted holds."""
+    replica = context.replicas.get(joined.partition)
+    if replica is None or replica.since != joined.since or replica.is_trusted:
+        return []
+    assert replica.placement is not None
+    leavers = [node for node in replica.placement.nodes_before if node not in replica.members]
+    until = now.mono + limits.QUARANTINE_SHARE * context.config.hold_time_max
+    replica.begin_to_vote(joined.min_ballot, leavers[0] if len(leavers) == 1 else "", until)
+    context.answers.discard(replica.partition)
+    context.hold_recovery.want(replica, now)
+    return context.ask_for_holds(now)

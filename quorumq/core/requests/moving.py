@@ -1,0 +1,322 @@
+"""Moves of partitions: the next layout of a topic is chosen, announced to a majority of the nodes, then adopted.
+
+A layout is one value that wins whole. It is built on the one before, which this node has adopted, and chosen as any
+first register is (core/requests/proposing.py). No node adopts it before a majority of the nodes has it durably as
+chosen: a node that learns the registers anew hears of it then (docs/protocol.md, LAYOUTS).
+"""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import Round
+from quorumq.core.cluster.topics import with_layout
+from quorumq.core.messages.effects import Effect
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
+from quorumq.core.requests.registers import TopicCoordinator
+from quorumq.core.requests.sources import needless
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import (
+    Incarnation,
+    Instance,
+    Layout,
+    NodeId,
+    Now,
+    PartitionId,
+    Placement,
+    ReplicaSlot,
+    Stamp,
+    Topic,
+)
+
+LEAVER_WAIT = 0.5
+"""Share of a request's time in which a node that leaves may say that its slot is trusted."""
+
+SOURCES_MAX = 8
+"""Sources of one partition. More of them say that earlier moves do not end: their payload is not copied."""
+
+
+class LayoutCoordinator(TopicCoordinator):
+    """One change of a topic's layout: chosen, announced, adopted by a majority of the nodes.
+
+    Args:
+        topic: the register as this node has it.
+        partition: number of the partition to change.
+    """
+
+    __slots__ = ("partition", "proposer", "required")
+
+    def __init__(self, key: int, topic: Topic, partition: int) -> None:
+        super().__init__(key, topic.name)
+        self.topic = topic
+        self.partition = partition
+        self.proposer: Proposer | None = None
+        self.required: tuple[
+            NodeId, ...
+        ] = ()  # nodes whose slots have to be trusted before the next proposal
+
+    def concerns(self, topic: bytes) -> bool:
+        return self.topic.id == topic
+
+    def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        return self.on_replaced(context, now)
+
+    # ----------------------------------------------------------------------- what a change is
+
+    def is_done(self, topic: Topic) -> bool:
+        """Return True if the adopted layout is as the request wants it."""
+        raise NotImplementedError
+
+    def change(self, topic: Topic) -> Placement | str:
+        """Return the partition's next placement, but for its epoch and slots' since; or why there is none."""
+        raise NotImplementedError
+
+    def reply(self) -> m.ClientReply | None:
+        """Return the answer once the layout is adopted."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------- the way
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now) if not self.rounds else []
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        """Do the next thing, by what is known of the topic here. A change that another node began is finished first."""
+        self.close_rounds(context)
+        topic = self.topic = context.catalogue.topics[self.topic.id]
+        if topic.deleted:
+            return self.on_replaced(context, now)
+        if topic.next_layout is not None:
+            if self.is_crowded_out():
+                return self.give_up(context)
+            return self.write(context, "announce", topic, now)
+        if self.is_done(topic):
+            return self.write(context, "confirm", topic, now)
+        placement = self.change(topic)
+        if isinstance(placement, str):
+            return self.fail(context, Code.CONFLICT, placement)
+        return self.check_slots(context, topic, placement, now)
+
+    def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
+        """Ask if every slot is trusted in the present set, before the next set is proposed.
+
+        Why: the set before tells a new slot what was promised. A slot of it that was never trusted cannot, so that one
+        lost disk would leave too few. Only a node that leaves and is silent is passed over: it may be gone for good.
+        """
+        self.step = "slots"
+        self.stored = 0
+        nodes = topic.replicas[self.partition]
+        self.required = tuple(node for node in nodes if node in placement.nodes) or nodes
+        wait = LEAVER_WAIT * context.config.request_timeout
+        round_ = self.open_round(context, nodes, now, wait)
+        partition = PartitionId(topic.id, self.partition)
+        return self.ask(
+            context,
+            round_,
+            partition,
+            m.SlotRequest(round_.number, partition, topic.epoch_of(self.partition)),
+            now,
+        )
+
+    def propose(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        self.close_rounds(context)
+        self.step = "propose"
+        instance = Instance(topic.id, "", topic.layout_number + 1)
+        if self.proposer is None or self.proposer.instance != instance:
+            self.proposer = Proposer(instance)
+        if self.proposer.proposals >= PROPOSALS_MAX:
+            return self.give_up(context)
+        effects = self.proposer.propose(self, context, now)
+        if effects is None:  # a higher stamp limit must become durable first
+            self.proposer.put_off(context, self.key, now)
+        return effects or []
+
+    def own_value(self, context: Context, ballot: Stamp) -> Layout:
+        """Return the layout after the adopted one, with this partition as the request wants it."""
+        topic, number = self.topic, self.topic.layout_number + 1
+        placement = self.change(topic)
+        assert isinstance(placement, Placement)
+        before = topic.layout.placements if topic.layout is not None else ()
+        next_placement = numbered(topic, placement, number)
+        others = [each for each in before if each.partition != self.partition]
+        return Layout(topic.id, number, ballot, tuple(sorted([*others, next_placement])))
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        if isinstance(message, m.ProposalReply):
+            assert self.proposer is not None
+            effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
+            if not look:
+                return effects
+            chosen = context.catalogue.outcome_of(self.proposer.instance) is not None
+            pause = 0.0 if chosen else self.proposer.pause_s(context, now)
+            if not pause:
+                return effects + self.start(context, now)
+            context.state.at(now.mono + pause, ("again", self.key))
+            return effects
+        if isinstance(message, m.SlotReply):
+            return self._on_slot(context, sender, incarnation, message, now)
+        return super().on_reply(context, sender, incarnation, message, now)
+
+    def _on_slot(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.SlotReply, now: Now
+    ) -> list[Effect]:
+        round_ = self.rounds[message.round]
+        if message.error == Code.WRONG_EPOCH and (round_.number, sender) not in self.taught:
+            return self.teach(context, round_.number, sender)
+        if message.error:
+            return self.refuse_slots(context, f"{sender} says {message.error}")
+        self.stored |= round_.hear(sender, incarnation)
+        return (
+            self.propose(context, self.topic, now)
+            if self.may_propose(context, round_, round_.members)
+            else []
+        )
+
+    def may_propose(self, context: Context, round_: Round, nodes: tuple[NodeId, ...]) -> bool:
+        """Return True if the slots of these nodes are trusted, as each has said."""
+        return not round_.bits_of(nodes) & ~(self.stored & round_.valid(context.state))
+
+    def refuse_slots(self, context: Context, why: str) -> list[Effect]:
+        """Answer that the partition's last move is not over, or a slot is away."""
+        detail = (
+            f"partition {self.partition} of topic {self.name!r} cannot be moved now: every slot that stays has to be "
+            f"up and to know what was promised before ({why}); try again"
+        )
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, len(self.topic.replicas[self.partition]))
+
+    def on_written(self, context: Context, now: Now) -> list[Effect]:
+        """Adopt what a majority of the nodes has as chosen; answer what a majority has as adopted."""
+        merged = self.merged
+        if self.step != "announce" and not merged.deleted:
+            return self.finish(context, self.reply())
+        if not merged.deleted and merged.layout_known == self.topic.layout_known:  # else others are ahead
+            merged = with_layout(merged, self.topic.next_layout)._replace(next_layout=None)
+        effects = context.take_in_topic(merged, now)  # a deletion ends this request
+        return effects + ([] if self.done else self.start(context, now))
+
+    def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
+        if self.step != "slots" or not self.rounds or self.done:
+            return []
+        self.close_rounds(context)
+        context.state.at(now.mono, ("again", self.key))
+        return []
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        if self.step == "slots":
+            round_: Round = self.rounds[number]
+            if self.may_propose(context, round_, self.required):
+                return self.propose(context, self.topic, now)
+            silent = [node for node in self.required if node not in round_.heard]
+            return self.refuse_slots(context, f"{', '.join(silent)} did not answer")
+        return super().on_timeout(context, number, now)
+
+
+def numbered(topic: Topic, placement: Placement, number: int) -> Placement:
+    """Return a placement of layout ``number``: slots that stay keep the layout since which their node has them.
+
+    If the set changes, it also gets the set before, which is the present one.
+    """
+    old = topic.placement(placement.partition)
+    if placement.nodes == topic.replicas[placement.partition]:
+        slots, epoch = (old.slots, old.epoch) if old is not None else (placement.slots, topic.epoch)
+        return placement._replace(epoch=epoch, slots=slots)
+    drawn = [ReplicaSlot(node, topic.epoch) for node in topic.replicas[placement.partition]]
+    before = old.slots if old is not None else tuple(drawn)
+    since = dict(before)
+    slots = tuple(ReplicaSlot(node, since.get(node, number)) for node in placement.nodes)
+    return placement._replace(epoch=number, slots=slots, before=before)
+
+
+class MoveCoordinator(LayoutCoordinator):
+    """MOVE: one slot of a partition goes from one node to another. Asked again, it answers the same."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, key: int, request: m.MovePartition, topic: Topic) -> None:
+        super().__init__(key, topic, request.partition)
+        self.request = request
+
+    def is_done(self, topic: Topic) -> bool:
+        nodes = topic.replicas[self.partition]
+        return self.request.to in nodes and self.request.source not in nodes
+
+    def change(self, topic: Topic) -> Placement | str:
+        request, nodes = self.request, topic.replicas[self.partition]
+        if request.source not in nodes or request.to in nodes:
+            return (
+                f"partition {self.partition} of topic {self.name!r} is on {', '.join(nodes)} by now: it has no slot to "
+                f"move from {request.source} to {request.to}"
+            )
+        old = topic.placement(self.partition)
+        sources = [node for node in (old.sources if old is not None else ()) if node != request.to]
+        if len(sources) >= SOURCES_MAX:
+            return (
+                f"partition {self.partition} of topic {self.name!r} was moved {len(sources)} times, and its payload "
+                f"was not copied yet: {', '.join(sources)} still keep it. Have every slot of it run"
+            )
+        slots = tuple(ReplicaSlot(request.to if node == request.source else node, 0) for node in nodes)
+        return Placement(self.partition, 0, slots, (), (*sources, request.source))
+
+    def reply(self) -> m.MovePartitionReply:
+        return m.MovePartitionReply(self.merged)
+
+
+class UpkeepCoordinator(LayoutCoordinator):
+    """A layout that was chosen is announced and adopted, because no request goes on with it. No client waits for it."""
+
+    __slots__ = ()
+
+    def is_done(self, topic: Topic) -> bool:
+        return True
+
+    def reply(self) -> None:
+        return None
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        """Finish without a reply, because no client waits for one."""
+        return super().finish(context, None)
+
+
+class ReleaseCoordinator(UpkeepCoordinator):
+    """RELEASE-SOURCE: a node that left keeps payload no longer."""
+
+    __slots__ = ("me",)
+
+    def __init__(self, key: int, topic: Topic, partition: int, me: NodeId) -> None:
+        super().__init__(key, topic, partition)
+        self.me = me
+
+    def is_done(self, topic: Topic) -> bool:
+        placement = topic.placement(self.partition)
+        return placement is None or self.me not in placement.sources
+
+    def change(self, topic: Topic) -> Placement | str:
+        placement = topic.placement(self.partition)
+        assert placement is not None
+        sources = tuple(node for node in placement.sources if node != self.me)
+        return placement._replace(sources=sources, before=placement.before if sources else ())
+
+
+def change_layouts(context: Context, now: Now) -> list[Effect]:
+    """Go on with a layout that was chosen and not adopted, or have this node released as a source of a partition.
+
+    One change at a time; and in each round one of the nodes, on average, goes on with a layout that no request may own.
+    """
+    catalogue, requests = context.catalogue, context.requests
+    if not context.state.trusted or any(isinstance(each, UpkeepCoordinator) for each in requests.values()):
+        return []
+    waiting = [topic for topic in catalogue.live() if topic.next_layout is not None]
+    partitions = [each for each in needless(context) if catalogue.topics[each.topic] not in waiting]
+    request: UpkeepCoordinator
+    if waiting and context.rng.random() * len(context.config.nodes) < 1:
+        request = UpkeepCoordinator(context.next_key(), waiting[0], 0)
+    elif partitions:
+        partition = partitions[int(context.rng.random() * len(partitions))]
+        topic = catalogue.topics[partition.topic]
+        request = ReleaseCoordinator(context.next_key(), topic, partition.number, context.state.me)
+    else:
+        return []
+    requests[request.key] = request
+    return request.start(context, now)

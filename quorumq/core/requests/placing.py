@@ -1,0 +1,159 @@
+"""Replicas of one node as layouts place them: made, moved to a new set, left as sources, discarded.
+
+A layout counts here once it is durable (docs/protocol.md, LAYOUTS). Until then replicas answer as members of the set
+before. A replica that is left keeps its payload as a source until a later layout releases it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from quorumq.core.cluster.state import NodeState
+from quorumq.core.messages.effects import Done, Effect, Forget, Persist
+from quorumq.core.messages.records import PartitionDropped, PartitionTrusted, TopicPut
+from quorumq.core.partition.hold_recovery import HoldRecovery
+from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.answers import Answers
+from quorumq.core.values.chunks import chunks_of
+from quorumq.core.values.types import FIRST_LAYOUT, Now, PartitionId, ReplicaSlot, Topic
+
+FORGET_MAX = 10_000
+"""Batches in one Forget."""
+
+JOIN_AGAIN_S: Final = 0.5
+"""Seconds after which questions about a slot that is new here are repeated."""
+
+TOKEN_COMPLETED: Final = -(1 << 61)
+"""Tokens from here up to half of it name completions."""
+
+
+class Joined(NamedTuple):
+    """All that was promised from a slot is here: the replica may vote in it, above ``min_ballot``."""
+
+    partition: PartitionId
+    since: int
+    min_ballot: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Placing:
+    """The partitions that one node keeps.
+
+    Attributes:
+        replicas: the partitions in whose replica set this node is.
+        sources: partitions that were moved away, and whose payload is kept until the new set lacks nothing.
+        completions: actions to take once a write is durable, by its number: adopt a topic's layout, or vote in a slot.
+        writes: count of completions so far.
+        slots: slots of this node that the journal calls trusted, by partition: the layout since which it has each.
+        joins: a timer is set for slots in which this node is new.
+        asks: this step asks what was promised in such slots.
+        answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
+    """
+
+    state: NodeState
+    hold_recovery: HoldRecovery = field(init=False, default_factory=HoldRecovery)
+    replicas: dict[PartitionId, Replica] = field(init=False, default_factory=dict)
+    sources: dict[PartitionId, Replica] = field(init=False, default_factory=dict)
+    completions: dict[int, Topic | Joined] = field(init=False, default_factory=dict)
+    writes: int = field(init=False, default=0)
+    slots: dict[PartitionId, int] = field(init=False, default_factory=dict)
+    joins: bool = field(init=False, default=False)
+    asks: bool = field(init=False, default=False)
+    answers: Answers = field(init=False, default_factory=Answers)
+
+    def kept(self, partition: PartitionId) -> Replica | None:
+        """Return the replica of a partition, also of one that was moved away and is a source."""
+        return self.replicas.get(partition) or self.sources.get(partition)
+
+    def when_durable(self, action: Topic | Joined) -> Done:
+        """Return the effect that has an action taken once the records before it are durable."""
+        self.writes += 1
+        self.completions[self.writes] = action
+        return Done(TOKEN_COMPLETED + self.writes)
+
+    def put_layout(self, merged: Topic) -> list[Effect]:
+        """Have the register's layout adopted here once it is durable.
+
+        With it goes the statement which of the leaving replicas may tell what was promised from their slots.
+        """
+        records: list[TopicPut | PartitionTrusted] = []
+        for number, members in enumerate(merged.replicas):
+            replica = self.replicas.get(PartitionId(merged.id, number))
+            if replica is not None and self.state.me not in members:
+                trusted = self.state.trusted and replica.is_trusted
+                records.append(PartitionTrusted(replica.partition, replica.since if trusted else 0))
+        return [Persist((*records, TopicPut(merged)), (self.when_durable(merged),))]
+
+    def take_layout(self, topic: Topic, now: Now) -> tuple[list[PartitionId], list[Effect]]:
+        """Take over a topic's layout, which is durable: move its replicas here to their new sets.
+
+        Returns:
+            partitions that are left, whose requests are to end before anything else happens; and the effects.
+        """
+        departed: list[PartitionId] = []
+        effects: list[Effect] = []
+        for number, members in enumerate(topic.replicas):
+            partition = PartitionId(topic.id, number)
+            replica = self.kept(partition)
+            if replica is None:
+                continue
+            epoch, trusted_since = replica.epoch, replica.since if replica.is_trusted else 0
+            replica.move(topic)
+            if replica.epoch != epoch:
+                self.answers.discard(partition)
+                self.hold_recovery.want(replica, now)
+            if self.state.me in members:
+                self.replicas[partition] = replica
+                self.sources.pop(partition, None)
+                continue
+            if partition in self.replicas:
+                replica.trusted_since = trusted_since if self.state.trusted else 0
+                departed.append(partition)
+            if replica.placement is None or self.state.me not in replica.placement.sources:
+                effects += [Persist((PartitionDropped(partition),)), *discarded(replica)]
+                self.sources.pop(partition, None)
+            else:
+                self.sources[partition] = replica
+        return departed, effects
+
+    def is_adopting(self, topic: Topic) -> bool:
+        """Return True if a layout of the topic waits for the disk."""
+        return any(isinstance(one, Topic) and one.id == topic.id for one in self.completions.values())
+
+    def make_source(self, topic: Topic, partition: PartitionId) -> bool:
+        """Keep a replica of a partition as its source, and return True, if the adopted layout says so.
+
+        A node that had its slot from the beginning, and never heard of it, promised nothing from it: it may tell so.
+        """
+        placement = topic.placement(partition.number)
+        if placement is None or self.state.me not in placement.sources:
+            return False
+        replica = self.sources[partition] = Replica(self.state, topic, partition)
+        first = ReplicaSlot(self.state.me, FIRST_LAYOUT) in placement.before and not self.state.once_lost
+        replica.trusted_since = self.slots.get(partition, FIRST_LAYOUT if first else 0)
+        return True
+
+    def join_soon(self, now: Now) -> None:
+        """Ask in this step what was promised in slots that are new here, if there are any, and again after a pause."""
+        self.asks = bool(self.new_slots())
+        if self.asks and not self.joins:
+            self.joins = True
+            self.state.at(now.mono + JOIN_AGAIN_S, ("join",))
+
+    def new_slots(self) -> list[Replica]:
+        """Return the replicas that are new in their sets: they do not vote before they have heard enough."""
+        return [replica for replica in self.replicas.values() if not replica.is_trusted]
+
+
+def discarded(replica: Replica) -> list[Effect]:
+    """Drop the batches of a replica that is no more."""
+    node, batches, topic = replica.node, replica.batches, replica.partition.topic
+    for counts, here in ((node.producer_ids, batches.sessions), (node.names, batches.names)):
+        counts[topic] = counts.get(topic, 0) - here
+    return forget(sorted({*batches.stored, *batches.damaged}))
+
+
+def forget(numbers: list[int]) -> list[Effect]:
+    """Drop these batches, in chunks of bounded size, because no group needs them any more."""
+    return [Forget(chunk) for chunk in chunks_of(numbers, FORGET_MAX)]

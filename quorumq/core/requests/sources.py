@@ -1,0 +1,85 @@
+"""Nodes that left a partition's replica set, and keep their payload until every slot of the new set lacks nothing.
+
+A source asks each slot which of its messages that one lacks, and each slot pulls these. Once
+every slot, trusted in the set, lacks nothing, the source has a layout chosen that releases it
+(core/requests/moving.py).
+"""
+
+from __future__ import annotations
+
+from quorumq.core.messages import SourceReply, SourceRequest
+from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.context import Context
+from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
+from quorumq.core.values.types import NodeId, Now, PartitionId, Span
+
+
+def ask_slots(context: Context, replica: Replica) -> list[Effect]:
+    """Ask the slots of the new set what they lack of the first messages that some of them may lack."""
+    spans = next_spans(replica)
+    number = replica.question = context.state.next_round()
+    replica.lacking_nothing = {}
+    request = SourceRequest(number, replica.partition, replica.epoch, spans)
+    return [Send(node, request) for node in replica.members if node in context.state.links]
+
+
+def next_spans(replica: Replica) -> tuple[Span, ...]:
+    """Return the next messages to ask about: those from where every slot has said that it lacks nothing."""
+    present = sorted(replica.batches.present.items())
+    after = replica.released_to
+    remaining = present if after is None else [span for span in present if span > after]
+    return tuple(remaining[:SPANS_PER_REQUEST_MAX])
+
+
+def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -> list[Effect]:
+    """Answer how many of a source's messages are lacking here, or not on disk yet, and pull what is lacking."""
+    replica = context.replicas.get(message.partition)
+    if replica is None or replica.epoch != message.epoch:
+        return []
+    if not (replica.is_trusted and context.state.trusted):
+        return [Send(sender, SourceReply(message.round, message.partition, message.epoch, -1))]
+    batches = replica.batches
+    gaps = [
+        part
+        for span in message.spans
+        if span.producer_id not in batches.closed
+        for gap in batches.index.gaps(span)
+        for part in batches.worth_storing(gap)
+    ]
+    effects = replica.sync.pull(sender, batches.note_offered(sender, gaps, now), ends_one=False, now=now)
+    stored = [each for span in message.spans for each in batches.index.within(span)]
+    unsynced = sum(part.size for part, slot in stored if not batches.stored[slot.number].durable)
+    lacking = sum(part.size for part in gaps) + unsynced
+    return [*effects, Send(sender, SourceReply(message.round, message.partition, message.epoch, lacking))]
+
+
+def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) -> list[Effect]:
+    """Count a slot that lacks nothing of what was asked; once all do, ask about the rest."""
+    replica = context.sources.get(message.partition)
+    if replica is None or (message.round, message.epoch) != (replica.question, replica.epoch):
+        return []
+    if message.lacking:
+        return []
+    replica.lacking_nothing[sender] = None
+    if any(node not in replica.lacking_nothing for node in replica.members):
+        return []
+    spans = next_spans(replica)
+    if not spans:
+        replica.is_released = True
+        return []
+    replica.released_to = spans[-1]
+    return ask_slots(context, replica)
+
+
+def needless(context: Context) -> list[PartitionId]:
+    """Return the partitions that this node is a source of, and whose payload every slot has."""
+    me = context.state.me
+    return [
+        PartitionId(topic.id, placement.partition)
+        for topic in context.catalogue.live()
+        for placement in (topic.layout.placements if topic.layout is not None else ())
+        if me in placement.sources
+        and (replica := context.sources.get(PartitionId(topic.id, placement.partition))) is not None
+        and (replica.is_released or not (replica.trusted_since or replica.batches.stored))  # it was wiped
+    ]

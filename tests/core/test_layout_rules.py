@@ -1,0 +1,385 @@
+"""The rules of layouts that no explorer can leave out in seconds: each with the failure without it (LAYOUTS)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.topics import with_layout
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import DiskFull, Effect
+from quorumq.core.node import upkeep
+from quorumq.core.partition.closed import number_of
+from quorumq.core.recovery import trust
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.moving import LayoutCoordinator
+from quorumq.core.requests.placing import Placing
+from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
+from tests.core.cluster import Cluster
+from tests.core.steps import fetch, outcomes, receipts
+
+ME = ProducerId("x", 1, 1, 1)
+
+
+def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
+    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
+    cluster = Cluster(nodes, hold_time_max=2.0, heartbeat=2.0)
+    topic = cluster.topic(rf=rf)
+    members = list(topic.replicas[0])
+    return cluster, topic, members, [name for name in cluster.names if name not in members]
+
+
+def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> None:
+    payloads = [b"%d" % (first + at) for at in range(count)]
+    reply = cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)))
+    assert isinstance(reply, m.PublishReply), reply
+
+
+def fetched(cluster: Cluster, node: str, most: int = 10) -> tuple[m.ReceiptPart, ...]:
+    """Return the receipts that a waiting FETCH gets."""
+    key = cluster.submit(node, fetch(most=most, hold_time=1.0, wait=0.3))
+    cluster.advance(2.0)
+    return receipts(cluster.replies[key])
+
+
+def acked(cluster: Cluster, node: str, got: tuple[m.ReceiptPart, ...]) -> list[str]:
+    return outcomes(cluster.ask(node, m.AckRequest(got)))
+
+
+def move(cluster: Cluster, node: str, source: str, to: str, within: float = 0.0) -> m.ClientReply:
+    key = cluster.submit(node, m.MovePartition("jobs", 0, source, to))
+    cluster.advance(within)
+    return cluster.replies[key]
+
+
+def wipe(cluster: Cluster, *names: str) -> None:
+    """These nodes lose their directories, and are up again."""
+    for name in names:
+        cluster.kill(name)
+        cluster.journals[name] = []
+    for name in names:
+        cluster.start(name)
+
+
+def is_voter(cluster: Cluster, name: str, topic: Topic) -> bool:
+    """Return True if the node is trusted, for its directory and in the partition's set."""
+    replica = cluster.nodes[name].replicas.get(PartitionId(topic.id, 0))
+    return replica is not None and replica.is_trusted and cluster.nodes[name].state.trusted
+
+
+def between(*names: str) -> Callable[[str, str, object], bool]:
+    """Cut these nodes off from all others, and let them talk to each other."""
+    return lambda sender, to, message: (sender in names) != (to in names)
+
+
+def deaf(name: str, kind: type) -> Callable[[str, str, object], bool]:
+    """Lose messages of a kind to one node."""
+    return lambda sender, to, message: to == name and isinstance(message, kind)
+
+
+def adopts_at_once(self: LayoutCoordinator, context: Context, now: Now) -> list[Effect]:
+    topic = context.catalogue.topics[self.topic.id]
+    if topic.next_layout is None:
+        return _start(self, context, now)
+    adopted = with_layout(topic, topic.next_layout)._replace(next_layout=None)
+    return context.take_in_topic(adopted, now) + _start(self, context, now)
+
+
+_start = LayoutCoordinator.start
+
+
+@pytest.mark.parametrize("without", ["", "announce", "adopt what is chosen"])
+def test_a_wiped_node_votes_in_no_set_that_it_may_have_left(
+    without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its only slot went to d, which it told; it is wiped, and hears e and f, which know of no adopted layout."""
+    if without == "announce":
+        monkeypatch.setattr(LayoutCoordinator, "start", adopts_at_once)
+    elif without:
+        monkeypatch.setattr(trust, "adopt_chosen", lambda context, now: [])
+        monkeypatch.setattr(upkeep, "change_layouts", lambda context, now: [])  # nor does another node go on
+    cluster, topic, (old,), (new, *others) = made(rf=1, nodes=4)
+    assert fetched(cluster, others[0]) == (), "this makes the group"
+    spreading = (m.SyncTopics, m.PutTopic)
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        """Let the two that know nothing hear of what is announced, in the round about it."""
+        announced = isinstance(message, m.PutTopic) and message.topic.next_layout is not None
+        return to in others and isinstance(message, spreading) and not (announced and message.round)
+
+    cluster.drop = drop
+    cluster.submit(old, m.MovePartition("jobs", 0, old, new))
+    cluster.advance(0.1)
+    assert is_voter(cluster, new, topic), "it has adopted the layout, and was told"
+    cluster.isolated = {new}
+    cluster.drop = lambda sender, to, message: new in (sender, to)
+    wipe(cluster, old)
+    cluster.advance(8.0)
+    refused = not is_voter(cluster, old, topic)
+    if refused:
+        assert not without
+    else:
+        assert without, "it votes as if it had the slot"
+    if without == "announce":
+        publish(cluster, others[0], topic, 0, 1)
+        assert acked(cluster, others[0], fetched(cluster, others[0])) == ["acked"]
+    cluster.isolated = set()
+    cluster.drop = lambda sender, to, message: False
+    cluster.join(new)
+    cluster.advance(20.0)
+    again = fetched(cluster, new)
+    assert bool(again) == (without == "announce"), "what was acked is delivered again without the rule"
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c's slot goes to d and back before d learned anything. b is wiped: then nobody can tell b and c."""
+    if not rule:
+        monkeypatch.setattr(LayoutCoordinator, "may_propose", lambda *args: True)
+    cluster, topic, (a, b, c), (d, e) = made()
+    cluster.drop = lambda sender, to, message: to in (c, d) and isinstance(message, m.ResyncReply)
+    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    back = move(cluster, e, d, c)
+    assert isinstance(back, m.MovePartitionReply) == (not rule), back
+    if rule:
+        assert isinstance(back, m.Failed)
+        assert f"{d} says not-trusted" in back.detail
+    wipe(cluster, b)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    members = cluster.nodes[a].topics[topic.id].replicas[0]
+    assert all(is_voter(cluster, name, topic) for name in members) == rule
+
+
+def test_a_node_that_leaves_and_is_silent_is_passed_over() -> None:
+    cluster, topic, (a, b, c), (d, e) = made()
+    cluster.kill(c)
+    moved = move(cluster, e, c, d, within=4.0)
+    assert isinstance(moved, m.MovePartitionReply), moved
+    cluster.advance(1.0)
+    assert all(is_voter(cluster, name, topic) for name in (a, b, d))
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_node_that_leaves_a_set_that_it_never_heard_of_tells_that_it_promised_nothing(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to tell d."""
+    if not rule:
+        monkeypatch.setattr(Placing, "make_source", lambda *args: None)
+    _, topic, (a, b, c), (d, e) = made()
+    cluster = Cluster(5, hold_time_max=2.0, heartbeat=2.0)
+    cluster.kill(c)
+    assert cluster.topic(rf=3).id == topic.id
+    cluster.drop = lambda sender, to, message: to == c or (to == d and isinstance(message, m.ResyncReply))
+    cluster.start(c)
+    assert isinstance(move(cluster, e, c, d, within=4.0), m.MovePartitionReply)
+    wipe(cluster, b)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert [is_voter(cluster, name, topic) for name in (a, b, d)] == [True, rule, rule]
+
+
+def test_a_new_only_replica_that_is_wiped_hears_the_node_that_left() -> None:
+    """It has no other replica to hear, but the one before it had all: what was acked there stays so."""
+    cluster, topic, (old,), (new, *others) = made(rf=1, nodes=4)
+    publish(cluster, old, topic, 0)
+    got = fetched(cluster, old, most=1)
+    assert acked(cluster, old, got) == ["acked"]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
+    assert isinstance(move(cluster, others[0], old, new), m.MovePartitionReply)
+    cluster.advance(1.0)
+    assert is_voter(cluster, new, topic)
+    wipe(cluster, new)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert is_voter(cluster, new, topic)
+    rest = fetched(cluster, new)
+    assert sum(part.receipt.span.size for part in rest) == 2
+
+
+def test_a_layout_that_was_chosen_is_adopted_though_its_coordinator_dies() -> None:
+    cluster, topic, (a, b, c), (d, e) = made()
+    cluster.drop = lambda sender, to, message: isinstance(message, m.PutTopic) and to not in (b, e)
+    cluster.submit(e, m.MovePartition("jobs", 0, c, d))
+    cluster.advance(0.1)
+    assert cluster.nodes[b].topics[topic.id].next_layout is not None, "it has heard that it was chosen"
+    cluster.kill(e)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20.0)
+    assert all(is_voter(cluster, name, topic) for name in (a, b, d))
+    assert all(core.topics[topic.id].layout_number >= 2 for core in cluster.nodes.values())
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_payload_outlives_a_disk_that_is_lost_beside_a_move(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """a and b have the message, and a's slot goes to d; b is wiped before anybody pulls it."""
+    cluster, topic, (a, b, c), (d, e) = made()
+    cluster.drop = lambda sender, to, message: to == c or isinstance(message, m.SyncPull | m.SourceRequest)
+    publish(cluster, a, topic, 0, 1)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
+    assert isinstance(move(cluster, e, a, d), m.MovePartitionReply)
+    cluster.advance(1.0)
+    if not rule:
+        cluster.kill(a)  # as if it had dropped what it had
+    wipe(cluster, b)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert bool(fetched(cluster, d)) == rule
+
+
+def test_promises_to_close_producer_ids_are_told_to_a_new_slot() -> None:
+    """Else it takes a late batch of one, with a majority, after the others have closed it."""
+    cluster, topic, (a, b, c), (d, e) = made()
+    partition = PartitionId(topic.id, 0)
+    for name in (a, b, c):
+        cluster.nodes[name].replicas[partition].closing.promise([number_of(ME)])
+    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    cluster.advance(1.0)
+    assert cluster.nodes[d].replicas[partition].closing.has_promised(ME)
+    late = cluster.ask(e, m.Publish(cluster.batch(topic, ME, 0, [b"late"])))
+    assert isinstance(late, m.Failed)
+    assert late.code == "session-closed"
+
+
+def test_a_source_that_started_again_reads_for_every_group() -> None:
+    """It gets the slot back, and reclaims nothing that a group which it has no record of still needs."""
+    cluster, topic, (first,), (second, other, _) = made(rf=1, nodes=4)
+    assert fetched(cluster, first) == (), "this makes the group"
+    publish(cluster, first, topic, 0)
+    key = cluster.submit(other, m.SetGroup("jobs", "late"))
+    assert isinstance(cluster.replies[key], m.SetGroupReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
+    assert isinstance(move(cluster, other, first, second), m.MovePartitionReply)
+    cluster.advance(0.5)
+    cluster.kill(first)
+    cluster.start(first)
+    cluster.advance(3.0)
+    assert isinstance(move(cluster, other, second, first), m.MovePartitionReply)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(1.0)
+    replica = cluster.nodes[first].replicas[PartitionId(topic.id, 0)]
+    assert sorted(replica.views.groups) == ["g", "late"]
+
+
+def test_a_move_of_a_topic_that_is_deleted_meanwhile_ends_once() -> None:
+    cluster, topic, (a, _, c), (d, e) = made()
+    held: list[tuple[str, str]] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.PutTopic) and message.topic.next_layout is not None and sender == e != to:
+            held.append((sender, to))
+            return True
+        return False
+
+    cluster.drop = drop
+    key = cluster.submit(e, m.MovePartition("jobs", 0, c, d))
+    assert held
+    cluster.drop = between(e)
+    assert isinstance(cluster.ask(a, m.DeleteTopic("jobs", topic.id)), m.DeleteTopicReply)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(8.0)
+    assert isinstance(cluster.replies[key], m.Failed)
+
+
+def test_messages_that_only_a_source_has_are_told_on() -> None:
+    """The slot goes on to a third node before any payload does: that one purges what it never had."""
+    cluster, topic, (first,), (second, third, other) = made(rf=1, nodes=4)
+    publish(cluster, first, topic, 0)
+    assert fetched(cluster, other), "this makes the group, and its holds run out"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
+    assert isinstance(move(cluster, other, first, second), m.MovePartitionReply)
+    cluster.advance(0.5)
+    assert isinstance(move(cluster, other, second, third), m.MovePartitionReply)
+    cluster.advance(0.5)
+    purged = cluster.ask(other, m.PurgeRequest("jobs", 0, "g"))
+    assert isinstance(purged, m.PurgeReply)
+    assert purged.messages == 3
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert fetched(cluster, third) == ()
+
+
+def test_a_new_slot_counts_no_answer_while_its_disk_is_full() -> None:
+    cluster, topic, (old,), (new, *others) = made(rf=1, nodes=4)
+    publish(cluster, old, topic, 0)
+    assert acked(cluster, old, fetched(cluster, old, most=1)) == ["acked"]
+    cluster.feed(new, DiskFull(Capacity.NONE))
+    assert isinstance(move(cluster, others[0], old, new), m.MovePartitionReply)
+    cluster.advance(5.0)
+    assert not is_voter(cluster, new, topic)
+    cluster.feed(new, DiskFull(Capacity.PLENTY))
+    cluster.advance(15.0)
+    assert is_voter(cluster, new, topic)
+    assert sum(part.receipt.span.size for part in fetched(cluster, new)) == 2
+
+
+def test_status_shows_what_a_move_waits_for() -> None:
+    cluster, topic, (a, _, c), (d, e) = made()
+    publish(cluster, a, topic, 0)
+
+    def shown(name: str) -> list[tuple[object, object]]:
+        rows = cluster.nodes[name].status(cluster.now)["moves"]
+        return [(row["state"], row["waits_for"]) for row in rows]  # type: ignore[attr-defined]
+
+    cluster.drop = lambda sender, to, message: (
+        (to == d and isinstance(message, m.ResyncReply) and sender != a)
+        or (to == c and isinstance(message, m.SourceReply))
+    )
+    assert shown(d) == []
+    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    cluster.advance(1.0)
+    assert shown(d) == [("learning", [node for node in topic.replicas[0] if node != a])]
+    cluster.drop = deaf(c, m.SourceReply)
+    cluster.advance(4.0)
+    assert shown(d) == []
+    assert shown(c) == [("leaving", [d if node == c else node for node in topic.replicas[0]])]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    assert shown(c) == []
+
+
+def test_two_lost_disks_beside_a_move_are_declared_as_any_others() -> None:
+    """c's slot goes to d, which learned nothing. a and b are wiped: only c knows what the set had promised."""
+    cluster, topic, (a, b, c), (d, e) = made()
+    publish(cluster, c, topic, 0)
+    assert acked(cluster, c, fetched(cluster, c, most=1)) == ["acked"]
+    cluster.drop = deaf(d, m.ResyncReply)
+    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    wipe(cluster, a, b)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert not any(is_voter(cluster, name, topic) for name in (a, b, d))
+    left = tuple(sorted((c, d, e)))
+    key = cluster.submit(e, m.DeclareSurvivors(left))
+    cluster.advance(12.0)
+    assert isinstance(cluster.replies[key], m.DeclareSurvivorsReply), cluster.replies[key]
+    assert all(is_voter(cluster, name, topic) for name in (a, b, d))
+    assert sum(part.receipt.span.size for part in fetched(cluster, a)) == 2, "not what was acked"
+
+
+def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
+    """The new slot hears of them and has none. It starts again before it pulls them, and purges all the same."""
+    cluster, topic, (old,), (new, *others) = made(rf=1, nodes=4)
+    publish(cluster, old, topic, 0)
+    assert fetched(cluster, others[0]), "this makes the group, and its holds run out"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
+    assert isinstance(move(cluster, others[0], old, new), m.MovePartitionReply)
+    cluster.advance(0.5)
+    cluster.kill(new)
+    cluster.drop = lambda sender, to, message: {sender, to} == {old, new}
+    cluster.start(new)
+    cluster.advance(3.0)
+    purged = cluster.ask(others[0], m.PurgeRequest("jobs", 0, "g"))
+    assert isinstance(purged, m.PurgeReply)
+    assert purged.messages == 3
+    cluster.drop = lambda sender, to, message: False
+    cluster.join(new)
+    cluster.advance(12.0)
+    assert fetched(cluster, new) == ()

@@ -1,0 +1,245 @@
+"""Moves of partitions between the nodes of a cluster (docs/protocol.md, LAYOUTS)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.messages.effects import Send
+from quorumq.core.requests import sources
+from quorumq.core.values.types import PartitionId, ProducerId, Span, Topic
+from tests.core.cluster import Cluster
+
+ME = ProducerId("x", 1, 1, 1)
+
+
+def fetch(cluster: Cluster, node: str, count: int = 10, hold_time: float = 30.0) -> list[bytes]:
+    reply = cluster.ask(node, m.Fetch(("jobs",), "g", count, 1 << 20, 1, 0, 0.0, hold_time, cluster.time))
+    assert isinstance(reply, m.FetchReply), reply
+    return [part for one in reply.slices for part in bodies(one)]
+
+
+def bodies(part: m.Slice) -> list[bytes]:
+    return [f"{delivery.receipt.span}".encode() for delivery in part.deliveries]
+
+
+def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
+    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
+    cluster = Cluster(nodes)
+    topic = cluster.topic(rf=rf)
+    members = list(topic.replicas[0])
+    return cluster, topic, members, [name for name in cluster.names if name not in members]
+
+
+def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> m.ClientReply:
+    payloads = [f"{first + at}".encode() for at in range(count)]
+    return cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)))
+
+
+def move(cluster: Cluster, node: str, source: str, to: str) -> m.ClientReply:
+    return cluster.ask(node, m.MovePartition("jobs", 0, source, to))
+
+
+@pytest.mark.parametrize("rf", [1, 3, 5])
+def test_a_moved_slot_has_what_was_there_and_the_source_is_released(rf: int) -> None:
+    cluster, topic, members, others = made(rf, 6)
+    assert isinstance(publish(cluster, others[0], topic, 0), m.PublishReply)
+    moved = move(cluster, others[0], members[0], others[0])
+    assert isinstance(moved, m.MovePartitionReply), moved
+    assert moved.topic.replicas[0] == (others[0], *members[1:])
+    cluster.advance(0.1)
+    partition = PartitionId(topic.id, 0)
+    there = cluster.nodes[others[0]].replicas[partition]
+    assert there.is_trusted
+    assert there.may_vote(cluster.now)
+    assert partition not in cluster.nodes[members[0]].replicas
+    assert isinstance(publish(cluster, members[0], topic, 3), m.PublishReply)
+    cluster.advance(12)
+    assert sum(span.size for span in there.batches.present.items()) == 6
+    assert not cluster.nodes[members[0]].context.sources
+    assert cluster.nodes[members[0]].context.kept(partition) is None
+    for node in cluster.nodes.values():
+        placement = node.topics[topic.id].placement(0)
+        assert placement is not None
+        assert not placement.sources
+        assert not placement.before
+    for name in members[1 : len(members) // 2 + 1]:
+        cluster.kill(name)
+    assert len(fetch(cluster, others[0])) >= 1
+
+
+def test_a_move_is_asked_for_again_and_back() -> None:
+    cluster, topic, members, others = made()
+    publish(cluster, "a", topic, 0)
+    first = move(cluster, "a", members[0], others[0])
+    assert isinstance(first, m.MovePartitionReply)
+    again = move(cluster, others[1], members[0], others[0])
+    assert isinstance(again, m.MovePartitionReply)
+    assert again.topic.layout == first.topic.layout
+    back = move(cluster, others[1], others[0], members[0])
+    assert isinstance(back, m.MovePartitionReply), back
+    assert list(back.topic.replicas[0]) == members
+    cluster.advance(20)
+    partition = PartitionId(topic.id, 0)
+    assert cluster.nodes[members[0]].replicas[partition].is_trusted
+    assert cluster.nodes[others[0]].context.kept(partition) is None
+    assert len(fetch(cluster, others[1])) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "to", "why"),
+    [
+        ("first", "none", "one of"),
+        ("other", "another", "from is"),
+        ("first", "second", "two slots"),
+    ],
+)
+def test_a_move_that_cannot_be_is_refused(source: str, to: str, why: str) -> None:
+    cluster, _, members, others = made()
+    names = {"first": members[0], "second": members[1], "other": others[0], "another": others[1], "none": "z"}
+    refused = move(cluster, "a", names[source], names[to])
+    assert isinstance(refused, m.Failed)
+    assert refused.code == "usage", refused
+    assert why in refused.detail
+
+
+def test_no_two_slots_on_one_machine() -> None:
+    machines = tuple((name, "left" if name in "ab" else name) for name in "abcdef")
+    cluster = Cluster(6, machines=machines)
+    topics = [cluster.topic(f"t{number}") for number in range(9)]
+    topic, here = next((one, name) for one in topics for name in one.replicas[0] if name in "ab")
+    beside = "b" if here == "a" else "a"
+    source = next(name for name in topic.replicas[0] if name != here)
+    refused = cluster.ask("c", m.MovePartition(topic.name, 0, source, beside))
+    assert isinstance(refused, m.Failed)
+    assert "machine 'left'" in refused.detail
+
+
+def test_a_new_slot_that_crashes_before_it_has_heard_enough_asks_again() -> None:
+    cluster, topic, members, others = made()
+    publish(cluster, members[1], topic, 0)
+    new, partition = others[0], PartitionId(topic.id, 0)
+    cluster.drop = lambda sender, to, message: to == new and isinstance(message, m.ResyncReply)
+    assert isinstance(move(cluster, others[1], members[0], new), m.MovePartitionReply)
+    assert not cluster.nodes[new].replicas[partition].is_trusted
+    refused = cluster.submit(others[1], m.MovePartition("jobs", 0, members[1], others[1]))
+    assert isinstance(cluster.replies[refused], m.Failed), "a slot that stays is not trusted yet"
+    cluster.kill(new)
+    cluster.start(new)
+    assert not cluster.nodes[new].replicas[partition].is_trusted
+    assert isinstance(publish(cluster, others[1], topic, 3), m.PublishReply), "a majority has adopted it"
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(1)
+    assert cluster.nodes[new].replicas[partition].is_trusted
+    cluster.kill(new)
+    cluster.start(new)
+    assert cluster.nodes[new].replicas[partition].is_trusted, "it is in the journal"
+
+
+def test_a_hold_outlives_the_move_of_its_only_replica() -> None:
+    cluster, topic, (old,), others = made(rf=1)
+    publish(cluster, old, topic, 0, 1)
+    assert len(fetch(cluster, old, hold_time=5.0)) == 1
+    assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
+    cluster.advance(3.5)
+    partition = PartitionId(topic.id, 0)
+    assert cluster.nodes[others[0]].replicas[partition].may_vote(cluster.now), (
+        "it heard the holds of the node that left"
+    )
+    assert fetch(cluster, others[0]) == []
+    cluster.advance(2)
+    assert len(fetch(cluster, others[0])) == 1
+
+
+def test_a_node_that_has_not_heard_of_a_move_is_told_when_it_asks() -> None:
+    cluster, topic, members, others = made()
+    late = others[1]
+    cluster.drop = lambda sender, to, message: to == late and not isinstance(message, m.StoreReply)
+    assert isinstance(move(cluster, members[1], members[0], others[0]), m.MovePartitionReply)
+    assert cluster.nodes[late].topics[topic.id].layout is None
+    cluster.drop = lambda sender, to, message: False
+    key = cluster.submit(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
+    first = cluster.replies[key]
+    assert isinstance(first, m.PublishReply) or first.code == "outcome-unknown"  # type: ignore[union-attr]
+    assert cluster.nodes[late].topics[topic.id].layout_number == 2
+    again = cluster.ask(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
+    assert isinstance(again, m.PublishReply)
+
+
+def test_a_source_that_was_wiped_is_released_at_once() -> None:
+    cluster, topic, members, others = made()
+    publish(cluster, "a", topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(move(cluster, others[1], members[0], others[0]), m.MovePartitionReply)
+    cluster.advance(10)
+    assert cluster.nodes[members[0]].context.sources
+    cluster.kill(members[0])
+    cluster.journals[members[0]] = []
+    cluster.start(members[0])
+    cluster.advance(20)
+    assert not cluster.nodes[others[1]].topics[topic.id].placement(0).sources  # type: ignore[union-attr]
+
+
+def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
+    cluster, topic, members, others = made()
+    assert isinstance(move(cluster, "a", members[0], others[0]), m.MovePartitionReply)
+    for name in (others[0], members[1]):
+        cluster.kill(name)
+    key = cluster.submit(members[2], m.DeleteTopic("jobs", topic.id))
+    cluster.advance(6)
+    assert isinstance(cluster.replies[key], m.Failed), "of the present set only one is up"
+    cluster.start(members[1])
+    cluster.advance(3)
+    assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id)), m.DeleteTopicReply)
+
+
+def test_a_first_fetch_at_a_node_that_leaves_is_no_ok_before_its_group_has_begun() -> None:
+    """Else its client publishes what it takes for the first message of its group, and the group skips that."""
+    cluster, _, (old,), others = made(rf=1)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.PutGroup) and sender == old
+    first = m.Fetch(("jobs",), "fresh", 10, 1 << 20, 1, 0, 1.0, 5.0, 0.0, start="latest", idle=True)
+    key = cluster.submit(old, first)
+    assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
+    failed = cluster.replies[key]
+    assert isinstance(failed, m.Failed), failed
+    assert failed.code == "outcome-unknown"
+    assert "was moved away" in failed.detail
+
+
+def test_a_release_of_one_source_leaves_what_slots_have_told_others() -> None:
+    """Else each release has the next source ask again, and many moves of a topic take as many rounds to end."""
+    cluster, topic, (old,), others = made(rf=1)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
+    core = cluster.nodes[old]
+    source = core.context.sources[PartitionId(topic.id, 0)]
+    source.is_released, source.lacking_nothing = True, {others[0]: None}
+    register = core.topics[topic.id]
+    assert register.layout is not None
+    source.move(register._replace(layout=register.layout._replace(number=9)))
+    assert (source.is_released, list(source.lacking_nothing)) == (True, [others[0]])
+    placement = register.layout.placements[0]
+    layout = register.layout._replace(number=9, placements=(placement._replace(epoch=9),))
+    source.move(register._replace(layout=layout))
+    assert (source.is_released, source.lacking_nothing) == (False, {}), "the slots are others"
+
+
+def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
+    cluster, topic, (old,), (new, *_) = made(rf=1)
+    publish(cluster, old, topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(10.0)
+    context, partition = cluster.nodes[new].context, PartitionId(topic.id, 0)
+    batches = context.replicas[partition].batches
+    request = m.SourceRequest(1, partition, batches.epoch, (Span(ME, 0, 3),))
+
+    def lacking() -> list[int]:
+        effects = sources.answer(context, old, request, cluster.now)
+        return [one.message.lacking for one in effects if isinstance(one, Send)]  # type: ignore[union-attr]
+
+    assert lacking() == [0]
+    (batch,) = batches.stored.values()
+    batch.durable = False
+    assert lacking() == [3]
+    batch.durable = True
