@@ -19,6 +19,7 @@ from sim.clients.consumer import Consumer
 from sim.clients.guest import guests_of
 from sim.clients.inspector import Inspector
 from sim.clients.labeller import Labeller
+from sim.clients.mover import Mover
 from sim.clients.namer import Namer
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
@@ -87,6 +88,7 @@ class Cluster:
         ]
         self.topics.when_deleted += [operator.on_deleted for operator in self.operators]
         self.topics.when_deleted += [producer.begin_again for producer in self.producers]
+        movers = [Mover(around, f"m{i}") for i in range(2)] if options.moves else []
         inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
         named_once = not (options.deletions or options.rivals)  # so that a label is of one topic
         labellers = [Labeller(around, f"l{i}") for i in range(2 if options.labels and named_once else 0)]
@@ -102,6 +104,7 @@ class Cluster:
             *inspectors,
             *labellers,
             *namers,
+            *movers,
         )
         self.clients = {client.name: client for client in clients}
         self.faults = Faults(self.world, self.hosts, self.clients)

@@ -123,6 +123,9 @@ class Drain:
         if core is None or not host.started or not core.state.trusted:
             yield f"node {host.name} is not in service"
             return
+        for partition in core.context.sources:
+            if not self.topics.is_over(partition.topic):
+                yield f"node {host.name} is a source of {self.topics.name_of(partition)}/{partition.number} yet"
         for partition, replica in core.replicas.items():
             if self.topics.is_over(partition.topic):
                 continue

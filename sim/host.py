@@ -296,7 +296,9 @@ class Host(Machine):
             self.feed()
 
     def recall(self) -> None:
-        """Check that the journal holds what the node knows (sim/knowledge.py)."""
+        """Check that the journal holds what the node knows (sim/knowledge.py), unless a layout waits for the disk."""
+        if self.core is not None and self.core.context.completions:
+            return
         core, records = self.core, self.journal.kept()
         if core is not None and records is not None and core.started and not core.trust.lost:
             durable = self.journal.durable >= self.journal.position

@@ -218,10 +218,13 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
     """
     other = rebuilt(core, journal, now)
     for partition, replica in core.replicas.items():
-        if not replica.may_vote(now):
+        kept_replica = other.context.kept(
+            partition
+        )  # a layout that was written just before may have moved it
+        if not replica.may_vote(now) or kept_replica is None:
             continue
         for group, view in replica.views.groups.items():
-            twin = other.replicas[partition].group(group)
+            twin = kept_replica.group(group)
             for span, held in view.all_held():
                 if held.deadline <= now.mono:
                     continue

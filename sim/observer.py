@@ -7,8 +7,8 @@ from typing import Any
 
 from quorumq.core.messages import Release
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import Group, NodeId, PartitionId, Record, Span, record_rank
-from quorumq.history import owner_text, register_value, spans_value
+from quorumq.core.values.types import Group, NodeId, PartitionId, Record, Span, Topic, record_rank
+from quorumq.history import layout_values, owner_text, register_value, spans_value
 from sim.topics import Topics
 from sim.world import World
 
@@ -103,6 +103,11 @@ class Observer:
         for part, old in purged.split(span):
             if old is None or record_rank(old[1]) < record_rank(record):
                 purged.set(part, (name, record))
+
+    def note_layout(self, name: NodeId, topic: Topic) -> None:
+        """Note that a node has this layout of a topic, durably."""
+        for fields in layout_values(topic) if topic.id in self.topics.names else ():
+            self.world.note(f"node:{name}", "layout", topic=self.topics.names[topic.id], **fields)
 
     def note_register(self, name: NodeId, register: Group) -> None:
         """Note that a node has this register of a group."""

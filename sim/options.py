@@ -67,6 +67,8 @@ class Options:
     purge: float = 0.0  # share in which it purges a backlog or dead letters
     # Share with one, or two at once, that change the topic: its settings, and its number of partitions.
     alter: float = 0.0
+    # Probability that an operator who moves partitions moves one in a round; 0: there is none.
+    moves: float = field(default=0.0, repr=False)
     # Share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
     derive: float = 0.0
     output_partitions: int = 1  # partitions of the topic that outputs are published to

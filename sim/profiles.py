@@ -248,6 +248,8 @@ PROFILES: dict[str, Callable[[random.Random], Options]] = {
     "swarm": draw_swarm,
     # Always with more nodes than a partition has replicas.
     "wide": lambda rng: draw_swarm(rng, {(5, 3): 2, (7, 3): 1}),
+    # Partitions move from node to node all the time, and there are more nodes than replicas.
+    "moves": lambda rng: dataclasses.replace(draw_swarm(rng, {(5, 3): 2, (4, 3): 1, (4, 1): 1}), moves=0.6),
     "store": swarm_with(disk="store"),  # every node on quorumq's own store
     "long": swarm_with(fault_time=40.0, batches=40, producers=4, consumers=6),  # with more of everything
     # Every core's own `check` after every step, and its journal compared with what it knows.

@@ -11,7 +11,15 @@ from typing import Any
 from quorumq.core.messages import Hold, HoldReply, PeerMessage, Release, Store, StoreReply
 from quorumq.core.messages.records import AttemptsCounted, GroupPut, RecordsMerged, SessionsClosed, TopicPut
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.values.types import STAMP_ZERO, BatchHeader, Kind, NodeId, PartitionId, Span
+from quorumq.core.values.types import (
+    FIRST_LAYOUT,
+    STAMP_ZERO,
+    BatchHeader,
+    Kind,
+    NodeId,
+    PartitionId,
+    Span,
+)
 from quorumq.history import spans_value
 from sim.observer import Observer
 from sim.topics import Topics
@@ -26,6 +34,7 @@ class Sightings:
         self.world = observer.world
         self.name = name
         self.stored: dict[tuple[Any, ...], None] = {}  # batches that were durable here once
+        self.layouts: dict[bytes, int] = {}  # the last layout of each topic that was noted
 
     def sends(self, message: PeerMessage, life: int) -> None:
         """Note a message to a peer, in life number ``life``."""
@@ -83,6 +92,10 @@ class Sightings:
                 self.observer.note_register(self.name, record.group)
             elif kind is TopicPut:
                 self.observer.topics.registers.seen(self.name, record.topic)
+                number = record.topic.layout_number
+                if number > self.layouts.get(record.topic.id, FIRST_LAYOUT):
+                    self.layouts[record.topic.id] = number
+                    self.observer.note_layout(self.name, record.topic)
             elif kind is SessionsClosed:
                 self.world.saw("a producer id was closed")
             elif kind is RecordsMerged:

@@ -13,6 +13,7 @@ from quorumq.history.reader import LINE_BYTES_MAX, SUFFIXES, histories_of, read_
 from quorumq.history.schema import COMMON, FIELDS, KINDS, VERSION, Field, HistoryError, KindOf, Row, check_row
 from quorumq.history.values import (
     label_after,
+    layout_values,
     owner_text,
     parse_owner,
     parse_producer_id,
@@ -47,6 +48,7 @@ __all__ = [
     "parse_producer_id",
     "parse_owner",
     "read_history",
+    "layout_values",
     "register_value",
     "settings_value",
     "spans_value",

@@ -72,6 +72,7 @@ FIELDS: Final[dict[str, Field]] = {
     "interrupted": Field("flag", "given back as interrupted: no attempt, up to 10 times"),
     "into": Field("object", "`topic`, `partition` and `spans` of outputs; `index` if an input has several"),
     "latest": Field("text", "of a group from latest: `skipping` or `begun`"),
+    "layout": Field("integer", "number of the layout in which a partition's slots last changed"),
     "links": Field("links", "directed pairs [from, to] of node ids and client names"),
     "messages": Field("integer", "number of messages"),
     "n": Field("integer", "number of earlier redrives"),
@@ -186,6 +187,9 @@ KINDS: Final[dict[str, KindOf]] = {
         "DELETE of a topic, for good."),
     "topic": _kind("node", "topic settings", "detail", "",
         "The node has this register of the topic."),
+    "layout": _kind("node", "topic partition layout nodes", "detail", "",
+        "The node has it durably that `nodes` are the partition's replica set, as of this layout. Only partitions that "
+        "were moved have such lines."),
     "truncated": _kind("node client sim", "detail", "", "",
         "The writer reached its limit: later lines are missing."),
 }  # fmt: skip

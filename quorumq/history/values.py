@@ -61,6 +61,14 @@ def settings_value(source: Topic | CreateTopic | AlterTopic) -> dict[str, object
     return result
 
 
+def layout_values(topic: Topic) -> list[dict[str, object]]:
+    """Return the fields of the `layout` lines of a register: one for each partition that was ever moved."""
+    placements = topic.layout.placements if topic.layout is not None else ()
+    return [
+        {"partition": each.partition, "layout": each.epoch, "nodes": list(each.nodes)} for each in placements
+    ]
+
+
 def register_value(group: Group) -> dict[str, object]:
     """Return the fields of a group in a `register` line: its deletion, and creation since, only if there was one."""
     more: dict[str, object] = {"buried": group.buried} if group.buried else {}

@@ -18,6 +18,7 @@ from quorumq.core.values.types import STAMP_ZERO, Incarnation, Owner, PartitionI
 from quorumq.history import (
     HistoryError,
     HistoryWriter,
+    layout_values,
     owner_text,
     register_value,
     settings_value,
@@ -130,6 +131,8 @@ class Trace:
                 if not register.deleted and register.stamp != STAMP_ZERO:  # else a creation went no further
                     label = topic_label(register.id, register.name)
                     self._write("topic", topic=label, settings=settings_value(register))
+                    for fields in layout_values(register):
+                        self._write("layout", topic=label, **fields)
                 continue
             if isinstance(record, RecordsMerged):
                 self._buried(record, topics)

@@ -21,6 +21,7 @@ from sim.checkers.failed import FailedIsNo
 from sim.checkers.final import FinalAfterAck
 from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.labels import LabelsAsWritten
+from sim.checkers.layouts import OneLayout
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
 from sim.checkers.named import NamesKept
@@ -48,6 +49,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Live,
     OneWrongClock,
     SettingsAsWritten,
+    OneLayout,
 )
 
 OF_ALL: tuple[type[Checker], ...] = (DerivedOnce, DeletedForGood)

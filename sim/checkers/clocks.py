@@ -13,7 +13,7 @@ back has no wrong clock: without the batch it does not say that it is due or exp
 old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. RECLAIM
 is no fault and takes payload away as well (`kept: false`, or a CREATE of the topic without retention): after a
 rewind of the group, or for one that was made later than the message, a replica may lack a batch that it once stored,
-so expiry is not judged there.
+so expiry is not judged there. Of a partition that was moved, every node that ever had a slot counts as a replica.
 """
 
 from __future__ import annotations
@@ -44,11 +44,18 @@ class OneWrongClock(TopicChecker):
         self.ttl_s: float | None = None
         self.rewound: dict[str, None] = {}  # groups with a request for a rewind
         self.known: dict[str, float] = {}  # since when a node knows the group
+        self.sets: dict[int, dict[str, None]] = {}  # nodes that ever had a slot of a moved partition
+        self.departed: dict[tuple[int, str], float] = {}  # when a node last left the set of a partition
 
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             for key in messages(row):
                 self.made.setdefault(key, (row["at"], row.get("delay", 0.0), row.get("ttl", 0.0)))
+
+    def on_layout(self, row: Row) -> None:
+        self.sets.setdefault(row["partition"], {}).update(dict.fromkeys(row["nodes"]))
+        if row["who"].removeprefix("node:") not in row["nodes"]:  # its payload goes some time later
+            self.departed[(row["partition"], row["who"])] = row["at"]
 
     def on_set_group(self, row: Row) -> None:
         if row.get("rewind", True):
@@ -100,13 +107,16 @@ class OneWrongClock(TopicChecker):
             right = [
                 when
                 for node, when in stored.items()
-                if node not in self.wrong and when > self.lost.get(node, 0.0)
+                if node not in self.wrong
+                and when > self.lost.get(node, 0.0)
+                and when > self.departed.get((key[0], node), -1.0)
             ]
             if not self.kept and (
                 group in self.rewound or self.known.get(group, 0.0) > min(right, default=at)
             ):
                 continue
-            if ttl and len(right) == self.rf and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
+            replicas = max(self.rf, len(self.sets.get(key[0], ())))
+            if ttl and len(right) >= replicas and row["asked"] > max(right) + ttl * (1 + RATE) + SLACK_S:
                 self.broken(
                     f"{name(key)} was delivered, and had expired at all its replicas before that FETCH was sent"
                 )

@@ -42,9 +42,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Context": frozenset({"rng", "_asked_at", "hold_times"}),
     "NodeState": frozenset({"config", "timer_count", "vectors"}),
     "Replica": frozenset(
-        {"members", "topic", "partition", "choice", "learning", "recall", "storing", "unanswered"}
+        {"topic", "placement", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
-    "Batches": frozenset({"fresh", "members", "partition", "digests", "idle_since", "lacking", "order"}),
+    "Batches": frozenset({"fresh", "partition", "digests", "idle_since", "lacking", "order"}),
     "Offer": frozenset({"ready"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),

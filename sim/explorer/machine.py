@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.messages import ClientReply, Envelope, PeerMessage
+from quorumq.core.messages import ClientReply, Envelope, PeerMessage, ResyncReply
 from quorumq.core.messages.effects import Persist, Raised, Restart, SendStored, Stop
 from quorumq.core.messages.records import BatchStored, JournalRecord, PeerSeen, Reserved, Trusted
 from quorumq.core.node.nodecore import NodeCore
@@ -93,7 +93,10 @@ class Machine:
         link = state.links.get(to)
         if link is None or (not self._setup and self._traffic.is_lost(message)):
             return
-        self.sent.append(self._traffic.message(Envelope(state.me, state.incarnation, to, link, 0, message)))
+        # Only what tells a new slot has to say which ballots its sender may have granted.
+        stamp = state.clock.value if isinstance(message, ResyncReply) else 0
+        envelope = Envelope(state.me, state.incarnation, to, link, stamp, message)
+        self.sent.append(self._traffic.message(envelope))
 
     def send_stored(self, effect: SendStored) -> None:
         self.send(effect.to, self._traffic.store)

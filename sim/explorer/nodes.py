@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 
-from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsReply, RemoteFetchReply
-from quorumq.core.messages.effects import CleanStop, Event, Persist, Received, Request, Unsent
+from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsReply, PutTopic, RemoteFetchReply
+from quorumq.core.messages.effects import CleanStop, Event, Ours, Persist, Received, Request, Unsent
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.values.types import Kind, NodeId, Now, PartitionId
+from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Topic
 from sim.explorer.clone import clone, key_of
 from sim.explorer.journals import UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome
@@ -103,6 +103,7 @@ class Nodes:
         self.core_steps = 0
         self.partition: PartitionId | None = None
         self._ahead = scenario.ahead
+        self.moved: Topic | None = None  # the register with the layout that moves the partition, adopted
         self._max_wait = HOLD_S if scenario.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
         self._forgotten: dict[int, int] = {}
@@ -232,6 +233,8 @@ class Nodes:
                 hold = min(HOLD_S, self.locals[local].core.config.hold_time_max)
                 asked = fetch(group, now, idle, hold, self._max_wait, self.named)
                 return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
+            case ("adopt",):
+                return self.step(local, [Ours(PutTopic(0, self.moved))], now)  # type: ignore[arg-type]
             case ("ask", int(key), request):
                 if self.locals[local].node in self._ahead:
                     now = now_at(tick, WALL_MS + 1000 * WINDOW_S)

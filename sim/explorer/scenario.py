@@ -16,7 +16,8 @@ Script = tuple[tuple[object, ...], ...]
 """Steps that bring a cluster to the beginning of an exploration (`Walk` in sim/explorer/search.py).
 
 Each is an action, by its first words, such as ``("fetch", "a")``, ``("ask", "b", "dead", 0)`` or ``("tick",)``; or
-``("deliver", "Hold", "a", "b")``, the newest message of that kind between those two; or ``("settle",)``: everything is
+``("deliver", "Hold", "a", "b")``, the newest message of that kind between those two; or ``("may", *step)``, if it is
+possible; or ``("settle",)``: everything is
 delivered, in order, until nothing new comes of it.
 """
 
@@ -128,6 +129,9 @@ class Scenario:
     # True if an ACK that was sent ends no hold, even after a change of the group: for scripts that end before a
     # majority has heard of it.
     acks_end_nothing: bool = False
+    # The slot of the first node goes to the second one, in a layout that every node knows to be chosen at the start.
+    # Each node adopts it once, whenever it likes.
+    move: tuple[NodeId, ...] = ()
     script: Script = ()  # brings the cluster to the beginning of the exploration
 
     @cached_property

@@ -190,6 +190,10 @@ class Explorer:
             yield self._one(state, at, what, tick)
         if scenario.operators:
             yield from self._operations(state, tick)
+        if scenario.move:
+            for at, local in enumerate(locals_):
+                if self.world.may_adopt(local):
+                    yield self._one(state, at, ("adopt",), tick)
         if left[SLOT["attempts"]]:
             yield from self._fetches(state, tick)
         if left[SLOT["busy"]]:

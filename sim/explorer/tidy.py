@@ -35,7 +35,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
         state.quarantine_until = 0.0
     for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
         del state.unconfirmed[peer]
-    for replica in core.replicas.values():
+    for replica in (*core.replicas.values(), *core.context.sources.values()):
         if replica.quarantine_until <= now.mono:
             replica.quarantine_until = 0.0
         for view in replica.views.groups.values():
@@ -54,7 +54,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
     for time, _, what in core.state.timers:
         if _matters(core, time, what, now):
             kept[(time, what)] = None
-    for partition, replica in core.replicas.items():
+    for partition, replica in {**core.context.sources, **core.replicas}.items():
         ends: dict[tuple[object, ...], float] = {}
         for time, *granted in grants.get(partition, ()):
             # Earlier timers of this owner would only be set again to its deadline when they come.
@@ -95,7 +95,7 @@ def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) ->
             )
         case ("forget", key):
             return key in core.context.given
-        case ("expire" | "heartbeat" | "sync" | "reclaim" | "recover", *_):
+        case ("expire" | "heartbeat" | "join" | "sync" | "reclaim" | "recover", *_):
             return False  # set above; never; when the scenario says so; nothing asked is lost for good
     return True
 

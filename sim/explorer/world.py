@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import deque
 from itertools import combinations
 
+from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages import (
     ClientReply,
     CreateTopic,
     CreateTopicReply,
     Envelope,
     FetchReply,
+    PutTopic,
     Store,
     Welcome,
 )
 from quorumq.core.messages.diskroom import Capacity
-from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Received, Request
+from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Ours, Received, Request
 from quorumq.core.messages.records import (
     BatchStored,
     DirectoryMade,
@@ -25,7 +27,18 @@ from quorumq.core.messages.records import (
     Trusted,
 )
 from quorumq.core.recovery.resync import far_above
-from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
+from quorumq.core.requests.moving import numbered
+from quorumq.core.values.types import (
+    FIRST_LAYOUT,
+    Incarnation,
+    Layout,
+    NodeId,
+    Now,
+    PartitionId,
+    Placement,
+    ReplicaSlot,
+    Topic,
+)
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.clone import clone
 from sim.explorer.journals import UNTRACKED
@@ -185,6 +198,29 @@ class World:
         self._store(
             locals_, topic, (scenario.stored_on or self.members) if not scenario.publishes else (), now
         )
+        if scenario.move:
+            self._choose_move(locals_, topic, now)
+
+    def may_adopt(self, local: int) -> bool:
+        """Return True if a node has not adopted the layout of the move yet."""
+        moved = self.nodes.moved
+        assert moved is not None
+        ours = self.nodes.locals[local].core.topics.get(moved.id)
+        return ours is not None and ours.layout_number < moved.layout_number
+
+    def _choose_move(self, locals_: list[int], topic: Topic, now: Now) -> None:
+        """Have every node know that a layout is chosen which moves the partition: no node has adopted it yet."""
+        source, to = self.scenario.move
+        slots = tuple([ReplicaSlot(to if node == source else node, 0) for node in topic.replicas[0]])
+        placement = numbered(topic, Placement(0, 0, slots, (), (source,)), FIRST_LAYOUT + 1)
+        layout = Layout(topic.id, FIRST_LAYOUT + 1, topic.made, (placement,))
+        self.nodes.moved = with_layout(topic, layout)
+        for index in range(len(locals_)):
+            put = PutTopic(0, topic._replace(next_layout=layout))
+            self._settle(locals_, index, Ours(put), now)
+            self.nodes.locals[locals_[index]].core.catalogue.settled_groups[
+                (PartitionId(topic.id, 0), GROUP)
+            ] = None
 
     def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
         """Store the message at these nodes."""

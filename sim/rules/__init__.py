@@ -22,6 +22,7 @@ from sim.rules import (
     holds,
     labels,
     messages,
+    moves,
     names,
     pauses,
     piggyback,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     *labels.RULES,
     *claims.RULES,
     *pauses.RULES,
+    *moves.RULES,
     *names.RULES,
 )
 

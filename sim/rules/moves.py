@@ -1,0 +1,171 @@
+"""Rules of layouts: a partition's slot goes from one node to another while everything goes on."""
+
+from __future__ import annotations
+
+from quorumq.core.messages import ResyncRequest
+from quorumq.core.messages.effects import Effect, Persist
+from quorumq.core.node.voter import Voter
+from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery import joining, resync
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.placing import Placing
+from quorumq.core.values.types import NodeId, Topic
+from sim.explorer.scenario import Scenario, Script
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, acked_at, answered, links, ran_out, won
+
+TICK: Script = (("tick",),)
+QUARANTINE_OVER: Script = TICK * 3
+
+
+def hears_one(context: Context, replica: Replica) -> bool:
+    return any(partition == replica.partition for _, partition in context.answers.complete)
+
+
+def tells_early(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
+    return True
+
+
+def votes_at_once(self: Replica, min_ballot: int, leaver: NodeId, until: float) -> None:
+    _begin_to_vote(self, min_ballot, leaver, 0.0)
+
+
+_begin_to_vote = Replica.begin_to_vote
+
+
+def adopts_before_it_is_durable(self: Placing, merged: Topic) -> list[Effect]:
+    (put,) = _put_layout(self, merged)
+    assert isinstance(put, Persist)
+    return [Persist((), put.then), Persist(put.records)]
+
+
+_put_layout = Placing.put_layout
+
+
+def adopt(*names: NodeId) -> Script:
+    """Return steps in which these nodes adopt the layout."""
+    return tuple(("adopt", name) for name in names)
+
+
+def asked(question: str, answer: str, name: NodeId, *others: NodeId) -> Script:
+    """Return steps that bring a question to each of the others, and their answers back, as far as there are any."""
+    steps: list[tuple[object, ...]] = []
+    for other in others:
+        steps.append(("may", "deliver", question, name, other))
+        steps += [("may", "deliver", answer, other, name)] * 2
+    return tuple(steps)
+
+
+def told(name: NodeId, *others: NodeId) -> Script:
+    """Return steps in which a new slot learns from these others what was promised before."""
+    return asked("ResyncRequest", "ResyncReply", name, *others)
+
+
+def joined(name: NodeId, *others: NodeId) -> Script:
+    """Return steps in which a new slot learns from these others, and what they hold."""
+    return *told(name, *others), *asked("HoldsRequest", "HoldsReply", name, *others)
+
+
+DELIVERED_AFTER: Script = (
+    *adopt(A, B, D),
+    *joined(D, A, B),
+    ("fetch", B),
+    ("may", "deliver", "Hold", B, D),
+    ("may", "deliver", "HoldReply", D, B),
+)
+"""c's slot goes to d, which a and b tell; a0 is delivered by the votes of b and d."""
+
+
+def moving(name: str, about: str, script: Script, **more: object) -> Scenario:
+    """Return a scenario in which c's slot goes to d."""
+    fixed = {"nodes": (A, B, C, D), "move": (C, D), "give_up": False, "via": (B,)}
+    return Scenario(name, about, script=script, **{**fixed, **more})  # type: ignore[arg-type]
+
+
+RULES = (
+    Rule(
+        "move-hears-the-set-before",
+        "a new slot votes once `RF - majority + 1` slots of the set before have told, or as many of its own set",
+        ((joining, "may_join", hears_one),),
+        off="it votes once one has",
+        scenario=moving(
+            "move-told",
+            "a0 is acked by b and c, and c's slot goes to d, which a tells",
+            (*ran_out(A), *acked_at(B, C), *adopt(A, D), *told(D, A), *QUARANTINE_OVER),
+            acks=1,
+            ticks=5,
+            coordinators=(A, D),
+        ),
+    ),
+    Rule(
+        "move-tellers-have-adopted",
+        "each that tells a new slot has adopted the layout before it answers",
+        ((resync, "is_teller", tells_early),),
+        off="a node tells that has not heard of it",
+        scenario=moving(
+            "move-told-early",
+            "c's slot goes to d, which a and b tell, b before it adopts; a0 is acked by b and c after that",
+            (
+                *ran_out(A),
+                *adopt(A, D),
+                *told(D, A, B),
+                ("ask", B, "ack", 0),
+                *answered("Ack", "AckReply", B, C),
+                *QUARANTINE_OVER,
+            ),
+            acks=1,
+            ticks=5,
+            coordinators=(A,),
+        ),
+    ),
+    Rule(
+        "move-epoch-counts",
+        "what a set counts carries its layout, and who has adopted another one does not count",
+        ((Voter, "is_current", lambda self, replica, epoch: True),),
+        off="a replica votes under any layout",
+        scenario=moving(
+            "move-old-coordinator",
+            "c's slot goes to d, a0 is delivered by b and d, and c fetches as if it still had the slot",
+            DELIVERED_AFTER,
+            ticks=1,
+            coordinators=(B, C),
+        ),
+    ),
+    Rule(
+        "move-quarantine",
+        "a new slot grants no hold until those that its former node may have granted are known, or have run out",
+        ((Replica, "begin_to_vote", votes_at_once),),
+        off="it grants holds at once",
+        scenario=moving(
+            "move-hold",
+            "a0 is live by the votes of a and c, and c's slot goes to d",
+            (*won(A, C), *adopt(A, B, D), *told(D, A, B)),
+            ticks=1,
+            coordinators=(A, B),
+        ),
+    ),
+    Rule(
+        "move-adoption-durable",
+        "adopting a layout is durable before it is told or acted upon",
+        ((Placing, "put_layout", adopts_before_it_is_durable),),
+        off="it is acted upon before the fsync",
+        scenario=moving(
+            "move-adoption-lost",
+            "c's slot goes to d, which a and b tell; a0 is delivered and acked by b and d, and a crashes",
+            (
+                *DELIVERED_AFTER,
+                ("may", "ask", B, "ack", 0),
+                *asked("Ack", "AckReply", B, D),
+                ("crash", A),
+                *links(A, C),
+                *QUARANTINE_OVER,
+            ),
+            acks=1,
+            ticks=3,
+            restarts=1,
+            restart_nodes=(A,),
+            unsynced=True,
+            coordinators=(B, C),
+        ),
+    ),
+)
