@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "gateway": ("quorumq.cli.gateway:gateway", "Open a cluster to SQS, JSON and browsers."),
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
     "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),
+    "partitions": ("quorumq.cli.partitions:partitions", "Move replicas from one node to another."),
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),
     "export": ("quorumq.cli.export:export", "Read messages out of a stopped node's directory."),
     "journal": ("quorumq.cli.journal:journal", "Look into a node's journal files."),

@@ -377,7 +377,7 @@ def _tables(report: Mapping[str, Any]) -> Any:
                 )  # fmt: skip
                 first = ["", "", ""]
         parts += [Text(), topics]
-    parts += [Text(line) for line in _keepers(report["topics"])]
+    parts += [Text(line) for line in (*_keepers(report["topics"]), *_moves(report["nodes"]))]
     parts += [Text(f"! {problem}") for problem in report["problems"]]
     return Group(*parts)
 
@@ -390,6 +390,22 @@ def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
         for topic in topics
         if (topic["kept_s"] or 0) >= KEPT_LONG_S
     ]
+
+
+def _moves(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each move of a partition that waits, with the nodes that it waits for."""
+    says = {
+        "learning": "is new in {where} and does not vote there yet",
+        "leaving": "left {where} and keeps its payload until all replicas have it",
+        "chosen": "knows that a move of {where} was chosen, which no majority has heard of yet",
+    }
+    lines = []
+    for row in rows:
+        for move in row.get("moves", ()):
+            where = move["topic"] + ("" if move["partition"] is None else f"/{move['partition']}")
+            waits = f": it waits for {', '.join(move['waits_for'])}" if move["waits_for"] else ""
+            lines.append(f"{row['node']} {says[move['state']].format(where=where)}{waits}")
+    return lines
 
 
 def _print(report: Mapping[str, Any]) -> None:

@@ -300,6 +300,7 @@ class Client(Counterpart[waiting.Client]):
     create_topic = _blocking(waiting.Client.create_topic)
     alter_topic = _blocking(waiting.Client.alter_topic)
     delete_topic = _blocking(waiting.Client.delete_topic)
+    move_partition = _blocking(waiting.Client.move_partition)
     topic = _blocking(waiting.Client.topic)
     labels = _blocking(waiting.Client.labels)
     set_labels = _blocking(waiting.Client.set_labels)

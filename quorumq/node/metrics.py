@@ -20,7 +20,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from quorumq.core.node.status import page
+from quorumq.core.node.status import moves, page
 from quorumq.core.values.latency import Latency
 from quorumq.node.health import COUNTS
 from quorumq.node.node import Node
@@ -134,6 +134,8 @@ class Families(NamedTuple):
         yield gauge("memory_full", "1 where publishes are refused for memory.", bool(state.memory_full))
         yield gauge("resident_bytes", "Memory of the process.", health.rss())
         yield gauge("batches", "Batches on disk.", len(node.store))
+        waiting = sum(1 for _ in moves(node.core.context))
+        yield gauge("moves", "Moves of partitions that wait for something here.", waiting)
         remaining_s = health.certificate_left()
         if remaining_s is not None:
             yield gauge(

@@ -64,6 +64,16 @@ def test_a_long_name_of_a_topic_costs_no_number_its_digits() -> None:
     assert name in printed(160, node(1), topic=name)
 
 
+def test_a_move_that_waits_has_a_line_with_the_nodes_that_it_waits_for() -> None:
+    moves = [
+        {"topic": "orders", "partition": 4, "state": "learning", "waits_for": ["n2", "n3"]},
+        {"topic": "orders", "partition": None, "state": "chosen", "waits_for": []},
+    ]
+    text = " ".join(printed(80, node(1, moves=moves)).split())
+    assert "n1 is new in orders/4 and does not vote there yet: it waits for n2, n3" in text
+    assert "n1 knows that a move of orders was chosen, which no majority has heard of yet" in text
+
+
 @pytest.mark.parametrize(
     ("fields", "free"),
     [({"disk_full": True}, "full"), ({"disk_free": 1.26e9}, "1.3 GB"), ({"disk_free": -1}, "s 12.3 ms")],

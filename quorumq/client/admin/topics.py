@@ -134,6 +134,35 @@ class TopicCalls(Calls):
         reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
         return self.context.known(reply.topic)
 
+    async def move_partition(
+        self, topic: str, partition: int, source: str, to: str, *, timeout: float | None = None
+    ) -> Topic:
+        """Move one replica of a partition from one node to another, while messages flow.
+
+        Once this has returned, the new node is in the partition's replica set for good. Its payload follows; until it
+        has all, the old node keeps its own. Asked again, it changes nothing more.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            source: id of the node whose replica moves.
+            to: id of the node that gets it.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic with its replica sets, as a majority of the nodes had it.
+
+        Raises:
+            NotFound: no such topic or partition.
+            UsageError: no such replica, a node that has one already, or one on a machine that has one.
+            Conflict: the partition was moved elsewhere meanwhile.
+            TooFewReplicas: another replica of the partition is away, or its last move is not over; try again.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        request = m.MovePartition(topic, partition, source, to)
+        reply = await self.context.ask(request, f"move partition {topic}/{partition}", timeout, writes=True)
+        return self.context.known(reply.topic)
+
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """Delete a topic with its messages, groups and dead letters, for good.
 

@@ -30,6 +30,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.OpenSession: m.OpenSessionReply,
     m.CreateTopic: m.CreateTopicReply,
     m.AlterTopic: m.AlterTopicReply,
+    m.MovePartition: m.MovePartitionReply,
     m.DeleteTopic: m.DeleteTopicReply,
     m.LabelsRequest: m.LabelsReply,
     m.Metadata: m.MetadataReply,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.partition.group import GroupView
@@ -12,6 +15,9 @@ from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
 from quorumq.core.values.types import Now, PartitionId
+
+MOVES_SHOWN_MAX: Final = 32
+"""Moves in one status."""
 
 Page = tuple[list[dict[str, object]], tuple[PartitionId, str] | None]
 
@@ -48,8 +54,35 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "requests": len(context.requests),
         "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,
         "slow_answers": slow_answers(p99, state.config),
+        "moves": list(islice(moves(context), MOVES_SHOWN_MAX)),
         "peers": others,
     }
+
+
+def moves(context: Context) -> Iterator[dict[str, object]]:
+    """Yield the moves that wait for something, as far as this node has a part in them: the nodes that each waits for.
+
+    A new slot is ``learning`` until enough nodes have told it what was promised. A node that left is ``leaving`` until
+    every slot lacks nothing. A layout that was chosen and not adopted is ``chosen``.
+    """
+    for topic in context.catalogue.live():
+        if topic.next_layout is not None:
+            yield {"topic": topic.name, "partition": None, "state": "chosen", "waits_for": []}
+        for placement in topic.layout.placements if topic.layout is not None else ():
+            partition = PartitionId(topic.id, placement.partition)
+            replica = context.kept(partition) if placement.before else None
+            if replica is None or replica.is_trusted:
+                continue
+            answered = dict(replica.lacking_nothing)
+            if replica.since:
+                answered = {peer: None for peer, of in context.answers.complete if of == partition}
+            yield {
+                "topic": topic.name,
+                "partition": placement.partition,
+                "state": "learning" if replica.since else "leaving",
+                "waits_for": [node for node in replica.tellers if replica.since and node not in answered]
+                or [node for node in replica.members if not replica.since and node not in answered],
+            }
 
 
 def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = None) -> Page:
