@@ -12,7 +12,9 @@ from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import DiskFull, Effect
 from quorumq.core.node import upkeep
 from quorumq.core.partition.closed import number_of
+from quorumq.core.partition.release import Release
 from quorumq.core.recovery import trust
+from quorumq.core.requests import answers
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
@@ -383,3 +385,27 @@ def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
     cluster.join(new)
     cluster.advance(12.0)
     assert fetched(cluster, new) == ()
+
+
+@pytest.mark.parametrize("without", ["", "earlier questions", "one question of a source"])
+def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions(
+    without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is repeated before the answer to the one before it comes: no answer would count for ever."""
+    if without == "earlier questions":
+        monkeypatch.setattr(answers, "QUESTIONS_MAX", 1)
+    elif without:
+        monkeypatch.setattr(Release, "is_open", lambda self, now: False)
+    cluster = Cluster(3, hold_time_max=1.0, heartbeat=2.0, sync_interval=0.5)
+    topic = cluster.topic(rf=1)
+    (old,) = topic.replicas[0]
+    new, other = (name for name in cluster.names if name != old)
+    publish(cluster, old, topic, 0)
+    cluster.delay = 0.3
+    assert isinstance(move(cluster, other, old, new, within=3.0), m.MovePartitionReply)
+    cluster.advance(9.0)
+    assert is_voter(cluster, new, topic) == (without != "earlier questions")
+    assert bool(cluster.nodes[old].context.sources) == bool(without)
+    wipe(cluster, other)
+    cluster.advance(3.0)
+    assert cluster.nodes[other].state.trusted == (without != "earlier questions")

@@ -213,15 +213,16 @@ def test_a_release_of_one_source_leaves_what_slots_have_told_others() -> None:
     assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
     core = cluster.nodes[old]
     source = core.context.sources[PartitionId(topic.id, 0)]
-    source.is_released, source.lacking_nothing = True, {others[0]: None}
+    release = source.release
+    release.is_over = True
     register = core.topics[topic.id]
     assert register.layout is not None
     source.move(register._replace(layout=register.layout._replace(number=9)))
-    assert (source.is_released, list(source.lacking_nothing)) == (True, [others[0]])
+    assert source.release is release
     placement = register.layout.placements[0]
     layout = register.layout._replace(number=9, placements=(placement._replace(epoch=9),))
     source.move(register._replace(layout=layout))
-    assert (source.is_released, source.lacking_nothing) == (False, {}), "the slots are others"
+    assert not source.release.is_over, "the slots are others"
 
 
 def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:

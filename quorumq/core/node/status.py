@@ -73,9 +73,9 @@ def moves(context: Context) -> Iterator[dict[str, object]]:
             replica = context.kept(partition) if placement.before else None
             if replica is None or replica.is_trusted:
                 continue
-            answered = dict(replica.lacking_nothing)
+            answered = [node for node, lacking in replica.release.lacking.items() if not lacking]
             if replica.since:
-                answered = {peer: None for peer, of in context.answers.complete if of == partition}
+                answered = [peer for peer, of in context.answers.complete if of == partition]
             yield {
                 "topic": topic.name,
                 "partition": placement.partition,

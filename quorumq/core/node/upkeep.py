@@ -134,7 +134,7 @@ class Upkeep:
         context.state.reclaiming.update(dict.fromkeys(context.replicas))
         effects = self.go_on_reclaiming(now) + bury(context, now)
         for replica in context.sources.values():
-            effects += sources.ask_slots(context, replica)
+            effects += sources.ask_slots(context, replica, now)
         return effects + change_layouts(context, now)
 
     def go_on_reclaiming(self, now: Now) -> list[Effect]:

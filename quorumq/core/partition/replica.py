@@ -34,6 +34,7 @@ from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, slices_of, survey_of, unsettled_of
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.reclaim import Reclaim
+from quorumq.core.partition.release import Release
 from quorumq.core.partition.storing import Storing
 from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
@@ -80,9 +81,7 @@ class Replica:
         "choice",
         "closing",
         "epoch",
-        "is_released",
         "is_trusted",
-        "lacking_nothing",
         "learning",
         "leaver",
         "members",
@@ -90,10 +89,9 @@ class Replica:
         "partition",
         "placement",
         "quarantine_until",
-        "question",
         "recall",
         "reclaim",
-        "released_to",
+        "release",
         "since",
         "storing",
         "survivors",
@@ -123,7 +121,6 @@ class Replica:
         self.since = 0
         self._trusted_since = 0
         self.leaver = ""
-        self.question = 0  # number of the last question to the new set, of a replica that has left
         self.epoch = 0
         self.use_set(topic)
 
@@ -149,10 +146,8 @@ class Replica:
         if placement is not None:
             self.since, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
         self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self._trusted_since
-        if epoch != self.epoch:  # else the slots are the same, and what they have said stands
-            self.released_to: Span | None = None
-            self.lacking_nothing: dict[NodeId, None] = {}
-            self.is_released = False
+        if epoch != self.epoch:  # else the slots are the same, and their answers stand
+            self.release = Release()
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
         batches.peers = self.tellers = tuple([node for node in (*members, *sources) if node != me])
         if placement is not None and self.since == epoch:

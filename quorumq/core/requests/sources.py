@@ -15,19 +15,21 @@ from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
 from quorumq.core.values.types import NodeId, Now, PartitionId, Span
 
 
-def ask_slots(context: Context, replica: Replica) -> list[Effect]:
-    """Ask the slots of the new set what they lack of the first messages that some of them may lack."""
-    spans = next_spans(replica)
-    number = replica.question = context.state.next_round()
-    replica.lacking_nothing = {}
-    request = SourceRequest(number, replica.partition, replica.epoch, spans)
-    return [Send(node, request) for node in replica.members if node in context.state.links]
+def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
+    """Ask the slots of the new set how many of the next messages they lack, unless their answers are under way."""
+    release = replica.release
+    if release.is_over or release.is_open(now):
+        return []
+    nodes = tuple(node for node in replica.members if node in context.state.links)
+    release.ask(context.state.next_round(), nodes, now.mono + context.config.request_timeout)
+    request = SourceRequest(release.number, replica.partition, replica.epoch, next_spans(replica))
+    return [Send(node, request) for node in nodes]
 
 
 def next_spans(replica: Replica) -> tuple[Span, ...]:
     """Return the next messages to ask about: those from where every slot has said that it lacks nothing."""
     present = sorted(replica.batches.present.items())
-    after = replica.released_to
+    after = replica.release.released_to
     remaining = present if after is None else [span for span in present if span > after]
     return tuple(remaining[:SPANS_PER_REQUEST_MAX])
 
@@ -35,9 +37,8 @@ def next_spans(replica: Replica) -> tuple[Span, ...]:
 def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -> list[Effect]:
     """Answer how many of a source's messages are lacking here, or not on disk yet, and pull what is lacking."""
     replica = context.replicas.get(message.partition)
-    if replica is None or replica.epoch != message.epoch:
-        return []
-    if not (replica.is_trusted and context.state.trusted):
+    in_set = replica is not None and replica.epoch == message.epoch
+    if replica is None or not (in_set and replica.is_trusted and context.state.trusted):
         return [Send(sender, SourceReply(message.round, message.partition, message.epoch, -1))]
     batches = replica.batches
     gaps = [
@@ -57,19 +58,22 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
 def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) -> list[Effect]:
     """Count a slot that lacks nothing of what was asked; once all do, ask about the rest."""
     replica = context.sources.get(message.partition)
-    if replica is None or (message.round, message.epoch) != (replica.question, replica.epoch):
+    release = replica.release if replica is not None else None
+    if (
+        replica is None
+        or release is None
+        or (message.round, message.epoch) != (release.number, replica.epoch)
+    ):
         return []
-    if message.lacking:
-        return []
-    replica.lacking_nothing[sender] = None
-    if any(node not in replica.lacking_nothing for node in replica.members):
+    release.lacking[sender] = message.lacking
+    if not release.has_all(replica.members):
         return []
     spans = next_spans(replica)
     if not spans:
-        replica.is_released = True
+        release.is_over = True
         return []
-    replica.released_to = spans[-1]
-    return ask_slots(context, replica)
+    release.released_to, release.until = spans[-1], 0.0
+    return ask_slots(context, replica, now)
 
 
 def needless(context: Context) -> list[PartitionId]:
@@ -81,5 +85,5 @@ def needless(context: Context) -> list[PartitionId]:
         for placement in (topic.layout.placements if topic.layout is not None else ())
         if me in placement.sources
         and (replica := context.sources.get(PartitionId(topic.id, placement.partition))) is not None
-        and (replica.is_released or not (replica.trusted_since or replica.batches.stored))  # it was wiped
+        and (replica.release.is_over or not (replica.trusted_since or replica.batches.stored))  # it was wiped
     ]
