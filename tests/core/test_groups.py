@@ -37,7 +37,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import Request
 from quorumq.core.messages.records import TopicPut, TrustLost
-from quorumq.core.node.request_router import check_group_name
+from quorumq.core.node.request_checks import check_group_name
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay

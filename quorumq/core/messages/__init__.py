@@ -12,6 +12,7 @@ from typing import NamedTuple, Union, get_args
 from quorumq.core.messages.client import *
 from quorumq.core.messages.forwarded import *
 from quorumq.core.messages.handshake import *
+from quorumq.core.messages.layouts import *
 from quorumq.core.messages.quorum import *
 from quorumq.core.messages.sync import *
 from quorumq.core.values.types import Incarnation, NodeId

@@ -86,21 +86,6 @@ class AlterTopicReply(NamedTuple):
     topic: Topic
 
 
-class MovePartition(NamedTuple):
-    """MOVE: the slot that ``source`` has in the replica set of a partition is to be the node ``to``'s."""
-
-    name: str
-    partition: int
-    source: NodeId
-    to: NodeId
-
-
-class MovePartitionReply(NamedTuple):
-    """A majority of the nodes has the layout in which the slot was moved, or a later one. Payload follows."""
-
-    topic: Topic
-
-
 class DeleteTopic(NamedTuple):
     """DELETE the topic of this id, for good. The name comes along because a new topic may have it by now."""
 

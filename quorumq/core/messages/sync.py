@@ -317,21 +317,3 @@ class SurvivorsReply(NamedTuple):
     why: str
     seen: tuple[Seen, ...]
     survivors: tuple[NodeId, ...]
-
-
-class SourceRequest(NamedTuple):
-    """A node that left the set of a partition asks a slot of it what it lacks of these messages, which the node has."""
-
-    round: int
-    partition: PartitionId
-    epoch: int
-    spans: tuple[Span, ...]
-
-
-class SourceReply(NamedTuple):
-    """Number of those messages that are neither present nor reclaimed at the sender; -1 if it is not trusted there."""
-
-    round: int
-    partition: PartitionId
-    epoch: int
-    lacking: int

@@ -1,0 +1,40 @@
+"""Moves of partitions: the request of a client, and the questions of a node that left a replica set."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumq.core.values.types import NodeId, PartitionId, Span, Topic
+
+
+class MovePartition(NamedTuple):
+    """MOVE: the slot that ``source`` has in the replica set of a partition is to be the node ``to``'s."""
+
+    name: str
+    partition: int
+    source: NodeId
+    to: NodeId
+
+
+class MovePartitionReply(NamedTuple):
+    """A majority of the nodes has the layout in which the slot was moved, or a later one. Payload follows."""
+
+    topic: Topic
+
+
+class SourceRequest(NamedTuple):
+    """A question of a node that left a set to a slot of it: how many of these messages, which it has, are lacking?"""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    spans: tuple[Span, ...]
+
+
+class SourceReply(NamedTuple):
+    """Number of those messages that the sender lacks, or has not on disk yet; -1 if it does not know."""
+
+    round: int
+    partition: PartitionId
+    epoch: int
+    lacking: int
