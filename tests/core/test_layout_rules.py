@@ -139,7 +139,7 @@ def test_a_wiped_node_votes_in_no_set_that_it_may_have_left(
 def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """c's slot goes to d and back before d learned anything. b is wiped: then nobody can tell b and c."""
+    """c's slot goes to d and back before d learned anything. b is wiped: then no node knows b's and c's promises."""
     if not rule:
         monkeypatch.setattr(LayoutCoordinator, "may_propose", lambda *args: True)
     cluster, topic, (a, b, c), (d, e) = made()
@@ -157,7 +157,7 @@ def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(
     assert all(is_voter(cluster, name, topic) for name in members) == rule
 
 
-def test_a_node_that_leaves_and_is_silent_is_passed_over() -> None:
+def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:
     cluster, topic, (a, b, c), (d, e) = made()
     cluster.kill(c)
     moved = move(cluster, e, c, d, within=4.0)
@@ -167,7 +167,7 @@ def test_a_node_that_leaves_and_is_silent_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("rule", [True, False])
-def test_a_node_that_leaves_a_set_that_it_never_heard_of_tells_that_it_promised_nothing(
+def test_a_node_that_never_knew_of_its_slot_says_that_it_promised_nothing(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to tell d."""
@@ -221,7 +221,7 @@ def test_a_layout_that_was_chosen_is_adopted_though_its_coordinator_dies() -> No
 def test_payload_outlives_a_disk_that_is_lost_beside_a_move(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """a and b have the message, and a's slot goes to d; b is wiped before anybody pulls it."""
+    """a and b have the message, and a's slot goes to d; b is wiped before any node pulls it."""
     cluster, topic, (a, b, c), (d, e) = made()
     cluster.drop = lambda sender, to, message: to == c or isinstance(message, m.SyncPull | m.SourceRequest)
     publish(cluster, a, topic, 0, 1)
@@ -358,8 +358,8 @@ def test_two_lost_disks_beside_a_move_are_declared_as_any_others() -> None:
     cluster.drop = lambda sender, to, message: False
     cluster.advance(12.0)
     assert not any(is_voter(cluster, name, topic) for name in (a, b, d))
-    left = tuple(sorted((c, d, e)))
-    key = cluster.submit(e, m.DeclareSurvivors(left))
+    remaining = tuple(sorted((c, d, e)))
+    key = cluster.submit(e, m.DeclareSurvivors(remaining))
     cluster.advance(12.0)
     assert isinstance(cluster.replies[key], m.DeclareSurvivorsReply), cluster.replies[key]
     assert all(is_voter(cluster, name, topic) for name in (a, b, d))

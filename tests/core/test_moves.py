@@ -115,7 +115,7 @@ def test_no_two_slots_on_one_machine() -> None:
     assert "machine 'left'" in refused.detail
 
 
-def test_a_new_slot_that_crashes_before_it_has_heard_enough_asks_again() -> None:
+def test_a_new_slot_that_crashes_before_it_votes_asks_again() -> None:
     cluster, topic, members, others = made()
     publish(cluster, members[1], topic, 0)
     new, partition = others[0], PartitionId(topic.id, 0)
@@ -151,7 +151,7 @@ def test_a_hold_outlives_the_move_of_its_only_replica() -> None:
     assert len(fetch(cluster, others[0])) == 1
 
 
-def test_a_node_that_has_not_heard_of_a_move_is_told_when_it_asks() -> None:
+def test_a_node_that_missed_a_move_learns_of_it_from_a_reply() -> None:
     cluster, topic, members, others = made()
     late = others[1]
     cluster.drop = lambda sender, to, message: to == late and not isinstance(message, m.StoreReply)
@@ -193,7 +193,7 @@ def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
     assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id)), m.DeleteTopicReply)
 
 
-def test_a_first_fetch_at_a_node_that_leaves_is_no_ok_before_its_group_has_begun() -> None:
+def test_a_first_fetch_that_a_move_ends_is_no_ok_before_its_group_has_begun() -> None:
     """Else its client publishes what it takes for the first message of its group, and the group skips that."""
     cluster, _, (old,), others = made(rf=1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.PutGroup) and sender == old
@@ -206,7 +206,7 @@ def test_a_first_fetch_at_a_node_that_leaves_is_no_ok_before_its_group_has_begun
     assert "was moved away" in failed.detail
 
 
-def test_a_release_of_one_source_leaves_what_slots_have_told_others() -> None:
+def test_a_release_of_one_source_keeps_the_answers_to_the_others() -> None:
     """Else each release has the next source ask again, and many moves of a topic take as many rounds to end."""
     cluster, topic, (old,), others = made(rf=1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
@@ -217,11 +217,11 @@ def test_a_release_of_one_source_leaves_what_slots_have_told_others() -> None:
     release.is_over = True
     register = core.topics[topic.id]
     assert register.layout is not None
-    source.move(register._replace(layout=register.layout._replace(number=9)))
+    source.use_set(register._replace(layout=register.layout._replace(number=9)))
     assert source.release is release
     placement = register.layout.placements[0]
     layout = register.layout._replace(number=9, placements=(placement._replace(epoch=9),))
-    source.move(register._replace(layout=layout))
+    source.use_set(register._replace(layout=layout))
     assert not source.release.is_over, "the slots are others"
 
 

@@ -45,9 +45,9 @@ def test_a_partition_moves_off_a_node_that_goes_away(own: LocalCluster) -> None:
     names = {"FROM": source, "TO": to}
     dry, real = [[names.get(word, word) for word in line.split()] for line in commands()]
     assert "--dry-run" in dry
-    told = run(own, *dry)
-    assert told.exit_code == 0, told.stderr
-    assert f"would move from {source} to {to}" in told.stdout
+    plan = run(own, *dry)
+    assert plan.exit_code == 0, plan.stderr
+    assert f"would move from {source} to {to}" in plan.stdout
 
     async def asked() -> dict[str, Any]:
         answer = await trio.to_thread.run_sync(lambda: run(own, *real, "--json"))
@@ -64,8 +64,7 @@ def test_a_partition_moves_off_a_node_that_goes_away(own: LocalCluster) -> None:
                 while (await asked())["sources"]:
                     await trio.sleep(0.5)
             own.kill(source)
-            found = await drained(client, "jobs", "g")
-            return payloads(found)
+            return payloads(await drained(client, "jobs", "g"))
 
     assert trio.run(during) == list(range(400))
     refused = run(own, "partitions", "move", "jobs/0", "--from", source, "--to", to, "--json")

@@ -138,7 +138,7 @@ class PartitionTrusted(NamedTuple):
 
 
 class PartitionDropped(NamedTuple):
-    """The partition was moved away, and nothing of it is kept: what was recorded of it before does not count."""
+    """The partition was moved away, and nothing of it is kept: earlier records of it do not count."""
 
     partition: PartitionId
 

@@ -480,9 +480,7 @@ class NodeCore:
                 self.state.release_confirmed(sender, released)
             case m.Heartbeat():
                 self.upkeep.on_heartbeat(sender, incarnation, message, now)
-            case m.PutTopic(number, topic) if (
-                self.state.trusted or not number or topic.next_layout is not None
-            ):
+            case m.PutTopic(n, topic) if self.state.trusted or not n or topic.next_layout is not None:
                 return context.put_topic(sender, message, now)
             case m.Prepare() | m.Accept() if self.state.trusted:
                 return vote(context, sender, message, now)
@@ -516,8 +514,8 @@ class NodeCore:
             case m.SourceReply():
                 return sources.on_answer(context, sender, message, now)
             case m.GroupsRequest() if self.state.trusted:
-                joining_topics = [replica.partition.topic for replica in context.new_slots()]
-                return peer_groups.tell(self.catalogue, joining_topics, sender, message)
+                new = [replica.partition.topic for replica in context.new_slots()]
+                return peer_groups.tell(self.catalogue, new, sender, message)
             case m.RegistersRequest() if self.state.trusted:
                 return tell_registers(context, sender, message)
             case m.GroupsReply() if context.peer_groups.awaits(message):

@@ -62,7 +62,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
 def moves(context: Context) -> Iterator[dict[str, object]]:
     """Yield the moves that wait for something, as far as this node has a part in them: the nodes that each waits for.
 
-    A new slot is ``learning`` until enough nodes have told it what was promised. A node that left is ``leaving`` until
+    A new slot is ``learning`` until it has the promises of enough nodes. A node that left is ``leaving`` until
     every slot lacks nothing. A layout that was chosen and not adopted is ``chosen``.
     """
     for topic in context.catalogue.live():

@@ -52,7 +52,7 @@ class Voter:
             error = "" if replica.is_trusted else Code.NOT_TRUSTED
             return [Send(sender, m.SlotReply(message.round, error, replica.vector()))]
         if not replica.is_trusted and not isinstance(message, m.Hold):
-            return []  # nor would our answer count here: we have not heard what was promised from our slot
+            return []  # nor would our answer count here: the promises of our slot are not known yet
         if isinstance(message, m.CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views

@@ -78,7 +78,7 @@ class HoldRecovery:
     def want(self, replica: Replica, now: Now) -> None:
         """If ``replica``, just made or moved, is in quarantine and has others to ask, ask them from now on.
 
-        What others have told before is dropped: they told it as members of another set.
+        Earlier answers are dropped: they are of members of another set.
         """
         if replica.partition in self.awaited:
             self._forget(replica.partition)
@@ -163,7 +163,7 @@ class HoldRecovery:
     def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
         """Return True if every other replica of the partition has answered; or the node that had our slot, alone.
 
-        That node has left, and grants nothing any more: what it told are the holds that this replica does not know.
+        That node has left, and grants nothing any more: its answer has the holds that this replica does not know.
         """
         if replica.leaver and replica.leaver not in awaited:
             return True
@@ -184,7 +184,7 @@ def tell(
     """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
 
     The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came. A
-    node that has left the set tells as well: it grants nothing any more.
+    node that has left the set answers as well: it grants nothing any more.
 
     Args:
         kept: gives the replica of a partition, also of one that was moved away.

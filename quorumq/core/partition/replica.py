@@ -70,13 +70,12 @@ class Replica:
         members: the replica set, as of the layout that this node has adopted.
         epoch: number of the layout that the replica set is from.
         since: layout since which this node has its slot; 0 if it has none.
-        tellers: the nodes that may tell what was promised from the slot: of the set, and of the one before a new slot.
+        tellers: the nodes that may know the promises of the slot: of the set, and of the one before a new slot.
         survivors: the nodes that an operator has declared to be all that is left, since the slot is new here.
-        is_trusted: all that was promised from the slot is known here, so far as the directory is trusted.
+        is_trusted: all promises of the slot are known here, so far as the directory is trusted.
     """
 
     __slots__ = (
-        "_trusted_since",
         "batches",
         "choice",
         "closing",
@@ -98,6 +97,7 @@ class Replica:
         "sync",
         "tellers",
         "topic",
+        "trusted_since",
         "unanswered",
         "views",
     )
@@ -116,61 +116,47 @@ class Replica:
         self.learning = Learning(self.batches, self.views)
         self.recall = Recall(self.closing)
         self.quarantine_until = node.quarantine_until
-        self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
-        self.placement: Placement | None = None
-        self.since = 0
-        self._trusted_since = 0
+        self.trusted_since = 0
         self.leaver = ""
         self.epoch = 0
         self.use_set(topic)
 
     # ------------------------------------------------------------------ helpers
 
-    @property
-    def trusted_since(self) -> int:
-        """Return the layout of the slot whose promises are all known here; 0 if there is none."""
-        return self._trusted_since
-
-    @trusted_since.setter
-    def trusted_since(self, layout: int) -> None:
-        self._trusted_since = layout
+    def trust_slot(self, layout: int) -> None:
+        """Note the layout of the slot whose promises are all known here; 0 if there is none."""
+        self.trusted_since = layout
         self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == layout
 
     def use_set(self, topic: Topic) -> None:
-        """Take over the partition's replica set, as of a layout that is adopted here, durably."""
+        """Take over the replica set of a layout that is durable here. Comparisons with the set before are over."""
+        self.sync.discard_comparisons()
         number, me, batches = self.partition.number, self.node.me, self.batches
         members, epoch = topic.replicas[number], topic.epoch
         sources: tuple[NodeId, ...] = ()
-        self.placement = placement = topic.placement(number) if topic.layout is not None else None
+        placement = topic.placement(number) if topic.layout is not None else None
+        self.placement: Placement | None = placement
         self.since = FIRST_LAYOUT if me in members else 0
         if placement is not None:
             self.since, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
-        self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self._trusted_since
+        self.trust_slot(self.trusted_since)
         if epoch != self.epoch:  # else the slots are the same, and their answers stand
             self.release = Release()
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
         batches.peers = self.tellers = tuple([node for node in (*members, *sources) if node != me])
         if placement is not None and self.since == epoch:
-            told_by = (*placement.nodes_before, *members)
-            self.tellers = tuple(dict.fromkeys(node for node in told_by if node != me))
+            both = dict.fromkeys((*placement.nodes_before, *members))
+            self.tellers = tuple([node for node in both if node != me])
         self.survivors: tuple[NodeId, ...] = ()
         self.choice.rank_for(members)
-        self.unanswered = 0
-
-    def move(self, topic: Topic) -> None:
-        """Take over another replica set: what was under way with the nodes of the old one is over."""
-        self.sync.discard_comparisons()
-        self.use_set(topic)
+        self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
     def begin_to_vote(self, min_ballot: int, leaver: NodeId, until: float) -> None:
-        """Begin to vote in a slot that was another node's: all that was promised from it is known here.
+        """Begin to vote in a slot that was another node's, above a ballot: all its promises are known here.
 
-        Args:
-            min_ballot: the highest stamp heard of; no ballot up to it is granted.
-            leaver: the node that had the slot, whose holds are enough to end the quarantine; "" if there is none.
-            until: end of the quarantine, monotonic seconds.
+        The quarantine ends at ``until`` (monotonic), or once ``leaver``, which had the slot, has told its holds.
         """
-        self.trusted_since = self.since
+        self.trust_slot(self.since)
         self.quarantine_until = until
         self.leaver = leaver
         self.views.raise_min_ballot(min_ballot)
@@ -183,8 +169,7 @@ class Replica:
         self.views.limit_deliveries(topic.max_deliveries, now)
 
     def may_vote(self, now: Now) -> bool:
-        """Return True if this replica may grant and coordinate holds: it is trusted, and no forgotten grant can
-        live."""
+        """Return True if this replica may grant and coordinate holds: trusted, and without forgotten grants."""
         trusted = self.node.trusted and self.is_trusted
         return trusted and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 

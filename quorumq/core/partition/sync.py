@@ -156,7 +156,7 @@ class Sync(PartitionComponent):
             tasks.pop()
 
     def discard_comparisons(self) -> None:
-        """Drop what is under way with peers: it is of another layout."""
+        """Drop all comparisons with peers: they are of another layout."""
         self.pulling_until = 0.0
         self.owed, self.offers, self.waiting = {}, {}, {}
 

@@ -1,9 +1,9 @@
-"""A node that is new in a partition's replica set learns what was promised there, and begins to vote.
+"""A node that is new in a partition's replica set learns the promises of its slot, and begins to vote.
 
 Its slot was another node's, whose votes may have decided something. So it hears `n - majority + 1` slots of the set
 before, the one that left included, or as many others of the present set. Each of them has adopted the new layout
-before it answers. What was complete before that is known to one of them; what completes later has no need of this
-slot's vote (docs/protocol.md, LAYOUTS).
+before it answers. One of them knows each request that completed before that; later ones complete without this slot's
+vote (docs/protocol.md, LAYOUTS).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
 
 
 def may_join(context: Context, replica: Replica) -> bool:
-    """Return True if one of the nodes that have answered knows what was complete without the slot."""
+    """Return True if one of the nodes that have answered knows each request that completed without the slot."""
     assert replica.placement is not None
     answered = [node for node, partition in context.answers.complete if partition == replica.partition]
     remaining = [node for node in replica.tellers if node in replica.survivors]
     if replica.survivors and all(node in answered for node in remaining):
-        return True  # the others have lost what they had
+        return True  # the others have lost their directories
     return any(
         sum(node in answered for node in nodes if node != replica.node.me)
         >= len(nodes) - majority_of(len(nodes)) + 1

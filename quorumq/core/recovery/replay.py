@@ -142,7 +142,7 @@ class Replay:
                 self.partitioned.append(record)
 
     def _drop(self, partition: PartitionId) -> None:
-        """Leave out what was recorded of a partition so far."""
+        """Leave out the records of a partition so far."""
         self.slots.pop(partition, None)
         kept: list[BatchStored | PartitionRecord] = []
         for record in self.partitioned:
@@ -312,12 +312,12 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
         most -= sum(len(group.ballots) for group in kept)
         memory += kept
     ends = [context.state.quarantine_until, *(replica.quarantine_until for replica in trusted)]
-    left = max(0.0, max(ends) - now.mono)
+    remaining = max(0.0, max(ends) - now.mono)
     return CleanStopped(
         incarnation=context.state.incarnation,
         holds=tuple(holds),
-        quarantine_s=left,
-        recovered=tuple(replica.partition for replica in able) if left else (),
+        quarantine_s=remaining,
+        recovered=tuple(replica.partition for replica in able) if remaining else (),
         memory=tuple(memory),
     )
 

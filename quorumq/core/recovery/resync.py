@@ -69,7 +69,7 @@ class Resync:
             before = replica.placement.nodes_before if replica.placement is not None else ()
             if (
                 before and replica.since == replica.epoch
-            ):  # the slot is new: it votes for what was promised before, too
+            ):  # a new slot keeps the promises of the set before, too
                 needed = len(before) - majority_of(len(before)) + 1
                 lacking = max(lacking, self.lacking(context, before, partition, needed))
             if lacking:
@@ -117,7 +117,9 @@ class Resync:
         if peer not in context.state.links:
             return []
         parts: list[Part] = [(peer, None)]
-        parts += [(peer, found) for found, replica in context.replicas.items() if peer in replica.tellers]
+        parts += [
+            (peer, partition) for partition, replica in context.replicas.items() if peer in replica.tellers
+        ]
         effects: list[Effect] = []
         answers = context.answers
         for part in parts:
@@ -156,7 +158,7 @@ def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) ->
 def adopt_chosen(context: Context, now: Now) -> list[Effect]:
     """Adopt the layouts that are only known to be chosen: this directory may have adopted them, and lost that.
 
-    What the partitions' nodes have told as members of earlier sets does not count any more.
+    Answers of the partitions' nodes as members of earlier sets do not count any more.
     """
     effects: list[Effect] = []
     for topic in context.catalogue.live():
@@ -206,7 +208,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
             registers = in_chunks([], catalogue.group_registers(topic.id))
         answers += [(one or nothing, state, (), ()) for one, state in zip_longest(registers, states)]
     elif message.epoch > FIRST_LAYOUT:
-        return []  # a node that has nothing to tell is not to be counted as heard
+        return []  # a node without the partition must not count as one that has answered
     answers = answers or [(nothing, None, (), ())]
     return [
         Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
@@ -215,7 +217,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
 
 
 def beside_digests(replica: Replica) -> list[SyncState]:
-    """Return what a learner needs of a replica, and what replicas do not compare.
+    """Return the part of a replica's state that a learner needs and replicas do not compare.
 
     It is promises to close producer ids; and messages that are known and not here: another node may have them alone,
     and a PURGE or a first group is about them, too.
@@ -230,7 +232,7 @@ def beside_digests(replica: Replica) -> list[SyncState]:
 def is_teller(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
     """Return True if a node that learns may count our answer: it has adopted the same layout, and so have we.
 
-    We tell as a member that is trusted; or, to a new slot, as one that was trusted in the set before, and has left.
+    This node answers as a trusted member; or, to a new slot, as one that was trusted in the set before, and has left.
     """
     if replica.epoch != message.epoch or sender not in replica.members:
         return False

@@ -213,7 +213,7 @@ class Trust:
         until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
         context.state.quarantine_until = until
         for replica in context.replicas.values():
-            replica.trusted_since = self.joined.get(replica.partition, 0)
+            replica.trust_slot(self.joined.get(replica.partition, 0))
             replica.quarantine_until = until
             replica.sync.pulling_until = 0.0
             for view in replica.views.with_holds():

@@ -1,7 +1,7 @@
-"""Answers in chunks to what a learning node asks of its peers: about registers, or about one partition.
+"""Answers in chunks to the questions of a learning node: about registers, or about one partition.
 
 Each question has a number of its own, and is repeated until its answer is complete. An answer to an earlier question
-counts as well: where answers take longer than the pause between questions, no other comes in time.
+counts as well. If answers take longer than the pause between questions, no other comes in time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from quorumq.core.messages import ResyncReply
 from quorumq.core.values.types import NodeId, PartitionId
 
 Part = tuple[NodeId, PartitionId | None]
-"""One peer's part of what is learned: its registers (None), or what it has of one partition."""
+"""One peer's part of an answer: its registers (None), or its state of one partition."""
 
 QUESTIONS_MAX: Final = 16
 """Questions about one part, in a row, whose answers count."""

@@ -413,7 +413,7 @@ class Context(Placing):
                 elif self.state.me in members:
                     replica = self.replicas[partition] = Replica(self.state, topic, partition)
                     if partition in self.slots:
-                        replica.trusted_since = self.slots[partition]
+                        replica.trust_slot(self.slots[partition])
                     self.hold_recovery.want(replica, now)
                     made = True
                     replica.views.begin(groups)
@@ -472,8 +472,8 @@ class Context(Placing):
         """End requests and drop replicas (DELETE). The journal's records of them mean nothing from here on."""
         effects: list[Effect] = []
         for table in (self.replicas, self.sources):
-            for found in [found for found in table if found.topic == topic.id]:
-                effects += discarded(table.pop(found))
+            for partition in [each for each in table if each.topic == topic.id]:
+                effects += discarded(table.pop(partition))
         self.state.producer_ids.pop(topic.id, None)
         self.state.names.pop(topic.id, None)
         self.catalogue.forget_groups(topic.id)

@@ -69,9 +69,9 @@ class DeadLettering(Coordinator):
         self, context: Context, replica: Replica, span: Span, n: int, letter: Letter | None, now: Now
     ) -> list[Effect]:
         """Have every replica make a dead letter of the messages, or drop them if there is no letter."""
-        this = self.open_round(context, replica.members, now)
+        round_ = self.open_round(context, replica.members, now)
         reject = Reject(
-            this.number,
+            round_.number,
             self.won.partition,
             replica.epoch,
             self.request.group,
@@ -81,7 +81,7 @@ class DeadLettering(Coordinator):
             letter,
             drop=letter is None,
         )
-        return self.ask(context, this, self.won.partition, reject, now)
+        return self.ask(context, round_, self.won.partition, reject, now)
 
     def on_answer(
         self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now

@@ -547,9 +547,7 @@ class FetchCoordinator(GroupReader):
         if self.partitions:
             return effects + self.advance(context, now)
         if self.awaited:  # an empty answer would say that its group is made, and has begun
-            detail = (
-                f"{partition} was moved away from {context.state.me} meanwhile: ask again, through any node"
-            )
+            detail = f"{partition} was moved away from {context.state.me} meanwhile: ask again"
             return effects + self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)
         return effects + self.answer(context, now)
 
@@ -571,8 +569,8 @@ class FetchCoordinator(GroupReader):
             tables = {it.partition: context.replicas[it.partition].batches for it in self.won}
             self.won_messages = sum(it.span.size for it in self.won)
             self.won_bytes = sum(tables[it.partition].bytes_of(it.span) for it in self.won)
-        for number, this in list(self.rounds.items()):
-            if isinstance(this, HoldRound) and over(this.partition):
+        for number, each in list(self.rounds.items()):
+            if isinstance(each, HoldRound) and over(each.partition):
                 self.close_round(context, number)
         self.park_until, self.tried = now.mono, True
         return effects

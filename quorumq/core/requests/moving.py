@@ -61,7 +61,7 @@ class LayoutCoordinator(TopicCoordinator):
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         return self.on_replaced(context, now)
 
-    # ----------------------------------------------------------------------- what a change is
+    # -------------------------------------------------------------------------- the change
 
     def is_done(self, topic: Topic) -> bool:
         """Return True if the adopted layout is as the request wants it."""
@@ -75,13 +75,13 @@ class LayoutCoordinator(TopicCoordinator):
         """Return the answer once the layout is adopted."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------------- the way
+    # ------------------------------------------------------------------------------- the steps
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
         return self.start(context, now) if not self.rounds else []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """Do the next thing, by what is known of the topic here. A change that another node began is finished first."""
+        """Do the next step, by the register here. A change that another node began is finished first."""
         self.close_rounds(context)
         topic = self.topic = context.catalogue.topics[self.topic.id]
         if topic.deleted:
@@ -100,7 +100,7 @@ class LayoutCoordinator(TopicCoordinator):
     def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
         """Ask if every slot is trusted in the present set, before the next set is proposed.
 
-        Why: the set before tells a new slot what was promised. A slot of it that was never trusted cannot, so that one
+        Why: a new slot learns promises from the set before. A slot of it that was never trusted knows none, so that one
         lost disk would leave too few. Only a node that leaves and is silent is passed over: it may be gone for good.
         """
         self.step = "slots"
@@ -182,12 +182,12 @@ class LayoutCoordinator(TopicCoordinator):
         """Answer that the partition's last move is not over, or a slot is away."""
         detail = (
             f"partition {self.partition} of topic {self.name!r} cannot be moved now: every slot that stays has to be "
-            f"up and to know what was promised before ({why}); try again"
+            f"up and to know the promises of its slot ({why}); try again"
         )
         return self.fail(context, Code.TOO_FEW_REPLICAS, detail, len(self.topic.replicas[self.partition]))
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
-        """Adopt what a majority of the nodes has as chosen; answer what a majority has as adopted."""
+        """Adopt a layout that a majority of the nodes has as chosen; answer once a majority has adopted it."""
         merged = self.merged
         if self.step != "announce" and not merged.deleted:
             return self.finish(context, self.reply())

@@ -47,7 +47,7 @@ class Placing:
         writes: count of completions so far.
         slots: slots of this node that the journal calls trusted, by partition: the layout since which it has each.
         joins: a timer is set for slots in which this node is new.
-        asks: this step asks what was promised in such slots.
+        asks: this step asks for the promises of such slots.
         answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
     """
 
@@ -75,7 +75,7 @@ class Placing:
     def put_layout(self, merged: Topic) -> list[Effect]:
         """Have the register's layout adopted here once it is durable.
 
-        With it goes the statement which of the leaving replicas may tell what was promised from their slots.
+        With it goes a record of the leaving replicas that know all promises of their slots.
         """
         records: list[TopicPut | PartitionTrusted] = []
         for number, members in enumerate(merged.replicas):
@@ -99,7 +99,7 @@ class Placing:
             if replica is None:
                 continue
             epoch, trusted_since = replica.epoch, replica.since if replica.is_trusted else 0
-            replica.move(topic)
+            replica.use_set(topic)
             if replica.epoch != epoch:
                 self.answers.discard(partition)
                 self.hold_recovery.want(replica, now)
@@ -108,7 +108,7 @@ class Placing:
                 self.sources.pop(partition, None)
                 continue
             if partition in self.replicas:
-                replica.trusted_since = trusted_since if self.state.trusted else 0
+                replica.trust_slot(trusted_since if self.state.trusted else 0)
                 departed.append(partition)
             if replica.placement is None or self.state.me not in replica.placement.sources:
                 effects += [Persist((PartitionDropped(partition),)), *discarded(replica)]
@@ -124,18 +124,18 @@ class Placing:
     def make_source(self, topic: Topic, partition: PartitionId) -> bool:
         """Keep a replica of a partition as its source, and return True, if the adopted layout says so.
 
-        A node that had its slot from the beginning, and never heard of it, promised nothing from it: it may tell so.
+        A node that had its slot from the beginning, and never heard of it, promised nothing from it, and may say so.
         """
         placement = topic.placement(partition.number)
         if placement is None or self.state.me not in placement.sources:
             return False
         replica = self.sources[partition] = Replica(self.state, topic, partition)
         first = ReplicaSlot(self.state.me, FIRST_LAYOUT) in placement.before and not self.state.once_lost
-        replica.trusted_since = self.slots.get(partition, FIRST_LAYOUT if first else 0)
+        replica.trust_slot(self.slots.get(partition, FIRST_LAYOUT if first else 0))
         return True
 
     def join_soon(self, now: Now) -> None:
-        """Ask in this step what was promised in slots that are new here, if there are any, and again after a pause."""
+        """Ask in this step for the promises of slots that are new here, if there are any, and again after a pause."""
         self.asks = bool(self.new_slots())
         if self.asks and not self.joins:
             self.joins = True

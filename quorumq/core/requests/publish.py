@@ -213,12 +213,12 @@ class StoreCoordinator(Coordinator):
     def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
         """Answer the PUBLISHes to these partitions, which are made again under the new layout."""
         effects: list[Effect] = []
-        for this in list(self.rounds.values()):
-            valid = this.valid(context.state)
+        for round_ in list(self.rounds.values()):
+            valid = round_.valid(context.state)
             for one in self.publishes:
                 if not one.done and one.partition in moved:
                     stored = self.stored & ~one.refused
-                    effects += one.decide(context, this, stored, valid, timed_out=True)
+                    effects += one.decide(context, round_, stored, valid, timed_out=True)
         if self.rounds and all(one.done for one in self.publishes):
             effects += self.finish(context, None)
         return effects

@@ -35,7 +35,7 @@ def next_spans(replica: Replica) -> tuple[Span, ...]:
 
 
 def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -> list[Effect]:
-    """Answer how many of a source's messages are lacking here, or not on disk yet, and pull what is lacking."""
+    """Answer how many of a source's messages are lacking here, or not on disk yet, and pull those that are lacking."""
     replica = context.replicas.get(message.partition)
     in_set = replica is not None and replica.epoch == message.epoch
     if replica is None or not (in_set and replica.is_trusted and context.state.trusted):
@@ -56,7 +56,7 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
 
 
 def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) -> list[Effect]:
-    """Count a slot that lacks nothing of what was asked; once all do, ask about the rest."""
+    """Count a slot that lacks none of the messages asked about; once all do, ask about the rest."""
     replica = context.sources.get(message.partition)
     release = replica.release if replica is not None else None
     if (
