@@ -9,16 +9,18 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages.diskroom import Capacity
-from quorumq.core.messages.effects import DiskFull, Effect
+from quorumq.core.messages.effects import DiskFull, Effect, Persist
 from quorumq.core.node import upkeep
 from quorumq.core.partition.closed import number_of
+from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.release import Release
 from quorumq.core.recovery import trust
 from quorumq.core.requests import answers
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
-from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
+from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, receipts
 
@@ -409,3 +411,52 @@ def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions
     wipe(cluster, other)
     cluster.advance(3.0)
     assert cluster.nodes[other].state.trusted == (without != "earlier questions")
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_slot_that_comes_back_drops_messages_of_producer_ids_closed_meanwhile(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not asked if it was done with them, and no other node has records of them any more."""
+    if not rule:
+        monkeypatch.setattr(Closing, "learn_closed", lambda self, numbers, now, new_slot: self.close(numbers))
+    cluster = Cluster(3, hold_time_max=1.0, heartbeat=2.0, session_idle=3.0)
+    topic = cluster.topic(rf=1)
+    (first,) = topic.replicas[0]
+    second, other = (name for name in cluster.names if name != first)
+    partition = PartitionId(topic.id, 0)
+    assert fetched(cluster, other) == (), "this makes the group"
+    publish(cluster, first, topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(move(cluster, other, first, second, within=1.0), m.MovePartitionReply)
+    cluster.advance(6.0)
+    assert set(acked(cluster, other, fetched(cluster, other))) == {"acked"}
+    cluster.advance(8.0)
+    assert ME in cluster.nodes[second].replicas[partition].batches.closed
+    assert ME in cluster.nodes[first].context.sources[partition].batches.present.runs
+    assert isinstance(move(cluster, other, second, first, within=1.0), m.MovePartitionReply)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(2.0)
+    assert bool(fetched(cluster, first)) != rule, "acked messages are delivered again"
+
+
+def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed() -> None:
+    cluster, topic, (node,), _ = made(rf=1, nodes=3)
+    partition, another = PartitionId(topic.id, 0), ME._replace(k=2)
+    records = [encode_record(Message(b"%d" % number)) for number in range(4)]
+    spans = (Span(ME, 0, 3), Span(another, 0, 1))
+    batch = pack_sections(partition, spans, cluster.now.wall_ms, records)
+    assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
+    publish(cluster, node, topic, 3)
+    assert sum(part.receipt.span.size for part in fetched(cluster, node)) == 7, "this makes the group"
+    replica = cluster.nodes[node].replicas[partition]
+    effects = replica.closing.learn_closed([number_of(ME)], cluster.now, new_slot=True)
+    assert list(replica.batches.stored) == [1]
+    cluster.nodes[node].check(cluster.now)
+    assert [part.receipt.span for part in fetched(cluster, node)] == [Span(another, 0, 1)]
+    for effect in effects:
+        cluster.journals[node] += effect.records if isinstance(effect, Persist) else ()
+    cluster.kill(node)
+    cluster.start(node)
+    cluster.advance(3.0)
+    assert [part.receipt.span for part in fetched(cluster, node)] == [Span(another, 0, 1)]

@@ -68,7 +68,7 @@ from quorumq.core.requests import sources
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
-from quorumq.core.requests.placing import TOKEN_COMPLETED, forget
+from quorumq.core.requests.placing import TOKEN_COMPLETED, drop_batches
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
@@ -190,7 +190,7 @@ class NodeCore:
         state.at(now.mono + config.heartbeat, ("heartbeat",))
         state.at(now.mono + config.sync_interval, ("reclaim",))
         done = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))
-        return self.context.peers.positions.count([Persist(tuple(records), done), *forget(self.void)])
+        return self.context.peers.positions.count([Persist(tuple(records), done), *drop_batches(self.void)])
 
     # ----------------------------------------------------------------- step
 
@@ -382,7 +382,7 @@ class NodeCore:
             if self.trust.resync is not None:
                 return []  # after a loss the topic may merely be unknown here: its batches stay until a later start
             orphans, self.orphans = self.orphans, []
-            return forget(orphans)
+            return drop_batches(orphans)
         if token == TOKEN_LOST:
             self.stopped = True
             return [Restart(self.trust.resync.reason if self.trust.resync is not None else "")]

@@ -14,7 +14,7 @@ from quorumq.core.requests.burial import bury
 from quorumq.core.requests.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import change_layouts
-from quorumq.core.requests.placing import forget
+from quorumq.core.requests.placing import drop_batches
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
 
 
@@ -151,7 +151,7 @@ class Upkeep:
             waiting, lambda: state.reclaims_left <= 0, state.reclaim_later
         ):
             replica.reclaim.sweep(now)
-            effects += forget(replica.batches.mended())
+            effects += drop_batches(replica.batches.mended())
             if replica.reclaim.settled and state.trusted and replica.is_trusted:
                 heard = self.context.peer_groups.heard_by_majority(replica.members, partition.topic, now)
                 effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)

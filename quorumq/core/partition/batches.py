@@ -324,18 +324,33 @@ class Batches:
         """Take a batch out; return the messages that were in it."""
         parts = self.parts_of(batch)
         for part in parts:
-            self.index.remove(part)
-            self.present.remove(part)
-            self._count_names(part, -1)
-            if part.producer_id not in self.present.runs:
-                self._count_session(part.producer_id, -1)
-            self.digests.stale[part.producer_id] = None
+            self._take_out(part)
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0
         del self.stored[batch.number]
         for table in (self.fresh, self.waiting, self.uncertain):
             table.pop(batch.number, None)
         return parts
+
+    def _take_out(self, part: Span) -> None:
+        self.index.remove(part)
+        self.present.remove(part)
+        self._count_names(part, -1)
+        if part.producer_id not in self.present.runs:
+            self._count_session(part.producer_id, -1)
+        self.digests.stale[part.producer_id] = None
+
+    def drop_closed(self, batch: StoredBatch, numbers: Iterable[Span]) -> None:
+        """Drop the messages in a batch of producer ids with these numbers. A batch that has others, too, stays.
+
+        When that one is loaded again, those of closed producer ids are left out.
+        """
+        over = among(numbers, dict.fromkeys(section.producer_id for section in batch.header.sections))
+        for part in self.parts_of(batch):
+            if part.producer_id in over:
+                self._take_out(part)
+        if not self.parts_of(batch):
+            self._unlist(batch)
 
     def learn_reclaimed(self, spans: Iterable[Span], now: Now) -> list[Span]:
         """Note that a peer has reclaimed these; return those without payload here, which need not come any more."""

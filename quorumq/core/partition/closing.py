@@ -4,15 +4,17 @@ agree)."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from quorumq.core.messages.effects import Effect, Persist
+from quorumq.core.messages.effects import Effect, Forget, Persist
 from quorumq.core.messages.records import SessionsClosed, SessionsPromised
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.closed import among, forget, may_close, number_of, past_part
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.views import Views
+from quorumq.core.values import limits
+from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.names import is_windowed
 from quorumq.core.values.spans import SpanSet, merge_spans, subtract
 from quorumq.core.values.types import Now, ProducerId, Span
@@ -123,6 +125,29 @@ class Closing(PartitionComponent):
             for producer_id in among(fresh, view.leases.runs):
                 view.keep_holds(producer_id)
         return [Persist((SessionsClosed(self.batches.partition, fresh),))]
+
+    def learn_closed(self, numbers: Sequence[Span], now: Now, *, new_slot: bool) -> list[Effect]:
+        """Close producer ids that a peer has closed. In a new slot, messages of them are dropped.
+
+        Why: this node had left the set when all replicas of it were done with them, and was not asked.
+        """
+        if not new_slot:
+            return self.close(numbers)
+        batches, stored = self.batches, self.batches.stored
+        spans = [
+            span for each in among(numbers, batches.present.runs) for span in batches.present.spans_of(each)
+        ]
+        affected = {
+            slot.number: stored[slot.number] for span in spans for _, slot in batches.index.within(span)
+        }
+        for number, batch in affected.items():
+            self.views.withdraw(batch, batches.parts_of(batch))
+            batches.drop_closed(batch, numbers)
+            if number in stored:
+                self.views.refresh_batch(batch, now)
+        effects = self.close(numbers)
+        gone = [number for number in affected if number not in stored]
+        return effects + [Forget(chunk) for chunk in chunks_of(gone, limits.RECLAIM_BATCHES_MAX)]
 
 
 class ClosingComponent(PartitionComponent):

@@ -566,7 +566,7 @@ class Replica:
         if learned:
             effects.append(Persist((Reclaimed(self.partition, merge_spans(learned)),)))
         self.views.want_anew([*message.reclaimed, *message.spans])
-        effects += self.closing.close(message.closed)
+        effects += self.closing.learn_closed(message.closed, now, new_slot=not self.is_trusted)
         effects += [Persist((record,)) for record in self.closing.promise(message.promised)]
         for span, age_ms in message.ages:
             for _, slot in self.batches.index.within(span):

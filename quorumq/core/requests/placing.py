@@ -18,7 +18,7 @@ from quorumq.core.requests.answers import Answers
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.types import FIRST_LAYOUT, Now, PartitionId, ReplicaSlot, Topic
 
-FORGET_MAX = 10_000
+DROPPED_MAX = 10_000
 """Batches in one Forget."""
 
 JOIN_AGAIN_S: Final = 0.5
@@ -151,9 +151,9 @@ def discarded(replica: Replica) -> list[Effect]:
     node, batches, topic = replica.node, replica.batches, replica.partition.topic
     for counts, here in ((node.producer_ids, batches.sessions), (node.names, batches.names)):
         counts[topic] = counts.get(topic, 0) - here
-    return forget(sorted({*batches.stored, *batches.damaged}))
+    return drop_batches(sorted({*batches.stored, *batches.damaged}))
 
 
-def forget(numbers: list[int]) -> list[Effect]:
+def drop_batches(numbers: list[int]) -> list[Effect]:
     """Drop these batches, in chunks of bounded size, because no group needs them any more."""
-    return [Forget(chunk) for chunk in chunks_of(numbers, FORGET_MAX)]
+    return [Forget(chunk) for chunk in chunks_of(numbers, DROPPED_MAX)]
