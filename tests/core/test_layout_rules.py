@@ -460,3 +460,28 @@ def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed()
     cluster.start(node)
     cluster.advance(3.0)
     assert [part.receipt.span for part in fetched(cluster, node)] == [Span(another, 0, 1)]
+
+
+def test_nodes_with_two_layouts_of_one_number_refuse_each_other_by_name() -> None:
+    cluster, _, (a, *_), (d, e) = made()
+    mine = cluster.nodes[a].hello(cluster.now)
+    assert mine.layouts == (), "no partition was moved"
+    assert isinstance(move(cluster, e, a, d), m.MovePartitionReply)
+    cluster.advance(8.0)
+    theirs = cluster.nodes[e].hello(cluster.now)
+    (mark,) = theirs.layouts
+    assert isinstance(cluster.ask(a, theirs), m.Welcome)
+    older = theirs._replace(layouts=(mark._replace(number=mark.number - 1, digest=bytes(16)),))
+    assert isinstance(cluster.ask(a, older), m.Welcome), "only layouts of one number are compared"
+    other = theirs._replace(layouts=(mark._replace(digest=bytes(16)),))
+    refused = cluster.ask(a, other)
+    assert isinstance(refused, m.Failed)
+    assert refused.code == "cluster-mismatch"
+    assert (
+        f"layout {mark.number} of topic 'jobs' at node '{e}' is another one than at node '{a}'"
+        in refused.detail
+    )
+    cluster.nodes[a].state.trusted = False
+    assert isinstance(cluster.ask(a, other), m.Welcome), "a node that resyncs may have an old layout"
+    assert cluster.nodes[a].hello(cluster.now).layouts == ()
+    cluster.nodes[a].state.trusted = True

@@ -29,7 +29,7 @@ TEXT = DOC.read_text()
 NESTED = [
     core_types.Incarnation, core_types.ProducerId, core_types.Span, core_types.PartitionId, core_types.Stamp,
     core_types.Owner, core_types.Receipt, core_types.Topic, core_types.ReplicaSlot, core_types.Placement,
-    core_types.Layout, core_types.Pause, core_types.Group, core_types.Record,
+    core_types.Layout, m.LayoutMark, core_types.Pause, core_types.Group, core_types.Record,
     core_types.Letter, m.SpanRecord, m.NodeInfo, m.Verdict, m.Peeked, m.LabelChange, m.StateCount,
 ]  # fmt: skip
 """Types inside of clients' messages, beside Batch, ReceiptPart and Slice, which have sections of their own."""
@@ -112,6 +112,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "patterns among them": limits.PATTERNS_PER_REQUEST_MAX,
         "spans that a request settles": limits.SPANS_SETTLED_MAX,
         "messages that a FETCH names": limits.FETCH_NAMED_MAX,
+        "layouts that HELLO names": limits.LAYOUT_MARKS_MAX,
         "items of a list elsewhere": bounds.ITEMS_MAX,
         "characters of a node id": bounds.NODE_CHARS_MAX,
         "characters of a name": bounds.NAME_CHARS_MAX,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterable
 
 from quorumq.core.cluster.positions import Positions
 from quorumq.core.cluster.state import NodeState
-from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, Welcome
+from quorumq.core.cluster.topics import layout_digest
+from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, LayoutMark, Welcome
 from quorumq.core.messages.effects import Effect, Persist, Reply, Send
 from quorumq.core.messages.records import JournalRecord, PeerPosition, PeerSeen
 from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import LAYOUT_MARKS_MAX
 from quorumq.core.values.types import Incarnation, Machines, NodeId, Now, PartitionId
 
 SOFTWARE = "quorumq"
@@ -62,7 +65,16 @@ class Peers:
             wall_ms=now.wall_ms,
             stamp=state.clock.value,
             software=SOFTWARE,
+            layouts=self.layout_marks(),
         )
+
+    def layout_marks(self) -> tuple[LayoutMark, ...]:
+        """Return the layouts that a peer compares with its own. A node that is not trusted may have an old one."""
+        adopted = [topic.layout for topic in self.state.catalogue.live() if topic.layout is not None]
+        if not (adopted and self.state.trusted):
+            return ()
+        first = heapq.nsmallest(LAYOUT_MARKS_MAX, adopted)
+        return tuple(LayoutMark(each.topic, each.number, layout_digest(each)) for each in first)
 
     def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
         """Welcome a node or client that was not refused. All that we have seen of a node becomes durable first."""
@@ -132,7 +144,23 @@ class Peers:
                 f"node {hello.node!r} has hold_time_max = {hello.hold_time_max} s, node {config.node!r} has "
                 f"{config.hold_time_max} s: make it the same everywhere",
             )
-        return self._refuse_start(hello, now)
+        return self._refuse_start(hello, now) or self._refuse_layouts(hello)
+
+    def _refuse_layouts(self, hello: Hello) -> Failed | None:
+        """Refuse a node that has another layout of a number that this node has, too."""
+        ours = (
+            {(mark.topic, mark.number): mark.digest for mark in self.layout_marks()} if hello.layouts else {}
+        )
+        for mark in hello.layouts:
+            if ours.get(mark[:2], mark.digest) != mark.digest:
+                topic = self.state.catalogue.topics[mark.topic]
+                return Failed(
+                    Code.CLUSTER_MISMATCH,
+                    f"layout {mark.number} of topic {topic.name!r} at node {hello.node!r} is another one than at node "
+                    f"{self.state.me!r}: these are nodes of two clusters, or survivors were declared without one of "
+                    "them. Start the one that is wrong with an empty data directory",
+                )
+        return None
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
         """Return why this start of a node that belongs here is not welcome."""

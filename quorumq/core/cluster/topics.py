@@ -8,6 +8,7 @@ one mind.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -79,6 +80,16 @@ def layout_rank(layout: Layout | None) -> tuple[int, Stamp]:
     Two layouts have one number only if a majority of the directories was lost; the later proposal stands then.
     """
     return (FIRST_LAYOUT, STAMP_ZERO) if layout is None else (layout.number, layout.made)
+
+
+def layout_digest(layout: Layout) -> bytes:
+    """Return the digest of a layout's content. Nodes whose layouts of one number differ are of two clusters."""
+    words: list[object] = [layout.number, *layout.made]
+    for placement in layout.placements:
+        words += [";", placement.partition, placement.epoch, *placement.sources]
+        for slots in (placement.slots, placement.before):
+            words += [",", *(word for slot in slots for word in slot)]
+    return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=limits.DIGEST_BYTES).digest()
 
 
 def with_layout(topic: Topic, layout: Layout | None) -> Topic:

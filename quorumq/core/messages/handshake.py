@@ -13,12 +13,21 @@ RELEASE: Final = "0.1.0"
 """The version of this software, as pyproject.toml has it."""
 
 
+class LayoutMark(NamedTuple):
+    """An adopted layout of a topic, by its number and a digest of its content."""
+
+    topic: bytes
+    number: int
+    digest: bytes
+
+
 class Hello(NamedTuple):
     """HELLO from a node or a client (``node`` is "" then, and so are incarnation and directory).
 
     ``nodes`` is a digest of the configured node list; a client leaves ``cluster_id`` empty to take any.
     ``versions`` are the lowest and highest protocol versions the sender speaks; ``token`` is a client's proof of
-    identity, which only the node's shell reads, and so is ``on_behalf``.
+    identity, which only the node's shell reads, and so is ``on_behalf``. ``layouts`` are those of topics that were
+    moved, of a node that is trusted, the first `LAYOUT_MARKS_MAX` by topic id.
     """
 
     versions: tuple[int, int]
@@ -33,6 +42,7 @@ class Hello(NamedTuple):
     software: str = ""
     token: str = ""  # token of a client, if nodes have a clients file
     on_behalf: str = ""  # name of the client for which a gateway, whose token it is, asks; "" for itself
+    layouts: tuple[LayoutMark, ...] = ()
 
 
 class Welcome(NamedTuple):

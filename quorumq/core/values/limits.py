@@ -244,6 +244,8 @@ WORDS_END = 1 << 64
 """Random numbers, digests and round numbers have 64 bits."""
 DIGEST_BYTES = 16
 """A digest in anti-entropy, a sum of them, and their key."""
+LAYOUT_MARKS_MAX = 256
+"""Layouts that one HELLO names."""
 DIGESTS_MAX = 4000
 """Digests, or sums, in one message of anti-entropy."""
 REGISTER_BUCKETS = 256
