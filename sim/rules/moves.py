@@ -121,7 +121,7 @@ RULES = (
     Rule(
         "move-epoch-counts",
         "what a set counts carries its layout, and who has adopted another one does not count",
-        ((Voter, "is_current", lambda self, replica, epoch: True),),
+        ((Voter, "is_refused", lambda self, message: False),),
         off="a replica votes under any layout",
         scenario=moving(
             "move-old-coordinator",

@@ -20,7 +20,6 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, receipts
 
@@ -443,9 +442,9 @@ def test_a_slot_that_comes_back_drops_messages_of_producer_ids_closed_meanwhile(
 def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed() -> None:
     cluster, topic, (node,), _ = made(rf=1, nodes=3)
     partition, another = PartitionId(topic.id, 0), ME._replace(k=2)
-    records = [encode_record(Message(b"%d" % number)) for number in range(4)]
+    batch = cluster.batch(topic, ME, 0, [b"0", b"1", b"2", b"3"])
     spans = (Span(ME, 0, 3), Span(another, 0, 1))
-    batch = pack_sections(partition, spans, cluster.now.wall_ms, records)
+    batch = batch._replace(header=batch.header._replace(sections=spans))
     assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
     publish(cluster, node, topic, 3)
     assert sum(part.receipt.span.size for part in fetched(cluster, node)) == 7, "this makes the group"

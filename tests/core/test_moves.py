@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Send
+from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
 from quorumq.core.values.types import PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
@@ -213,8 +214,7 @@ def test_a_release_of_one_source_keeps_the_answers_to_the_others() -> None:
     assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
     core = cluster.nodes[old]
     source = core.context.sources[PartitionId(topic.id, 0)]
-    release = source.release
-    release.is_over = True
+    release = source.release = Release()
     register = core.topics[topic.id]
     assert register.layout is not None
     source.use_set(register._replace(layout=register.layout._replace(number=9)))
@@ -222,7 +222,7 @@ def test_a_release_of_one_source_keeps_the_answers_to_the_others() -> None:
     placement = register.layout.placements[0]
     layout = register.layout._replace(number=9, placements=(placement._replace(epoch=9),))
     source.use_set(register._replace(layout=layout))
-    assert not source.release.is_over, "the slots are others"
+    assert source.release is None, "the slots are others"
 
 
 def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:

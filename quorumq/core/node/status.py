@@ -73,15 +73,18 @@ def moves(context: Context) -> Iterator[dict[str, object]]:
             replica = context.kept(partition) if placement.before else None
             if replica is None or replica.is_trusted:
                 continue
-            answered = [node for node, lacking in replica.release.lacking.items() if not lacking]
             if replica.since:
+                asked = [node for node in replica.tellers if node != context.state.me]
                 answered = [peer for peer, of in context.answers.complete if of == partition]
+            else:
+                asked = list(replica.members)
+                lacking = replica.release.lacking if replica.release is not None else {}
+                answered = [node for node, messages in lacking.items() if not messages]
             yield {
                 "topic": topic.name,
                 "partition": placement.partition,
                 "state": "learning" if replica.since else "leaving",
-                "waits_for": [node for node in replica.tellers if replica.since and node not in answered]
-                or [node for node in replica.members if not replica.since and node not in answered],
+                "waits_for": [node for node in asked if node not in answered],
             }
 
 

@@ -75,7 +75,8 @@ class Timers:
             case ("recover", peer, number):
                 return not self.context.hold_recovery.is_current(peer, number)
             case ("expire", partition, name, span, _):
-                leases = self._kept(partition).group(name).leases
+                kept = self.context.replicas.get(partition) or self.context.sources[partition]
+                leases = kept.group(name).leases
                 return all(lease.held is None for _, lease in leases.within(span))
         return False
 
@@ -90,7 +91,8 @@ class Timers:
             return []
         match timer:
             case ("expire", partition, name, span, owner):
-                return self._kept(partition).on_expire(name, span, owner, now)
+                kept = context.replicas.get(partition) or context.sources[partition]
+                return kept.on_expire(name, span, owner, now)
             case ("refresh", partition, name, span):
                 replica = self._kept(partition)
                 view = replica.group(name)

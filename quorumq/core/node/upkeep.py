@@ -77,7 +77,7 @@ class Upkeep:
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
         for partition, replica in self.context.replicas.items():
-            if peer in replica.batches.peers:  # one that has left is only asked for absent messages
+            if peer in replica.batches.keepers:  # one that has left is only asked for absent messages
                 replica.sync.owed[peer] = absent
                 self.context.state.comparing[partition] = None
         return self.go_on_comparing(now)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.messages.records import BatchStored
-from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
@@ -45,7 +44,7 @@ class Voter:
         if replica is None:
             error, effects = self._why_no_replica(sender, message.partition)
             return effects + self._refuse(sender, message, error)
-        if not self.is_current(replica, message.epoch):
+        if message.epoch != replica.epoch and self.is_refused(message):
             newer = self._newer(sender, replica.topic, message.epoch < replica.epoch)
             return newer + self._refuse(sender, message, Code.WRONG_EPOCH)
         if isinstance(message, m.SlotRequest):
@@ -142,9 +141,9 @@ class Voter:
             then.append(Done(records[-1].number))
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
 
-    def is_current(self, replica: Replica, epoch: int) -> bool:
-        """Return True if a question or write is of the layout that this replica has adopted: no other counts."""
-        return epoch == replica.epoch
+    def is_refused(self, message: Asked) -> bool:
+        """Return True if a question or write of another layout than the adopted one is refused: it does not count."""
+        return True
 
     def on_piggybacked(
         self, sender: NodeId, incarnation: Incarnation, hold: m.Hold, now: Now, refused: str

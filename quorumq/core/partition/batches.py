@@ -53,7 +53,7 @@ class Batches:
         fresh: the newest batches of one message, which are not packed yet.
         stored: the batches by their number.
         members: the replica set, of ``epoch``.
-        peers: the other nodes that may have payload: the others of the set, and those that left and keep theirs.
+        keepers: the nodes that may have payload, this one included: the set, and those that left and keep theirs.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
         ages_moved: True if a batch turned out to be older than its position in `order` implies.
@@ -84,6 +84,7 @@ class Batches:
         "fresh",
         "idle_since",
         "index",
+        "keepers",
         "lacking",
         "listed",
         "members",
@@ -91,7 +92,6 @@ class Batches:
         "node",
         "order",
         "partition",
-        "peers",
         "present",
         "reclaimed",
         "sessions",
@@ -107,7 +107,7 @@ class Batches:
         self.node = node
         self.partition = partition
         self.members: tuple[NodeId, ...] = ()
-        self.peers: tuple[NodeId, ...] = ()
+        self.keepers: tuple[NodeId, ...] = ()
         self.epoch = 0
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)
@@ -187,7 +187,7 @@ class Batches:
     @property
     def lost(self) -> int:
         """Return the number of known messages that each other replica has reported missing, too."""
-        return self.absent.count(len(self.peers))
+        return self.absent.count(len(self.keepers) - 1)
 
     # ------------------------------------------------------- batches come and go
 
@@ -481,7 +481,7 @@ class Batches:
 
     def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
         """Note that ``sender``, if it may have payload, does not have these."""
-        for span in spans if sender in self.peers else ():
+        for span in spans if sender in self.keepers else ():
             for part, entry in self.absent.within(span):
                 denied = (*without(entry, sender).denied, sender)
                 self.absent.set(part, entry._replace(denied=tuple(sorted(denied))))

@@ -14,7 +14,7 @@ from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.hashing import MASK, mix, salt_of
+from quorumq.core.partition.hashing import MASK, mix
 from quorumq.core.partition.offer import Offer
 from quorumq.core.partition.places import Slot
 from quorumq.core.partition.stored import StoredBatch
@@ -90,11 +90,7 @@ class Choice:
         self.node = node
         self.batches = batches
         self.ttl_s = ttl_s  # the topic's; 0: for ever
-        self.salts: dict[NodeId, int] = {}
-
-    def rank_for(self, members: tuple[NodeId, ...]) -> None:
-        """Rank messages among these coordinators from now on."""
-        self.salts = {member: salt_of(member) for member in members}
+        self.salts: dict[NodeId, int] = {}  # by node of the replica set
 
     def choose(
         self,

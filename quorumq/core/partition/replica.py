@@ -30,6 +30,7 @@ from quorumq.core.partition.counting import count_of
 from quorumq.core.partition.delays import claim_of
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.partition.hashing import salt_of
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, slices_of, survey_of, unsettled_of
 from quorumq.core.partition.recall import Recall, Reported
@@ -70,8 +71,10 @@ class Replica:
         members: the replica set, as of the layout that this node has adopted.
         epoch: number of the layout that the replica set is from.
         since: layout since which this node has its slot; 0 if it has none.
-        tellers: the nodes that may know the promises of the slot: of the set, and of the one before a new slot.
+        tellers: the nodes that may know the promises of the slot: of the set, and of the one before a new slot. This
+            node may be one.
         survivors: the nodes that an operator has declared to be all that is left, since the slot is new here.
+        release: question to the slots of the set, if this node is a source; None if there is none yet.
         is_trusted: all promises of the slot are known here, so far as the directory is trusted.
     """
 
@@ -129,8 +132,7 @@ class Replica:
         self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == layout
 
     def use_set(self, topic: Topic) -> None:
-        """Take over the replica set of a layout that is durable here. Comparisons with the set before are over."""
-        self.sync.discard_comparisons()
+        """Take over the replica set of a layout that is durable here."""
         number, me, batches = self.partition.number, self.node.me, self.batches
         members, epoch = topic.replicas[number], topic.epoch
         sources: tuple[NodeId, ...] = ()
@@ -139,16 +141,15 @@ class Replica:
         self.since = FIRST_LAYOUT if me in members else 0
         if placement is not None:
             self.since, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
-        self.trust_slot(self.trusted_since)
+        self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self.trusted_since
         if epoch != self.epoch:  # else the slots are the same, and their answers stand
-            self.release = Release()
+            self.release: Release | None = None
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
-        batches.peers = self.tellers = tuple([node for node in (*members, *sources) if node != me])
+        batches.keepers = self.tellers = (*members, *sources)
         if placement is not None and self.since == epoch:
-            both = dict.fromkeys((*placement.nodes_before, *members))
-            self.tellers = tuple([node for node in both if node != me])
+            self.tellers = tuple(dict.fromkeys((*placement.nodes_before, *members)))
         self.survivors: tuple[NodeId, ...] = ()
-        self.choice.rank_for(members)
+        self.choice.salts = {member: salt_of(member) for member in members}
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
     def begin_to_vote(self, min_ballot: int, leaver: NodeId, until: float) -> None:

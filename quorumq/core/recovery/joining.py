@@ -48,7 +48,7 @@ def may_join(context: Context, replica: Replica) -> bool:
     """Return True if one of the nodes that have answered knows each request that completed without the slot."""
     assert replica.placement is not None
     answered = [node for node, partition in context.answers.complete if partition == replica.partition]
-    remaining = [node for node in replica.tellers if node in replica.survivors]
+    remaining = [node for node in replica.tellers if node in replica.survivors and node != replica.node.me]
     if replica.survivors and all(node in answered for node in remaining):
         return True  # the others have lost their directories
     return any(

@@ -99,6 +99,7 @@ class Placing:
             if replica is None:
                 continue
             epoch, trusted_since = replica.epoch, replica.since if replica.is_trusted else 0
+            replica.sync.discard_comparisons()  # with nodes of the set before
             replica.use_set(topic)
             if replica.epoch != epoch:
                 self.answers.discard(partition)

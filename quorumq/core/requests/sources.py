@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from quorumq.core.messages import SourceReply, SourceRequest
 from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.partition.release import Release
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
@@ -17,7 +18,7 @@ from quorumq.core.values.types import NodeId, Now, PartitionId, Span
 
 def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
     """Ask the slots of the new set how many of the next messages they lack, unless their answers are under way."""
-    release = replica.release
+    release = replica.release = replica.release or Release()
     if release.is_over or release.is_open(now):
         return []
     nodes = tuple(node for node in replica.members if node in context.state.links)
@@ -29,7 +30,7 @@ def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
 def next_spans(replica: Replica) -> tuple[Span, ...]:
     """Return the next messages to ask about: those from where every slot has said that it lacks nothing."""
     present = sorted(replica.batches.present.items())
-    after = replica.release.released_to
+    after = replica.release.released_to if replica.release is not None else None
     remaining = present if after is None else [span for span in present if span > after]
     return tuple(remaining[:SPANS_PER_REQUEST_MAX])
 
@@ -80,10 +81,13 @@ def needless(context: Context) -> list[PartitionId]:
     """Return the partitions that this node is a source of, and whose payload every slot has."""
     me = context.state.me
     return [
-        PartitionId(topic.id, placement.partition)
-        for topic in context.catalogue.live()
-        for placement in (topic.layout.placements if topic.layout is not None else ())
-        if me in placement.sources
-        and (replica := context.sources.get(PartitionId(topic.id, placement.partition))) is not None
-        and (replica.release.is_over or not (replica.trusted_since or replica.batches.stored))  # it was wiped
+        partition
+        for partition, replica in sorted(context.sources.items())
+        if replica.placement is not None and me in replica.placement.sources and is_needless(replica)
     ]
+
+
+def is_needless(replica: Replica) -> bool:
+    """Return True if no slot lacks anything of a source's, or the source was wiped, and has nothing."""
+    wiped = not (replica.trusted_since or replica.batches.stored)
+    return wiped or (replica.release is not None and replica.release.is_over)
