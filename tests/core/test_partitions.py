@@ -462,7 +462,7 @@ def run(seed: int, delete: bool) -> Changing:
 
 def test_the_seeds_contain_what_they_are_about() -> None:
     seen: dict[str, int] = {}
-    for seed in (21, 22, 24, 26):
+    for seed in (9, 22, 24, 26):
         cluster = run(seed, delete=bool(seed % 2))
         cluster.heal()
         cluster.judge()
