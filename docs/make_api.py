@@ -19,13 +19,29 @@ HEAD = """# API reference
 What `quorumq.client` exports, from its docstrings (`python docs/make_api.py` writes this page).
 [client.md](client.md) is the guide.
 `quorumq.client.blocking` has the same names without `async` and `await`.
+
+Arguments without an explanation: `topic` and `group` are names. `timeout` is in seconds, for the call or for each of
+its requests; None stands for the client's.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
+PLAIN = re.compile(
+    r" {4}(timeout: seconds( for each page| for each request| to go on trying)?; the client's if None\."
+    r"|topic: its name\.|topic, group: name of the topic and of its group\.)\n"
+)
+"""Items that the head of the page explains."""
+INTERNAL = {
+    "Client": ("extend_quietly",),
+    "NotAllStored": ("of",),
+    "Task": ("check", "is_async", "retries", "retries_on", "seconds"),
+    "Worked": ("count",),
+}
+"""Members by class that the library itself calls."""
 
 
 def prose(docs: str) -> Iterator[str]:
     """A docstring as Markdown: sections are bold, their items a list."""
     inside = False
+    docs = re.sub(r"Args:\n(?=\n|\Z)\n?", "", PLAIN.sub("", docs + "\n")).rstrip()
     for line in docs.splitlines():
         if re.fullmatch(r"\w+:", line):
             inside = True
@@ -80,7 +96,7 @@ def members(thing: type) -> Iterator[str]:
         name: member for base in reversed(ours) for name, member in vars(base).items()
     }.items():
         plain = inspect.unwrap(member.__func__ if isinstance(member, classmethod | staticmethod) else member)
-        if name.startswith("_"):
+        if name.startswith("_") or name in INTERNAL.get(thing.__name__, ()):
             continue
         if isinstance(member, property):
             yield from entry("###", f"`{thing.__name__}.{name}`", member.fget)
