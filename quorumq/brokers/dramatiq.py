@@ -219,27 +219,27 @@ class QuorumqBroker(Broker):
 class QuorumqConsumer(Consumer):
     """A consumer of one queue.
 
-    Dramatiq makes another one after an error or a pause. The messages in hand stay with the one that they came from,
-    which extends their holds until the last of them is settled.
+    Dramatiq makes another one when it has paused, or if an error comes. The messages in hand stay with their own, which
+    extends their holds until the last of them is settled.
     """
 
     def __init__(self, consumer: blocking.Consumer, prefetch: int, timeout_s: float) -> None:
         self._consumer = consumer
         self._timeout_s = timeout_s
-        self._places = threading.Semaphore(prefetch)  # for messages in the worker's hands
+        self._slots = threading.Semaphore(prefetch)  # for messages in the worker's hands
         self._lock = threading.Lock()
         self._in_hand = 0
         self._closed = False
 
     def __next__(self) -> QuorumqMessage | None:
-        if not self._places.acquire(timeout=self._timeout_s):
+        if not self._slots.acquire(timeout=self._timeout_s):
             return None
         message: QuorumqMessage | None = None
         try:
             message = self._next()
         finally:
             if message is None:
-                self._places.release()
+                self._slots.release()
         return message
 
     def _next(self) -> QuorumqMessage | None:
@@ -285,13 +285,13 @@ class QuorumqConsumer(Consumer):
             message.consumer.settle(message, partial(message.delivered.reject, interrupted=True))
 
     def settle(self, message: QuorumqMessage, call: Callable[[], object]) -> None:
-        """Settle a message that came from this consumer, and make place for another.
+        """Settle a message of this consumer, and count it no more.
 
         Raises:
             ConnectionClosed: it is not certain; to be called again.
         """
         settle(message.delivered, call)
-        self._places.release()
+        self._slots.release()
         with self._lock:
             self._in_hand -= 1
         self._end()

@@ -98,8 +98,8 @@ class QoS(virtual.QoS):
         """Give a message back that nothing was done with. That counts no attempt."""
         self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
 
-    def has_place(self) -> bool:
-        """Return True if a message that comes now may be handed over, after the one that is being handed over."""
+    def has_capacity(self) -> bool:
+        """Return True if a message that comes now may be handed over when the present one has been."""
         in_hand = len(self._delivered) - len(self._dirty) + (self.channel.connection.handing is self.channel)
         return not self.prefetch_count or in_hand < self.prefetch_count
 
@@ -296,7 +296,7 @@ class Channel(virtual.Channel):
         )
 
     def _publish(self, created: Callable[[], str], message: dict[str, Any], **options: Any) -> None:
-        """Publish to a topic that ``created`` returns; once more if it was deleted after it was created here."""
+        """Publish to a topic that ``created`` returns; once more if the topic was deleted meanwhile."""
         named = message.get("headers") or {}
         headers = {name: str(named[name]) for name in ("task", "id") if named.get(name)}
         payload = dumps(message).encode()
@@ -304,7 +304,7 @@ class Channel(virtual.Channel):
         try:
             self.client.publish(topic, payload, headers=headers, **options)
         except NotFound:
-            self.connection.forget(topic)
+            self.connection.discard(topic)
             self.client.publish(created(), payload, headers=headers, **options)
 
     # --------------------------------------------------------------------- consuming
@@ -341,7 +341,7 @@ class Channel(virtual.Channel):
         for tag, source in list(self._sources.items()):
             if source.error is not None:
                 raise ConnectionError(str(source.error)) from source.error
-            if source.message is not None and self.qos.has_place():
+            if source.message is not None and self.qos.has_capacity():
                 message, source.message = source.message, None
                 self._sources[tag] = self._sources.pop(tag)  # the last one next time
                 return source, message
@@ -487,8 +487,8 @@ class Transport(virtual.Transport):
             self._created[topic] = topic, group
         return self._created[topic]
 
-    def forget(self, topic: str) -> None:
-        """Have a topic be created anew."""
+    def discard(self, topic: str) -> None:
+        """Create a topic anew when it is used next."""
         self._created.pop(topic, None)
 
     def create_exchange(self, topic: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ NO_ARGUMENTS: Final = {
     "x-single-active-consumer": "start one worker",
     "x-delivery-limit": "set max_deliveries of broker_transport_options",
 }
-"""Arguments of queues that would change what becomes of messages, with remedies."""
+"""Arguments of queues that limit, expire or move messages, with remedies."""
 
 log = logging.getLogger("quorumq.brokers")
 
@@ -82,10 +82,10 @@ def nodes_of(client: Any) -> tuple[str, ...]:
 
 
 def check_arguments(queue: str, arguments: dict[str, Any] | None) -> None:
-    """Refuse a queue that asks for what would change what becomes of its messages.
+    """Refuse a queue if one of its arguments would limit, expire or move messages.
 
     Raises:
-        UsageError: it does; names the argument, and the remedy.
+        UsageError: it has one; names the argument, and the remedy.
     """
     for name, remedy in NO_ARGUMENTS.items():
         if name in (arguments or {}):
@@ -131,12 +131,12 @@ def delay_of(message: dict[str, Any]) -> float | None:
 def ttl_of(message: dict[str, Any]) -> float | None:
     """Return the seconds after which a message expires, or None if it does not.
 
-    A task that has ``expires`` does not: Celery sets an expiration as well, but only a worker can tell those who wait
-    for a result that the task was revoked.
+    If a task has ``expires``, its message has none, though Celery sets an expiration as well: if a worker does not
+    revoke the task, its result never comes.
     """
     milliseconds = message["properties"].get("expiration")
-    is_told = (message.get("headers") or {}).get("expires") is not None
-    return None if milliseconds is None or is_told else int(milliseconds) / 1000
+    has_expires = (message.get("headers") or {}).get("expires") is not None
+    return None if milliseconds is None or has_expires else int(milliseconds) / 1000
 
 
 def settle(message: blocking.Message, call: Callable[[], object]) -> None:

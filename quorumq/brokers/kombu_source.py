@@ -1,6 +1,6 @@
 """Consumer of one queue for one channel of kombu, and the thread that waits for its messages.
 
-The thread asks for a message only while the channel has a place for one. Else each queue of a worker would keep one
+The thread asks for a message only if the channel has capacity for one. Otherwise each queue of a worker would keep one
 message more than its prefetch count from other workers, behind a task that may take hours.
 """
 
@@ -10,38 +10,35 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quorumq.client import Closed, blocking
 from quorumq.client.consume.consumer import PREFETCH
 from quorumq.client.consume.fetching import give_back
-
-if TYPE_CHECKING:
-    from quorumq.brokers.kombu import Channel
 
 GET_S: Final = 1.0
 """Seconds that `basic_get` waits for a message."""
 TURN_S: Final = 1.0
 """Longest seconds between two looks of a reader at its end."""
 KEEP_S: Final = 1.0
-"""Seconds that a message waits for a place if one of another queue took the last one."""
+"""Seconds that a message waits if one of another queue has used the capacity that it came for."""
 
 
 class Source:
     """Consumer of one queue for one channel.
 
     Args:
-        channel: the channel.
+        channel: the channel, of `quorumq.brokers.kombu`.
         queue: the queue's name.
         no_ack: True if messages are acked when they are handed over.
 
     Attributes:
         message: the next one to hand over.
-        error: what ended the thread.
+        error: the exception that ended the thread.
         hand_over: called with each payload.
     """
 
-    def __init__(self, channel: Channel, queue: str, no_ack: bool) -> None:
+    def __init__(self, channel: Any, queue: str, no_ack: bool) -> None:
         self.channel, self.queue, self.no_ack = channel, queue, no_ack
         self.message: blocking.Message | None = None
         self.error: Exception | None = None
@@ -70,7 +67,7 @@ class Source:
         return self.consumer.next(timeout=GET_S)
 
     def _read(self) -> None:
-        while self._has_place():
+        while self._has_capacity():
             message: blocking.Message | None = None
             try:
                 message = self.consumer.next(timeout=TURN_S)
@@ -82,15 +79,15 @@ class Source:
                     self.message, message = message, None
                 self._changed.notify_all()
                 self._changed.wait_for(self._is_over, KEEP_S)
-                if self.message is not None and not self.channel.qos.has_place():
+                if self.message is not None and not self.channel.qos.has_capacity():
                     self.message, message = None, self.message
             self._give_back(message)
 
-    def _has_place(self) -> bool:
-        """Wait until the channel has a place for a message. Return False if the consumer is stopped."""
+    def _has_capacity(self) -> bool:
+        """Wait until the channel has capacity for a message. Return False if the consumer is stopped."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._stopped or (self.message is None and self.channel.qos.has_place())
+                lambda: self._stopped or (self.message is None and self.channel.qos.has_capacity())
             )
         return not self._stopped
 
@@ -98,10 +95,10 @@ class Source:
         return self.message is None or self._stopped
 
     def _give_back(self, message: blocking.Message | None) -> None:
-        """Give back a message that came while the consumer was stopped, or the channel had no place. Counts nothing."""
+        """Give a message back if it came when the consumer was stopped, or when the channel had no capacity."""
         if message is not None:
             with suppress(Closed):
-                leave(self.channel.client, self.consumer, message)
+                release(self.channel.client, self.consumer, message)
 
     def stop(self) -> None:
         """Fetch no more. Messages in hand keep their holds until `close`."""
@@ -119,8 +116,8 @@ class Source:
             self.consumer.close()
 
 
-def leave(client: blocking.Client, consumer: blocking.Consumer, message: blocking.Message) -> None:
-    """Give back a message that nothing was done with. That counts neither an attempt nor an interruption."""
+def release(client: blocking.Client, consumer: blocking.Consumer, message: blocking.Message) -> None:
+    """Give back a message that nothing was done with. It counts neither as an attempt nor as an interruption."""
 
     async def call() -> None:
         consumer.inner.settled([message.inner])

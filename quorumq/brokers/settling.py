@@ -10,8 +10,8 @@ from quorumq.client import HoldLost, QuorumqError, Transient, Unauthorized
 def is_passing(error: QuorumqError, message: Any) -> bool:
     """Return True if a verdict that failed is to be sent again: settled twice is settled once.
 
-    The task is done, and that is worth more than one question. A client that has lost its rights may get them back, as
-    the file of clients may be in change, for as long as the message is held.
+    If a client has lost its rights, it may get them back when the file of clients has changed. It asks again while the
+    message is held.
 
     Args:
         error: why it failed.

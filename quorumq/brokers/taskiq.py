@@ -179,7 +179,7 @@ class QuorumqBroker(AsyncBroker):
             await drain(consumer)
 
     def _fault_of(self, message: Message) -> Exception | None:
-        """Return why a message can be no task here, or None if it is one. Taskiq would ack it, and log a warning."""
+        """Return the reason if a message can be no task here, else None. Taskiq would ack it, and log a warning."""
         try:
             name = self.formatter.loads(message=message.payload).task_name
         except Exception as error:
@@ -195,7 +195,7 @@ class QuorumqBroker(AsyncBroker):
             log.warning(text, message.headers.get("id"), message.headers.get("task"))
 
     def _ended(self, message: Message, task: asyncio.Task[Any]) -> None:
-        """Reject a message that is left without an ack, as a middleware has failed: nobody else settles it."""
+        """Reject a message if its task has failed before the ack, as when a middleware has. Nothing else settles it."""
         error = None if task.cancelled() else task.exception()
         if error is not None and message in self._in_hand:
             text = "task %s has failed outside of its function, and comes again"

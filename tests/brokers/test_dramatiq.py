@@ -179,7 +179,7 @@ def test_a_message_in_hand_stays_with_its_consumer_when_dramatiq_makes_another_o
     time.sleep(1.0)
     second.ack(message)
     assert message.delivered.outcome is Outcome.ACKED
-    assert next(second) is None, "the place of another consumer's message is none of this one's"
+    assert next(second) is None, "another consumer's message does not count here"
     second.requeue(others)
     second.close()
     backlog = nodes.client.backlog("default", "dramatiq")
@@ -199,16 +199,16 @@ class Refused:
     reject = ack
 
 
-def test_an_ack_that_is_refused_makes_no_place_until_it_is_given_up() -> None:
+def test_an_ack_that_is_refused_counts_as_in_hand_until_it_is_given_up() -> None:
     consumer = QuorumqConsumer(cast("Any", None), 1, 0.0)
-    assert consumer._places.acquire(blocking=False)
+    assert consumer._slots.acquire(blocking=False)
     message: Any = SimpleNamespace(delivered=Refused(), consumer=consumer, is_retried=True)
     with pytest.raises(ConnectionClosed):
         consumer.ack(message)
-    assert not consumer._places.acquire(blocking=False), "Dramatiq tries again"
+    assert not consumer._slots.acquire(blocking=False), "Dramatiq tries again"
     message.delivered.is_live = False
     consumer.ack(message)
-    assert consumer._places.acquire(blocking=False)
+    assert consumer._slots.acquire(blocking=False)
 
 
 def test_a_topic_that_was_deleted_is_created_anew_by_the_next_message() -> None:

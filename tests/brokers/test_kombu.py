@@ -125,7 +125,7 @@ def test_a_channel_has_no_more_than_its_prefetch_count(
     assert {message.attempt for message in nodes.client.fetch("jobs", "celery")} == {1}
 
 
-def test_no_queue_keeps_a_message_that_the_channel_has_no_place_for(
+def test_no_queue_keeps_a_message_for_which_the_channel_has_no_capacity(
     connection: Connection, nodes: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker may have it at once, though this one's task takes hours."""
@@ -301,7 +301,7 @@ def test_a_message_that_no_queue_would_get_is_refused(connection: Connection) ->
         (Queue("jobs", queue_arguments={"x-dead-letter-exchange": "dead"}), "x-dead-letter-exchange.*dead letters"),
     ],
 )  # fmt: skip
-def test_what_would_change_the_fate_of_messages_is_refused_by_name(
+def test_queues_and_exchanges_with_other_rules_are_refused_by_name(
     connection: Connection, queue: Queue, text: str
 ) -> None:
     with connection.channel() as channel, pytest.raises(UsageError, match=text):
@@ -360,11 +360,11 @@ def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given_back: list[Any] = []
-    monkeypatch.setattr(kombu_source, "leave", lambda client, consumer, message: given_back.append(message))
+    monkeypatch.setattr(kombu_source, "release", lambda client, consumer, message: given_back.append(message))
     consumer = Slow()
     channel: Any = SimpleNamespace(
         connection=SimpleNamespace(changed=threading.Condition()),
-        qos=SimpleNamespace(prefetch_count=1, has_place=lambda: True),
+        qos=SimpleNamespace(prefetch_count=1, has_capacity=lambda: True),
         source_of=lambda queue: ("jobs", "celery"), option=lambda name: None,
         client=SimpleNamespace(consumer=lambda *args, **options: consumer),
     )  # fmt: skip

@@ -24,12 +24,12 @@ HELD, OVER = (SimpleNamespace(is_live=is_live) for is_live in (True, False))
 
 
 @pytest.mark.parametrize("kind", [TooFewReplicas, NotStored, OutcomeUnknown, Busy, StorageFull])
-def test_what_passes_by_itself_is_tried_again(kind: type[QuorumqError]) -> None:
+def test_an_error_that_passes_by_itself_is_tried_again(kind: type[QuorumqError]) -> None:
     assert is_passing(kind("later"), OVER)
 
 
 @pytest.mark.parametrize("kind", [HoldLost, NotFound, Closed])
-def test_what_does_not_pass_is_given_up(kind: type[QuorumqError]) -> None:
+def test_an_error_that_does_not_pass_is_given_up(kind: type[QuorumqError]) -> None:
     assert not is_passing(kind("never"), HELD)
 
 
