@@ -37,7 +37,7 @@ from quorumq.brokers.kombu_calls import (
     topic_name,
     ttl_of,
 )
-from quorumq.brokers.kombu_source import Source
+from quorumq.brokers.kombu_source import Source, Waker
 from quorumq.client import (
     Busy,
     Closed,
@@ -66,6 +66,8 @@ TIDY: Final = 3
 """Groups of ended processes that one process looks for when it binds a queue."""
 UNREAD_S: Final = 30.0
 """Age in seconds of a message that a group without consumers has not read, if its process has ended."""
+AT_ONCE: Final = 16
+"""Messages that are handed over in one turn of an event loop."""
 TRANSIENT: Final = 1
 """Delivery mode of messages that need not survive their broker."""
 CONNECT: Final = ("tls_ca", "cluster_id", "timeout")
@@ -141,8 +143,7 @@ class Channel(virtual.Channel):
     def changed(self) -> None:
         """Let the transport look again, as there may be a place for a message."""
         if self.connection is not None:
-            with self.connection.changed:
-                self.connection.changed.notify_all()
+            self.connection.wake()
 
     # ------------------------------------------------------------------------- queues
 
@@ -426,13 +427,14 @@ class Transport(virtual.Transport):
     polling_interval = None
     connection_errors = (*virtual.Transport.connection_errors, TooFewReplicas, NotStored, Busy, Closed)
     implements = virtual.Transport.implements.extend(
-        asynchronous=False, exchange_type=frozenset(["direct", "topic", "fanout"])
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
     )
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
         self.changed = threading.Condition()  # a message has come, or there is a place for one
         self.handing: Channel | None = None  # channel that a message is being handed over to
+        self.waker = Waker()
         self.transient: set[str] = set()  # queues that end with their consumers
         self.subscriptions: dict[str, tuple[str, str]] = {}  # topic and group of a queue of an exchange
         self._created: dict[str, tuple[str, str]] = {}  # topics, with the group of each
@@ -506,6 +508,7 @@ class Transport(virtual.Transport):
     def close_connection(self, connection: Any) -> None:
         """Close all channels, and the client unless others use it."""
         super().close_connection(connection)
+        self.waker.detach()
         if self._pid in (0, os.getpid()):
             for queue in list(self.subscriptions):
                 self.unsubscribe(queue)
@@ -514,6 +517,29 @@ class Transport(virtual.Transport):
         if key is not None:
             with suppress(KeyError):  # another process took it, and forked this one
                 SHARED.release(key)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Hand messages over in an event loop of kombu.
+
+        Celery's worker then answers remote control while its processes are all busy. Without an event loop it waits for
+        one of them when the next task has come.
+        """
+        self.waker.attach(loop, self.on_readable)
+        self.wake()
+
+    def on_readable(self) -> None:
+        """Hand over some messages that have come."""
+        self.waker.clear()
+        with suppress(TimeoutError):
+            for _ in range(AT_ONCE):
+                self.drain_events(None, timeout=0.0)
+            self.wake()  # for the rest, when others in the loop have had their turn
+
+    def wake(self) -> None:
+        """Have threads and the event loop look again."""
+        with self.changed:
+            self.changed.notify_all()
+        self.waker.wake()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Hand over one message.

@@ -7,6 +7,7 @@ message more than its prefetch count from other workers, behind a task that may 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,9 @@ TURN_S: Final = 1.0
 """Longest seconds between two looks of a reader at its end."""
 KEEP_S: Final = 1.0
 """Seconds that a message waits if one of another queue has used the capacity that it came for."""
+
+WAKES: Final = 4096
+"""Bytes that are read at once."""
 
 
 class Source:
@@ -43,7 +47,7 @@ class Source:
         self.message: blocking.Message | None = None
         self.error: Exception | None = None
         self.hand_over: Callable[[dict[str, Any]], object]
-        self._changed = channel.connection.changed
+        self._changed, self._wake = channel.connection.changed, channel.connection.wake
         self._stopped = False
         topic, group = channel.source_of(queue)
         self.consumer = channel.client.consumer(
@@ -77,7 +81,7 @@ class Source:
             with self._changed:
                 if not self._stopped:
                     self.message, message = message, None
-                self._changed.notify_all()
+                self._wake()
                 self._changed.wait_for(self._is_over, KEEP_S)
                 if self.message is not None and not self.channel.qos.has_capacity():
                     self.message, message = None, self.message
@@ -114,6 +118,47 @@ class Source:
         """Give up the messages in hand."""
         with suppress(Closed):
             self.consumer.close()
+
+
+class Waker:
+    """A pipe by which threads wake an event loop of kombu."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None  # for reading and for writing
+        self._loop: Any = None
+        self._pid = os.getpid()
+
+    def attach(self, loop: Any, callback: Callable[[], object]) -> None:
+        """Have a loop call ``callback`` after each `wake`, until `detach`."""
+        self.detach()
+        self._pipe, self._loop, self._pid = os.pipe(), loop, os.getpid()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        loop.add_reader(self._pipe[0], callback)
+
+    def detach(self) -> None:
+        """Call nothing any more. A forked process leaves the loop alone, which it shares with its parent."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+            if pipe is not None:
+                self._loop.remove(pipe[0])
+                for end in pipe:
+                    os.close(end)
+
+    def wake(self) -> None:
+        """Wake the loop, if there is one."""
+        with self._lock, suppress(BlockingIOError):  # full of bytes that wake it
+            if self._pipe is not None:
+                os.write(self._pipe[1], b"\0")
+
+    def clear(self) -> None:
+        """Read the bytes of all calls of `wake` so far."""
+        with suppress(BlockingIOError):
+            if self._pipe is not None:
+                os.read(self._pipe[0], WAKES)
 
 
 def release(client: blocking.Client, consumer: blocking.Consumer, message: blocking.Message) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("celery")
 from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.asynchronous import Hub
 from kombu.exceptions import ChannelError
 
 from quorumq.brokers import kombu as transport
@@ -175,6 +176,21 @@ def test_a_message_longer_than_its_hold_comes_once(connection: Connection) -> No
         assert nothing_comes(other)
         (message,) = [*messages, *elsewhere]
         message.ack()
+
+
+def test_an_event_loop_hands_over_what_has_come(connection: Connection) -> None:
+    loop = Hub()
+    connection.register_with_event_loop(loop)
+    turns = loop.create_loop()
+    with consuming(connection, JOBS, prefetch=1) as messages:
+        for number in range(3):
+            publish(connection, JOBS, number)
+            while len(messages) == number:
+                next(turns)
+            messages[number].ack()
+    assert [message.payload for message in messages] == [0, 1, 2]
+    connection.close()
+    assert not loop.readers
 
 
 def test_several_queues_are_waited_for_at_once(connection: Connection) -> None:
@@ -363,7 +379,7 @@ def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back(
     monkeypatch.setattr(kombu_source, "release", lambda client, consumer, message: given_back.append(message))
     consumer = Slow()
     channel: Any = SimpleNamespace(
-        connection=SimpleNamespace(changed=threading.Condition()),
+        connection=SimpleNamespace(changed=threading.Condition(), wake=lambda: None),
         qos=SimpleNamespace(prefetch_count=1, has_capacity=lambda: True),
         source_of=lambda queue: ("jobs", "celery"), option=lambda name: None,
         client=SimpleNamespace(consumer=lambda *args, **options: consumer),
@@ -457,6 +473,14 @@ def test_an_eta_waits_in_the_cluster_and_a_revoked_task_never_runs(
         assert time.monotonic() - began >= 2.0
         until(lambda: revoked.state == "REVOKED", lambda: revoked.state)
         assert not worker.stats()["total"].get("never")
+
+
+def test_a_worker_goes_on_when_its_group_was_deleted(app: Celery, nodes: blocking.Cluster) -> None:
+    add = app.tasks["add"]
+    with working(app):
+        assert add.delay(1, 2).get(timeout=PATIENCE_S) == 3
+        nodes.client.delete_group("celery", "celery")
+        assert add.delay(3, 4).get(timeout=PATIENCE_S) == 7
 
 
 def test_a_task_that_has_expired_is_revoked_by_its_worker(app: Celery, nodes: blocking.Cluster) -> None:
