@@ -50,7 +50,7 @@ class Source:
         self._changed, self._wake = channel.connection.changed, channel.connection.wake
         self._stopped = False
         topic, group = channel.source_of(queue)
-        self.consumer = channel.client.consumer(
+        self.consumer: blocking.Consumer = channel.client.consumer(
             topic,
             group,
             hold_time=channel.option("hold_time"),
@@ -58,6 +58,8 @@ class Source:
             max_extend=math.inf,
             timeout=math.inf,
         )
+        # Like a pool of workers: rights that were lost may come back, and a topic that was deleted too.
+        self.consumer.inner.expects_topics = True
         self.consumer.open()
         self._thread: threading.Thread | None = None
 

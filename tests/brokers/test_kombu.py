@@ -354,6 +354,8 @@ def test_a_topic_that_was_deleted_is_created_anew_by_the_next_publish() -> None:
 class Slow:
     """A consumer whose message comes while it is stopped."""
 
+    inner: Any
+
     def __init__(self) -> None:
         self.asked, self.stopped = threading.Event(), threading.Event()
 
@@ -378,6 +380,7 @@ def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back(
     given_back: list[Any] = []
     monkeypatch.setattr(kombu_source, "release", lambda client, consumer, message: given_back.append(message))
     consumer = Slow()
+    consumer.inner = SimpleNamespace()
     channel: Any = SimpleNamespace(
         connection=SimpleNamespace(changed=threading.Condition(), wake=lambda: None),
         qos=SimpleNamespace(prefetch_count=1, has_capacity=lambda: True),
@@ -408,6 +411,18 @@ def test_a_purge_and_a_get_find_what_is_there(connection: Connection) -> None:
     until(lambda: bound.queue_declare().message_count == 2, "the message is acked")
     bound.channel.close()
     assert JOBS(connection.channel()).purge() == 2
+
+
+def test_a_consumer_waits_for_a_topic_that_was_deleted(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    with consuming(connection, JOBS, no_ack=True) as messages:
+        publish(connection, JOBS, 1)
+        drain(connection, messages, 1)
+        nodes.client.delete_topic("jobs")
+        assert nothing_comes(connection)
+        publish(connection, JOBS, 2)
+        drain(connection, messages, 2)
 
 
 def test_a_deleted_group_ends_the_connection(connection: Connection, nodes: blocking.Cluster) -> None:
