@@ -12,7 +12,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Started, TrustLost
+from quorumq.core.messages.records import (
+    NUMBERED,
+    BatchStored,
+    DirectoryMade,
+    JournalRecord,
+    Started,
+    TrustLost,
+)
 from quorumq.core.values.types import Batch, BatchHeader
 
 
@@ -176,7 +183,7 @@ class MemoryJournal(SimJournal):
             record
             for record in self.records
             if not isinstance(record, Forgot | Unread)
-            and not (isinstance(record, BatchStored) and record.number in gone)
+            and not (isinstance(record, NUMBERED) and record.number in gone)
         ]
 
     def damaged(self) -> list[BatchStored]:
@@ -197,7 +204,7 @@ class MemoryJournal(SimJournal):
         self.position = len(self.records)
 
     def next_number(self) -> int:
-        numbers = (r.number for r in self.records if isinstance(r, BatchStored))
+        numbers = (r.number for r in self.records if isinstance(r, NUMBERED))
         self.highest = max(self.highest, max(numbers, default=0))
         return 1 + self.highest
 

@@ -89,7 +89,11 @@ class Drain:
             yield from self.unsettled_at(host, expected)
         cores = cores_of(self.hosts)
         registers = {
-            name: (tuple(core.catalogue.registers()), tuple(sorted(core.catalogue.groups.items())))
+            name: (
+                tuple(sorted(core.catalogue.live())),
+                tuple(group for group in core.catalogue.all_groups() if not group.deleted),
+                core.catalogue.all_deleted(),
+            )
             for name, core in cores.items()
         }
         yield from differing("their registers", registers)

@@ -115,6 +115,7 @@ class Host(Machine):
             sync_grace=options.sync_grace,
             session_idle=options.session_idle,
             packed_above=options.node_names.index(name),  # so that replicas differ in it
+            deleted_unpacked=options.node_names.index(name),
             auto_create_topics=options.implicit,
         )
         self.journal: SimJournal = (

@@ -26,7 +26,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from quorumq.core.messages.records import BatchStored, GroupPut, JournalRecord, Started, TopicPut
+from quorumq.core.messages.records import BatchStored, DeletedPage, GroupPut, JournalRecord, Started, TopicPut
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.delays import Delay
 from quorumq.core.partition.group import GroupView
@@ -74,13 +74,16 @@ def compare(
         if not (isinstance(record, BatchStored) and record.number in orphans)
     ]
     batches = [record for record in records if isinstance(record, BatchStored)]
+    pages = [record for record in records if isinstance(record, DeletedPage)]
     ignored = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.context.peers.positions.fresh
     over = now.mono if times else math.inf  # claims end with their time, which a set clock moves
     here = known_of(core, unwritten, over)
     if not durable and not core.state.trusted:
         del here["trusted"]
-    name, source = ("a snapshot", [*core.snapshot(now), *batches]) if snapshot else ("its journal", records)
+    name, source = (
+        ("a snapshot", [*core.snapshot(now), *pages, *batches]) if snapshot else ("its journal", records)
+    )
     other = rebuilt(core, source, now)
     there = known_of(other, unwritten, over)
     if "trusted" not in here:
@@ -144,9 +147,10 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId], over: float = -math.in
             core.trust.once,
         ),
         "peers": dict(sorted(core.context.peers.seen.items())),
-        "topics": core.catalogue.registers(),
+        "topics": sorted(core.catalogue.live()),
+        "deleted": core.catalogue.all_deleted(),
         "decisions": dict(core.catalogue.decisions.items()),
-        "groups": dict(sorted(core.catalogue.groups.items())),
+        "groups": [group for group in core.catalogue.all_groups() if not group.deleted],
         "replicas": sorted(core.replicas),
     }
     for node, position in sorted(core.context.peers.positions.told.items()):

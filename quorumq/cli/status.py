@@ -298,12 +298,12 @@ def _problems_of_files(name: str, row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _names(node: str, used: Mapping[str, int]) -> Iterator[str]:
-    for kind in ("topics", "groups") if used else ():
-        if 2 * used[kind] >= used[f"{kind}_max"]:
-            yield (
-                f"{node} knows {used[kind]} names of {kind}, of {used[f'{kind}_max']} that there can be, "
-                f"{used[f'{kind}_deleted']} of them deleted: these are kept, so use names again instead of new ones"
-            )
+    deleted = used["topics_deleted"] + used["groups_deleted"] if used else 0
+    if used and 2 * deleted >= used["deleted_max"]:
+        yield (
+            f"{node} keeps {deleted} names of deleted topics and groups, of {used['deleted_max']} that it can keep: "
+            "then no new name is taken, so use names again instead of new ones"
+        )
 
 
 def _check_any(report: Mapping[str, Any], nodes: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ import trio
 
 from quorumq.core.messages.diskroom import why_full
 from quorumq.core.messages.effects import CleanStop
-from quorumq.core.messages.records import CleanStopped, JournalRecord, TrustLost
+from quorumq.core.messages.records import BatchStored, CleanStopped, JournalRecord, TrustLost
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.types import NodeId, Now
@@ -238,7 +238,8 @@ def open_node(
             newest=newest,
         )
         core.take_position(store.position)
-        core.load_damaged([damage.record for damage in store.damaged], clock())
+        damaged = [damage.record for damage in store.damaged]
+        core.load_damaged([record for record in damaged if isinstance(record, BatchStored)], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
         if core.trust.moved:
             log.warning("directory_moved", reason=core.trust.explain_suspicion(), data_dir=config.data_dir)

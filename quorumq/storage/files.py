@@ -9,15 +9,15 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
-from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, DeletedPage, JournalRecord
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch, damaged_at
 from quorumq.storage.disk import Disk
 from quorumq.storage.records import (
-    BATCH_MOVED,
-    BATCH_STORED,
+    NUMBERED,
     BatchMoved,
     Framing,
+    PageMoved,
     SegmentStart,
     decode_record,
 )
@@ -52,10 +52,12 @@ class SegmentFiles:
                 f"If a newer version of quorumq has run here, start this node with that one"
             ) from error
 
-    def batch(self, name: str, frame: Frame) -> BatchStored | BatchMoved:
-        """Return the record of a frame that holds a batch, its body left out."""
+    def batch(self, name: str, frame: Frame) -> BatchStored | BatchMoved | DeletedPage:
+        """Return the record of a frame of a `NUMBERED` type, the body of a batch left out."""
         record = self.decode(name, frame)
-        assert isinstance(record, BatchStored | BatchMoved)
+        if isinstance(record, PageMoved):
+            return record.page
+        assert isinstance(record, BatchStored | BatchMoved | DeletedPage)
         return record
 
     def start(self, number: int, node: str, cluster_id: str) -> SegmentStart:
@@ -89,8 +91,11 @@ class SegmentFiles:
             )
         return start
 
-    def stored_at(self, position: BatchPosition, directory: int) -> BatchStored:
-        """Return a batch's record, with an empty body. Of the file only the header is read; ``directory`` is its id.
+    def stored_at(self, position: BatchPosition, directory: int) -> BatchStored | DeletedPage:
+        """Return the record at a position, a batch with an empty body. Of the file only the header is read.
+
+        Args:
+            directory: the directory's id.
 
         Raises:
             StorageError: the header is damaged, which is more than a replica can make good.
@@ -108,7 +113,7 @@ class SegmentFiles:
             raise StorageError(f"{self.disk}/{name} cannot be read: {error}") from error
         if isinstance(frame, Bad):
             raise damaged_at(self.disk, name, frame.offset, frame.reason)
-        if frame.type not in (BATCH_STORED, BATCH_MOVED):
+        if frame.type not in NUMBERED:
             problem = f"a record of type {frame.type} where a batch was written"
             raise damaged_at(self.disk, name, frame.offset, problem)
         record = self.batch(name, frame)

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, DeletedPage, JournalRecord
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.limits import KIB, MIB
 from quorumq.storage.commit import Commit
@@ -25,7 +25,7 @@ from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.index import Index
 from quorumq.storage.log import Log
-from quorumq.storage.records import BatchMoved, forgotten
+from quorumq.storage.records import BatchMoved, PageMoved, forgotten
 from quorumq.storage.salvage import Directory, read_directory
 from quorumq.storage.segments import SEGMENT_BYTES, BatchPosition, FoundBatch
 
@@ -167,7 +167,7 @@ class Journal(Log):
         for record in records:
             position = self.add(record)
             if position is not None:
-                assert isinstance(record, BatchStored)
+                assert isinstance(record, BatchStored | DeletedPage)
                 new = record.number not in self._set_aside and self._index.add(record.number, position)
                 assert new, f"batch number {record.number} is taken"
         return self.ticket
@@ -267,7 +267,8 @@ class Journal(Log):
         waiting = self.unwritten.get(number)
         if waiting is not None:
             return waiting[1]
-        return self._files.stored_at(self._position(number), self.directory).batch.raw
+        stored = self._files.stored_at(self._position(number), self.directory)
+        return stored.batch.raw if isinstance(stored, BatchStored) else b""
 
     # ------------------------------------------------------------------ room
 
@@ -356,6 +357,12 @@ class Journal(Log):
         damaged = number in self._set_aside
         old = self._set_aside[number] if damaged else self._position(number)
         stored = self._files.stored_at(old, self.directory)
+        if isinstance(stored, DeletedPage):
+            again = self.add(PageMoved(stored))
+            assert again is not None
+            self.segments.drop(number, old)
+            self._index.move(number, again)
+            return again
         try:
             body = self._files.body(old)
         except DamagedBatch:

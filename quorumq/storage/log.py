@@ -26,7 +26,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final
 
-from quorumq.core.messages.records import BatchStored, CleanStopped, JournalRecord
+from quorumq.core.messages.records import BatchStored, CleanStopped, DeletedPage, JournalRecord
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.limits import MIB
 from quorumq.storage.commit import RESERVE_NAME, Commit, NewSegment, NoRoom, Writer
@@ -38,6 +38,7 @@ from quorumq.storage.records import (
     BatchMoved,
     DurableMark,
     Forgotten,
+    PageMoved,
     SnapshotEnd,
     forgotten,
 )
@@ -113,7 +114,7 @@ class Log:
 
     # ------------------------------------------------------------------ appending
 
-    def add(self, record: JournalRecord | Forgotten | BatchMoved) -> BatchPosition | None:
+    def add(self, record: JournalRecord | Forgotten | BatchMoved | PageMoved) -> BatchPosition | None:
         """Put a record behind all others, in memory; a commit brings it to the disk. Returns a batch's position.
 
         The body of a batch is kept as it is until then, not copied: it must not change.
@@ -126,10 +127,12 @@ class Log:
         self.pending_bytes += tail.end - before
         self.ticket += 1
         self._appended += TYPE_OF[type(record)] > FRAMING_MAX
-        if isinstance(record, BatchStored):
+        if isinstance(record, BatchStored | DeletedPage):
             self._note_unwritten(record)
         elif isinstance(record, BatchMoved) and not record.damaged:
             self._note_unwritten(record.stored)
+        elif isinstance(record, PageMoved):
+            self._note_unwritten(record.page)
         return position
 
     @property
@@ -155,8 +158,9 @@ class Log:
         self.pending_bytes += tail.end - before
         self.ticket += 1
 
-    def _note_unwritten(self, record: BatchStored) -> None:
-        self.unwritten[record.number] = (self.ticket, record.batch.raw, record.batch.body)
+    def _note_unwritten(self, record: BatchStored | DeletedPage) -> None:
+        raw, body = (record.batch.raw, record.batch.body) if isinstance(record, BatchStored) else (b"", b"")
+        self.unwritten[record.number] = (self.ticket, raw, body)
 
     def _note_written(self, ticket: int) -> None:
         while self.unwritten:
@@ -272,11 +276,15 @@ class Log:
                 tail.add(gone, buffers)
                 count += 1
         for record in snapshot:
-            assert not isinstance(record, BatchStored | CleanStopped), "neither belongs into a snapshot"
+            assert not isinstance(record, BatchStored | DeletedPage | CleanStopped), (
+                "none belongs into a snapshot"
+            )
             count += tail.add_cut(record, buffers)
         moved: list[FoundBatch] = []
         for item, body in zip(carried, bodies, strict=True):
-            record = item.record._replace(batch=item.record.batch._replace(body=body))
+            record = item.record
+            if isinstance(record, BatchStored):
+                record = record._replace(batch=record.batch._replace(body=body))
             position = tail.add(record, buffers)
             assert position is not None
             moved.append(item._replace(record=record, position=position))

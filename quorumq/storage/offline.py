@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages.records import ClusterMade, JournalRecord, TopicPut
+from quorumq.core.messages.records import BatchStored, ClusterMade, DeletedPage, JournalRecord, TopicPut
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
@@ -100,6 +100,8 @@ class OfflineDirectory:
         for item in read.entries:
             if not isinstance(item, FoundBatch):
                 records.append(item)
+            elif isinstance(item.record, DeletedPage):
+                records.append(item.record)
             elif not item.damaged or item.record.number not in self._batches:
                 self._batches[item.record.number] = item
         try:
@@ -113,6 +115,7 @@ class OfflineDirectory:
         known = {record.topic.id for record in records if isinstance(record, TopicPut)}
         sizes: dict[bytes, int] = {}
         for item in self._batches.values():
+            assert isinstance(item.record, BatchStored), "pages are among the records"
             topic, number = item.record.batch.header.partition
             if topic not in known:
                 sizes[topic] = max(sizes.get(topic, 0), number + 1)

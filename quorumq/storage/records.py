@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.core.messages import SpanRecord
 from quorumq.core.messages import records as core
-from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, DeletedPage, JournalRecord
 from quorumq.core.values.types import STAMP_ZERO, Letter, NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
@@ -126,7 +126,13 @@ class BatchMoved(NamedTuple):
     damaged: bool
 
 
-Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark | Forgotten | BatchMoved
+class PageMoved(NamedTuple):
+    """A page of deleted names copied out of an older segment. Why a type of its own: it counts in no position."""
+
+    page: DeletedPage
+
+
+Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark | Forgotten | BatchMoved | PageMoved
 
 TYPE_OF: Final[dict[type, int]] = {
     SegmentStart: 1,
@@ -135,6 +141,7 @@ TYPE_OF: Final[dict[type, int]] = {
     DurableMark: 4,
     Forgotten: 5,
     BatchMoved: 6,
+    PageMoved: 7,
     core.DirectoryMade: 16,
     core.Started: 17,
     core.Trusted: 18,
@@ -151,6 +158,8 @@ TYPE_OF: Final[dict[type, int]] = {
     core.PartitionTrusted: 34,
     core.PartitionDropped: 35,
     core.AbsentNoted: 37,
+    core.DeletedNoted: 44,
+    DeletedPage: 45,
     core.TrustLost: 40,
     core.PeerPosition: 41,
     core.ClusterMade: 42,
@@ -165,6 +174,8 @@ CLASS_OF: Final[dict[int, type[Any]]] = {number: cls for cls, number in TYPE_OF.
 _DECODERS: Final = Decoders(CLASS_OF)
 BATCH_STORED: Final = TYPE_OF[BatchStored]
 BATCH_MOVED: Final = TYPE_OF[BatchMoved]
+NUMBERED: Final = frozenset({BATCH_STORED, BATCH_MOVED, TYPE_OF[DeletedPage], TYPE_OF[PageMoved]})
+"""Records that are kept by their number in any segment."""
 SNAPSHOT_END: Final = TYPE_OF[SnapshotEnd]
 DURABLE_MARK: Final = TYPE_OF[DurableMark]
 CLEAN_STOPPED: Final = TYPE_OF[core.CleanStopped]

@@ -14,11 +14,10 @@ from quorumq.storage.damage import ADVICE, DamagedDirectory, damaged_at
 from quorumq.storage.disk import Disk
 from quorumq.storage.files import SegmentFiles
 from quorumq.storage.records import (
-    BATCH_MOVED,
-    BATCH_STORED,
     CLEAN_STOPPED,
     DURABLE_MARK,
     FRAMING_MAX,
+    NUMBERED,
     SNAPSHOT_END,
     Forgotten,
     SegmentStart,
@@ -203,7 +202,7 @@ class Replay:
 
     def _given(self, name: str, frame: Frame, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
         """Yield the records of a frame of the newest segment for the core; note its batches and forgotten ones."""
-        if frame.type in (BATCH_STORED, BATCH_MOVED):
+        if frame.type in NUMBERED:
             record = self.files.batch(name, frame)
             batches.append(self.segments.found(self.start.segment, frame, record))
         elif frame.type != CLEAN_STOPPED:
@@ -232,7 +231,7 @@ class Replay:
         for frame in scan.records(holes=holes):
             if isinstance(frame, Gap):
                 raise damaged_at(self.disk, name, frame.offset, frame.reason)
-            if frame.type not in (BATCH_STORED, BATCH_MOVED):
+            if frame.type not in NUMBERED:
                 continue
             item = segments.found(segment, frame, self.files.batch(name, frame))
             if item.record.number in dead:

@@ -18,10 +18,9 @@ from quorumq.storage.damage import DamagedDirectory, unreadable
 from quorumq.storage.disk import PAGE_BYTES, Disk
 from quorumq.storage.files import SegmentFiles
 from quorumq.storage.records import (
-    BATCH_MOVED,
-    BATCH_STORED,
     CLEAN_STOPPED,
     FRAMING_MAX,
+    NUMBERED,
     Forgotten,
     Framing,
     Hole,
@@ -142,7 +141,7 @@ class Salvage(Replay):
             file.length = scan.durable
 
     def _take(self, name: str, file: _File, frame: Frame) -> Iterator[JournalRecord]:
-        if frame.type in (BATCH_STORED, BATCH_MOVED):
+        if frame.type in NUMBERED:
             record = self.files.batch(name, frame)
             file.batches.append(self.segments.found(file.number, frame, record))
         elif frame.type != CLEAN_STOPPED:

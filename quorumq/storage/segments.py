@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from quorumq.core.messages.records import BatchStored
+from quorumq.core.messages.records import BatchStored, DeletedPage
 from quorumq.core.values.limits import MIB
 from quorumq.storage.records import BatchMoved, DamagedAt, Earlier, Hole
 from quorumq.storage.scan import Frame
@@ -48,13 +48,13 @@ class BatchPosition(NamedTuple):
 
 
 class FoundBatch(NamedTuple):
-    """A batch as it was read from a segment, its body left there.
+    """A batch as it was read from a segment, its body left there; or a page of deleted names, which is kept alike.
 
     One that ``moved`` takes the place of one of the same number that came before it, if one did. One that is
     ``damaged`` is not to be served, nor counted as stored.
     """
 
-    record: BatchStored
+    record: BatchStored | DeletedPage
     position: BatchPosition
     moved: bool
     damaged: bool
@@ -100,9 +100,9 @@ class Segments:
     _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth compaction
     _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
-    def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved) -> FoundBatch:
-        """Return a batch whose record was read; note damage of its body."""
-        moved = isinstance(record, BatchMoved)
+    def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved | DeletedPage) -> FoundBatch:
+        """Return a batch whose record was read; note damage of its body. A page is moved as the record that it is."""
+        moved = isinstance(record, BatchMoved | DeletedPage)
         stored, copied_damage = (
             (record.stored, record.damaged) if isinstance(record, BatchMoved) else (record, False)
         )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import BatchStored, DeletedPage, JournalRecord
 from quorumq.core.values.types import BatchHeader
 from quorumq.storage.disk import Buffer
-from quorumq.storage.records import BatchMoved, Framing, PartitionRange, SegmentFooter, encode_record, halves
+from quorumq.storage.records import (
+    BatchMoved,
+    Framing,
+    PageMoved,
+    PartitionRange,
+    SegmentFooter,
+    encode_record,
+    halves,
+)
 from quorumq.storage.segment import HEADER_BYTES_MAX, body_crc_of, encode_frame, salt_of
 from quorumq.storage.segments import BatchPosition, Segments
 
@@ -26,7 +34,7 @@ class Tail:
     def add(
         self, record: JournalRecord | Framing, into: list[Buffer], encoded: tuple[bytes, Buffer] | None = None
     ) -> BatchPosition | None:
-        """Append a record. Return its position, if it is a batch; else None.
+        """Append a record. Return its position, if it is kept by its number; else None.
 
         Args:
             record: record to append.
@@ -41,14 +49,16 @@ class Tail:
         frame = encode_frame(header, len(body), body_crc, self._salt)
         into.append(frame)
         position = None
-        if not isinstance(record, BatchStored | BatchMoved):
+        stored = record.stored if isinstance(record, BatchMoved) else record
+        stored = stored.page if isinstance(stored, PageMoved) else stored
+        if not isinstance(stored, BatchStored | DeletedPage):
             self.small_bytes += len(frame)
         else:
             position = BatchPosition(self._number, self.end, len(header), len(body), body_crc)
-            stored = record.stored if isinstance(record, BatchMoved) else record
             self._segments.put(stored.number, position)
             self._segments.use(stored.number)
-            self._count(stored.batch.header, len(body))
+            if isinstance(stored, BatchStored):
+                self._count(stored.batch.header, len(body))
         if len(body):
             into.append(body)
         self.end += len(frame) + len(body)

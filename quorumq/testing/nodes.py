@@ -28,7 +28,7 @@ from quorumq.core.messages.effects import (
     SendStored,
     Stop,
 )
-from quorumq.core.messages.records import BatchStored, JournalRecord
+from quorumq.core.messages.records import NUMBERED, BatchStored, JournalRecord
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.types import NodeId, Now
 from quorumq.driver import Driver
@@ -101,14 +101,12 @@ class Nodes:
     def number(self, name: NodeId, core: NodeCore) -> None:
         """Have a new core go on with the position and the batch numbers of its journal."""
         core.take_position(len(self.journals[name]))
-        core.state.next_batch = 1 + sum(isinstance(record, BatchStored) for record in self.journals[name])
+        core.state.next_batch = 1 + sum(isinstance(record, NUMBERED) for record in self.journals[name])
 
     def records_of(self, name: NodeId) -> list[JournalRecord]:
         """Return the records of a node's journal, without batches whose bytes were dropped."""
         dropped = self.dropped[name]
-        return [
-            it for it in self.journals[name] if not (isinstance(it, BatchStored) and it.number in dropped)
-        ]
+        return [it for it in self.journals[name] if not (isinstance(it, NUMBERED) and it.number in dropped)]
 
     def join(self, name: NodeId) -> None:
         """Link a node to every node that it reaches, both ways."""

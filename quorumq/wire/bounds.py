@@ -12,10 +12,13 @@ from quorumq.core.values.limits import (
     AGES_ASKED_END,
     AGES_END,
     BACKOFF_STEPS_MAX,
+    DELETED_BYTES,
+    DELETED_NAMES_MAX,
     DIGEST_BRANCHES,
     DIGEST_BYTES,
     DIGEST_DIGITS,
     DIGESTS_MAX,
+    HEADER_BYTES_MAX,
     LABEL_NAMES_MAX,
     LAYOUT_MARKS_MAX,
     LETTER_TEXT_MAX,
@@ -45,6 +48,8 @@ than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
 RECORD_ITEMS_MAX: Final = 1 << 22
 """Items of a list directly in a journal record: bounded by the record's size, checked before."""
 SIGNED_BYTES_MAX: Final = 1024
+PACKED_BYTES_MAX: Final = HEADER_BYTES_MAX // 2
+"""Packed registers of deleted names in one message."""
 FACTS_DEPTH_MAX: Final = 12
 
 _NODE_FIELDS: Final = frozenset(
@@ -75,6 +80,12 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
 _BYTES_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("SyncOffer", "sums"): DIGEST_BYTES * DIGESTS_MAX,
     ("SyncRegisters", "sums"): DIGEST_BYTES * REGISTER_BUCKETS,
+    ("SyncRegisters", "key_number"): 8,
+    **{(kind, "packed"): PACKED_BYTES_MAX for kind in ("SyncTopics", "RegistersReply", "PutTopic")},
+    ("DeletedNoted", "packed"): DELETED_BYTES * DELETED_NAMES_MAX,
+    ("DeletedPage", "packed"): DELETED_BYTES * DELETED_NAMES_MAX,
+    ("DeletedPage", "total"): DIGEST_BYTES,
+    ("DeletedPage", "key_number"): 8,
 }
 BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("PartitionId", "topic"): batches.TOPIC_ID_BYTES,
@@ -101,6 +112,8 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("Heartbeat", "disk_free"): (-1, 1 << 63),
     ("FindName", "window_s"): (NAME_WINDOW_MIN_S, NAME_WINDOW_MAX_S + 1),
     ("FindName", "slot"): (0, NAME_SLOTS),
+    **{(kind, "page"): (0, REGISTER_BUCKETS) for kind in ("RegistersReply", "DeletedPage")},
+    ("RegistersRequest", "page"): (0, REGISTER_BUCKETS + 1),
     ("FindName", "seq"): (0, NAME_NUMBERS),
     ("Publish", "age_ms"): (-AGES_ASKED_END, AGES_ASKED_END),
     ("SyncOffer", "places"): (1, 1 << 4 * DIGEST_DIGITS),
@@ -132,6 +145,10 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         f"len(v_sums) in ({DIGEST_BYTES}, {DIGEST_BYTES * REGISTER_BUCKETS})",
         "sums",
         "the sum of all registers, or one for each bucket",
+    ),
+    **dict.fromkeys(
+        ("SyncTopics", "RegistersReply", "PutTopic", "DeletedNoted", "DeletedPage"),
+        (f"len(v_packed) % {DELETED_BYTES} == 0", "packed", f"{DELETED_BYTES} bytes for each register"),
     ),
     "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
     "Decision": (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from quorumq.core.messages import ClientReply, Envelope, PeerMessage, ResyncReply
 from quorumq.core.messages.effects import Persist, Raised, Restart, SendStored, Stop
-from quorumq.core.messages.records import BatchStored, JournalRecord, PeerSeen, Reserved, Trusted
+from quorumq.core.messages.records import NUMBERED, JournalRecord, PeerSeen, Reserved, Trusted
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.types import NodeId, Now
 from quorumq.driver import Driver, Waiting
@@ -139,7 +139,7 @@ class Machine:
             kept = tuple(
                 record
                 for record in self._journals.records(self.number)
-                if not (isinstance(record, BatchStored) and record.number in numbers)
+                if not (isinstance(record, NUMBERED) and record.number in numbers)
             )
             self.number = self._journals.number(kept, self.core.config.node)
 

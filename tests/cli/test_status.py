@@ -148,13 +148,11 @@ def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> No
 
 
 def test_names_that_run_out_are_a_problem_at_half_of_what_there_can_be() -> None:
-    used = {"topics": 9_999, "topics_deleted": 9_000, "topics_max": 20_000}
-    used |= {"groups": 25_000, "groups_deleted": 24_000, "groups_max": 50_000}
+    used = {"topics": 3_999, "topics_max": 4_000, "groups": 9, "groups_max": 10}
+    used |= {"topics_deleted": 9_000, "groups_deleted": 16_000, "deleted_max": 50_000}
     (problem,) = _problems([node(1, names=used), node(2)], [])
-    assert problem.startswith(
-        "n1 knows 25000 names of groups, of 50000 that there can be, 24000 of them deleted"
-    )
-    assert not [*_problems([node(1, names={**used, "groups": 24_999}), node(2)], [])]
+    assert problem.startswith("n1 keeps 25000 names of deleted topics and groups, of 50000 that it can keep")
+    assert not [*_problems([node(1, names={**used, "groups_deleted": 15_999}), node(2)], [])]
 
 
 @pytest.mark.parametrize(

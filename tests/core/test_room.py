@@ -29,10 +29,10 @@ from tests.core.steps import fetch, receipts
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, most in (
         ("TOPICS_MAX", 3),
-        ("TOPIC_NAMES_MAX", 5),
+        ("DELETED_NAMES_MAX", 5),
         ("PARTITIONS_IN_ALL_MAX", 8),
         ("GROUPS_PER_TOPIC_MAX", 3),
-        ("GROUP_NAMES_MAX", 6),
+        ("GROUPS_MAX", 6),
         ("GROUP_PARTITIONS_MAX", 9),
     ):
         monkeypatch.setattr(limits, name, most)
@@ -49,9 +49,12 @@ def test_topics_and_their_names() -> None:
     assert refused(cluster.ask("b", CreateTopic("t3")), "3 topics: at most 3 are allowed; delete one")
     assert not isinstance(cluster.ask("b", CreateTopic("t2")), Failed), "it is there"
     cluster.ask("a", DeleteTopic("t2", made[2].id))
-    for name in ("t3", "t4"):
+    for name in ("t3", "t4", "t5", "t6"):
         cluster.ask("c", DeleteTopic(name, cluster.topic(name).id))
-    assert refused(cluster.ask("b", CreateTopic("t5")), "5 names of topics, deleted ones included")
+    assert refused(cluster.ask("b", CreateTopic("t7")), "5 deleted names of topics, which are kept for good")
+    assert refused(cluster.ask("b", SetGroup("t0", "g")), "5 deleted names of topics"), (
+        "which may be deleted one day"
+    )
     assert not isinstance(cluster.ask("b", CreateTopic("t3")), Failed), "the name of a deleted one is free"
 
 
@@ -94,7 +97,10 @@ def test_groups(asked: Any) -> None:
         cluster.ask("a", DeleteGroup("t0", f"g{number}"))
     for name in ("g3", "g4"):
         assert not isinstance(cluster.ask("b", asked("t0", name)), Failed), "deleted ones leave room"
-    assert refused(cluster.ask("b", asked("t0", "g5")), "6 groups, and names of deleted ones")
+    cluster.ask("a", DeleteGroup("t0", "g3"))
+    cluster.ask("a", DeleteGroup("t0", "g4"))
+    assert refused(cluster.ask("b", asked("t0", "g5")), "5 deleted names of topics")
+    assert not isinstance(cluster.ask("b", SetGroup("t0", "g2")), Failed), "the name of a deleted one is free"
 
 
 def test_sessions_of_a_partition() -> None:
@@ -134,16 +140,17 @@ def test_names_are_counted_and_half_of_them_is_noticed() -> None:
     cluster = Cluster()
     catalogue = cluster.nodes["a"].catalogue
     made = cluster.topic("t0")
-    assert catalogue.names_used() == (1, 0, 5, 0, 0, 6)
+    assert catalogue.names_used() == (1, 3, 0, 6, 0, 0, 5)
     assert not catalogue.names_used().are_half_gone
     for name in ("t1", "t2"):
         cluster.ask("c", DeleteTopic(name, cluster.topic(name).id))
-    assert catalogue.names_used() == (3, 2, 5, 0, 0, 6)
-    assert catalogue.names_used().are_half_gone
+    assert catalogue.names_used() == (1, 3, 0, 6, 2, 0, 5)
+    assert not catalogue.names_used().are_half_gone
     for name in ("g", "h"):
         cluster.ask("a", SetGroup("t0", name))
     cluster.ask("b", DeleteGroup("t0", "g"))
-    assert catalogue.names_used() == (3, 2, 5, 2, 1, 6)
+    assert catalogue.names_used() == (1, 3, 1, 6, 2, 1, 5)
+    assert catalogue.names_used().are_half_gone
     assert cluster.ask("a", StatusRequest()).facts["names"]["groups_deleted"] == 1  # type: ignore[union-attr]
     cluster.ask("a", DeleteTopic("t0", made.id))
-    assert catalogue.names_used() == (3, 3, 5, 0, 0, 6), "the names of its groups go with a topic"
+    assert catalogue.names_used() == (0, 3, 0, 6, 3, 0, 5), "the names of its groups go with a topic"

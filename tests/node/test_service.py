@@ -554,12 +554,12 @@ async def far_from_home(cluster: World) -> tuple[str, str, Client]:
 
 async def test_names_that_run_out_are_said_at_half_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumq.node.node.NAMES_LOOKED_S", 2.0)
-    monkeypatch.setattr("quorumq.core.values.limits.TOPIC_NAMES_MAX", 4)
+    monkeypatch.setattr("quorumq.core.values.limits.DELETED_NAMES_MAX", 2)
     async with served("a") as (cluster, client, topic, _):
         await trio.sleep(3)
-        assert cluster.logs["a"].of("names_run_out") == [], "one of four"
+        assert cluster.logs["a"].of("names_run_out") == [], "none of two"
         await client.topic("other", rf=1)
         await client.ask(m.DeleteTopic("jobs", topic.id))
         await trio.sleep(3)
         line = cluster.logs["a"].of("names_run_out")[0]
-        assert (line["topics"], line["topics_deleted"], line["topics_max"]) == (2, 1, 4)
+        assert (line["topics"], line["topics_deleted"], line["deleted_max"]) == (1, 1, 2)

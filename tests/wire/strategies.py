@@ -196,6 +196,12 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
     if cls is messages.SyncRegisters:
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (256 if it.sums else 1)))
+    if "key_number" in cls._fields:
+        made = made.map(lambda it: it._replace(key_number=it.key_number[:8]))
+    if "total" in cls._fields:
+        made = made.map(lambda it: it._replace(total=it.total[:16]))
+    if "packed" in cls._fields:
+        made = made.map(lambda it: it._replace(packed=it.packed[: len(it.packed) // 52 * 52]))
     return made.map(sound) if cls is Record else made
 
 

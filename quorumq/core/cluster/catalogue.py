@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
+from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, key_of, key_of_register
 from quorumq.core.cluster.labels import LabelTable
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
@@ -37,42 +38,51 @@ def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
 
 
 class NamesUsed(NamedTuple):
-    """Counts of names taken, those of deleted topics and groups among them, and their limits."""
+    """Counts of topics and groups, of deleted names, and their limits."""
 
     topics: int
-    topics_deleted: int
     topics_max: int
     groups: int
-    groups_deleted: int
     groups_max: int
+    topics_deleted: int
+    groups_deleted: int
+    deleted_max: int
 
     @property
     def are_half_gone(self) -> bool:
-        """Return True if half of the names of topics or of groups is taken."""
-        return 2 * self.topics >= self.topics_max or 2 * self.groups >= self.groups_max
+        """Return True if half as many names are deleted as there is room for."""
+        return 2 * (self.topics_deleted + self.groups_deleted) >= self.deleted_max
 
 
 class Catalogue:
     """Topics and groups that one node knows.
 
+    Registers of deleted names are kept as they are, the last ones, or packed (core/cluster/deleted_names.py).
+
     Attributes:
-        topics: registers by topic id, deleted ones included.
-        names: id of the newest topic of each name, deleted or not.
+        topics: registers by topic id, deleted ones included that are not packed.
+        names: id of the newest topic of each name, deleted or not, whose register is not packed.
         living: id of each topic that is not deleted, by name.
         decisions: decisions without a known outcome, by instance.
-        groups: registers by (topic id, name), deleted ones included.
+        groups: registers by (topic id, name), deleted ones included that are not packed.
+        deleted: packed registers.
+        unpacked: deleted names whose registers are not packed, the longest deleted first: (topic id of a group or
+            empty, name).
+        unpackable: deleted names whose registers have no packed form: topics with partitions that were moved.
         labels: labels of topics.
         settled_groups: groups known to be at a majority of a partition's replicas.
         replaced: ids of deleted topics with a newer one of their name, the oldest first; a limited number.
-        sums: digests of `registers` and `all_groups`.
+        sums: digests of all registers.
 
     Args:
         key: secret of the cluster for these digests.
+        nodes: the node list.
     """
 
     __slots__ = (
         "_used",
         "decisions",
+        "deleted",
         "groups",
         "labels",
         "living",
@@ -82,11 +92,16 @@ class Catalogue:
         "settled_groups",
         "sums",
         "topics",
+        "unpackable",
+        "unpacked",
     )
 
-    def __init__(self, me: NodeId, key: bytes = b"") -> None:
+    def __init__(self, me: NodeId, key: bytes = b"", nodes: Sequence[NodeId] = ()) -> None:
         self.me = me
-        self.sums = RegisterSums(key)
+        self.deleted = DeletedNames(nodes, key)
+        self.sums = RegisterSums(self.deleted)
+        self.unpacked: dict[tuple[bytes, str], None] = {}
+        self.unpackable: dict[tuple[bytes, str], None] = {}
         self.topics: dict[bytes, Topic] = {}
         self.names: dict[str, bytes] = {}
         self.living: dict[str, bytes] = {}
@@ -102,7 +117,27 @@ class Catalogue:
     def register_named(self, name: str) -> Topic | None:
         """Return the newest register of that name, deleted or not; None without one."""
         found = self.names.get(name)
-        return self.topics[found] if found is not None else None
+        if found is not None:
+            return self.topics[found]
+        packed = self._packed(b"", name)
+        return packed if isinstance(packed, Topic) else None
+
+    def _packed(self, topic: bytes, name: str) -> Topic | Group | None:
+        """Return the register of a name if it is packed; ``topic`` is that of a group, or empty."""
+        if not (self.deleted.groups.get(topic) if topic else self.deleted.topics):
+            return None
+        entry = self.deleted.find(key_of(topic, name))
+        return self.deleted.unpack(entry, name) if entry is not None else None
+
+    def register_with(self, topic: bytes, name: str) -> Topic | None:
+        """Return the register of a topic by id, also if it is packed; ``name`` is the topic's."""
+        known = self.topics.get(topic) or self.register_named(name)
+        return known if known is not None and known.id == topic else None
+
+    def group(self, topic: bytes, name: str) -> Group | None:
+        """Return the register of a group, deleted or not; None without one."""
+        known = self.groups.get((topic, name)) or self._packed(topic, name)
+        return known if isinstance(known, Group) else None
 
     def topic_named(self, name: str) -> Topic | None:
         """Return the topic of that name, if there is one that is not deleted."""
@@ -124,20 +159,29 @@ class Catalogue:
         return list(map(self.topics.__getitem__, self.living.values()))
 
     def registers(self) -> list[Topic]:
-        """Return the newest register of each name. It says that all older ones are deleted."""
+        """Return the newest register of each name, packed ones aside. It says that all older ones are deleted."""
         return [self.topics[self.names[name]] for name in sorted(self.names)]
+
+    def all_deleted(self) -> tuple[bytes, ...]:
+        """Return the registers of all deleted names as they are packed, for comparisons."""
+        registers: list[Topic | Group] = [*self.registers(), *self.groups.values()]
+        packed = [self.deleted.pack(register) for register in registers if register.deleted]
+        pages = [entry for index in range(PAGES) for entry in entries_of(self.deleted.page(index))]
+        return tuple(sorted([entry for entry in packed if entry is not None] + pages))
 
     def names_used(self) -> NamesUsed:
         """Return how many names are taken. They are counted again only after a register has changed."""
         if self._used is None:
-            topics, groups = len(self.names), self.groups.values()
+            topics = len(self.names) - len(self.living)
+            groups = len(self.unpacked) + len(self.unpackable) - topics
             self._used = NamesUsed(
-                topics,
-                topics - len(self.living),
-                limits.TOPIC_NAMES_MAX,
-                len(groups) + len(self.decisions),
-                sum(group.deleted for group in groups),
-                limits.GROUP_NAMES_MAX,
+                len(self.living),
+                limits.TOPICS_MAX,
+                len(self.groups) - groups + len(self.decisions),
+                limits.GROUPS_MAX,
+                topics + self.deleted.topics,
+                groups + sum(self.deleted.groups.values()),
+                limits.DELETED_NAMES_MAX,
             )
         return self._used
 
@@ -157,11 +201,11 @@ class Catalogue:
         return topic.epoch if topic.layout is None else topic.epoch_of(partition.number)
 
     def all_groups(self) -> list[Group]:
-        """Return the registers of all groups by topic and name, deleted ones included."""
+        """Return the registers of all groups by topic and name, packed ones aside."""
         return [self.groups[key] for key in sorted(self.groups)]
 
     def group_registers(self, topic: bytes) -> list[Group]:
-        """Return the registers of a topic's groups by name, deleted ones included."""
+        """Return the registers of a topic's groups by name, packed ones aside."""
         return [self.groups[key] for key in sorted(key for key in self.groups if key[0] == topic)]
 
     def reads(self, topic: bytes, group: str) -> bool:
@@ -171,7 +215,7 @@ class Catalogue:
 
     def is_group_deleted(self, topic: bytes, group: str) -> bool:
         """Return True if the group is known to be deleted."""
-        register = self.groups.get((topic, group))
+        register = self.group(topic, group)
         return register is not None and register.deleted
 
     def makes_group(self, topic: Topic, group: str) -> bool:
@@ -194,7 +238,7 @@ class Catalogue:
 
     def not_found(self, name: str) -> Failed:
         """Return `not-found`: deleted, or not there. The shell adds a hint: it knows which names a client may see."""
-        if name in self.names:
+        if self.register_named(name) is not None:
             return Failed(
                 Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
             )
@@ -216,9 +260,8 @@ class Catalogue:
         found = sum(other.partitions for other in live)
         if topic is None and len(live) >= limits.TOPICS_MAX:
             return _too_many("topics", len(live), limits.TOPICS_MAX, "delete one")
-        if request.name not in self.names and len(self.names) >= limits.TOPIC_NAMES_MAX:
-            known = "names of topics, deleted ones included, which are kept for good"
-            return _too_many(known, len(self.names), limits.TOPIC_NAMES_MAX, "take the name of a deleted one")
+        if topic is None and self.register_named(request.name) is None and (full := self._why_no_names()):
+            return full
         if more > 0 and found + more > limits.PARTITIONS_IN_ALL_MAX:
             most = limits.PARTITIONS_IN_ALL_MAX
             return _too_many(f"partitions, and {more} more asked for", found, most, "delete a topic")
@@ -226,6 +269,15 @@ class Catalogue:
             counts = self._groups_by_topic()
             return self._why_no_views(counts, counts[topic.id] * more)
         return None
+
+    def _why_no_names(self) -> Failed | None:
+        """Return `too-large` if no new name can be taken: each may be deleted one day, and is kept then."""
+        used = self.names_used()
+        deleted = used.topics_deleted + used.groups_deleted
+        if deleted < used.deleted_max:
+            return None
+        known = "deleted names of topics, which are kept for good, and of groups, which are kept as long as their topic"
+        return _too_many(known, deleted, used.deleted_max, "take the name of a deleted one")
 
     def _groups_by_topic(self) -> Counter[bytes]:
         return Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
@@ -240,11 +292,13 @@ class Catalogue:
 
     def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
         """Return `too-large` if making a group of these topics, which have none of that name, exceeds a limit."""
-        registers = sum(key not in self.groups for key in ((topic.id, group) for topic in topics))
-        found = len(self.groups) + len(self.decisions)
-        if found + registers > limits.GROUP_NAMES_MAX:
-            known = "groups, and names of deleted ones, which are kept as long as their topic"
-            return _too_many(known, found, limits.GROUP_NAMES_MAX, "take the name of a deleted one")
+        if any(self.group(topic.id, group) is None for topic in topics) and (full := self._why_no_names()):
+            return full
+        used = self.names_used()
+        if used.groups + len(topics) > used.groups_max:
+            return _too_many(
+                "groups", used.groups, used.groups_max, "delete groups that nobody reads any more"
+            )
         counts = self._groups_by_topic()
         for topic in topics:
             if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
@@ -272,12 +326,17 @@ class Catalogue:
         newest = self.register_named(topic.name)
         if ours == topic and newest is ours:
             return None  # as nearly always: each node tells each other all of them, again and again
+        packed = newest is not None and topic.name not in self.names
+        if newest is not None and packed and newest.id == topic.id:
+            ours = newest
         merged = merge_topics(ours, topic) if ours is not None else topic
         replaces = newest is None or rank(newest) < rank(merged)
         if newest is not None and newest.id != topic.id and not replaces:
             merged = closed(merged)
         if merged == ours:
             return None
+        if newest is not None and packed:
+            self._restore(newest)
         if newest is not None and newest.id != topic.id and replaces:
             self.topics[newest.id] = closed(newest)
         self.topics[topic.id] = merged
@@ -294,9 +353,61 @@ class Catalogue:
         self.sums.replace(newest, register)
         if register is None or register.deleted:
             self.living.pop(topic.name, None)
+            self._note_deleted((b"", topic.name))
         else:
             self.living[topic.name] = register.id
+            self._note_alive((b"", topic.name))
         return merged
+
+    def _note_deleted(self, name: tuple[bytes, str]) -> None:
+        if name not in self.unpackable:
+            self.unpacked.setdefault(name)
+
+    def _note_alive(self, name: tuple[bytes, str]) -> None:
+        self.unpacked.pop(name, None)
+        self.unpackable.pop(name, None)
+
+    def _restore(self, register: Topic | Group) -> None:
+        """Keep a packed register as it is, before it changes."""
+        topic = register.topic if isinstance(register, Group) else b""
+        self.deleted.remove(key_of(topic, register.name))
+        self.sums.replace(None, register)
+        self.unpacked[(topic, register.name)] = None
+        if isinstance(register, Group):
+            self.groups[register[:2]] = register
+        else:
+            self.topics[register.id] = register
+            self.names[register.name] = register.id
+
+    def pack(self, bucket: int) -> None:
+        """Pack the deleted registers of a bucket."""
+        entries: list[bytes] = []
+        for register in self.sums.of_bucket(bucket):
+            if not register.deleted:
+                continue
+            name = (register.topic if isinstance(register, Group) else b"", register.name)
+            entry = self.deleted.pack(register)
+            self.unpacked.pop(name, None)
+            if entry is None:
+                self.unpackable[name] = None
+                continue
+            entries.append(entry)
+            self.sums.replace(register, None)
+            if isinstance(register, Group):
+                del self.groups[name]
+            else:
+                del self.topics[register.id], self.names[register.name]
+        self.deleted.put(bucket, entries)
+
+    def changed(self) -> None:
+        """Count the names again, as packed registers have come."""
+        self._used = None
+
+    def crowded(self, most: int) -> int | None:
+        """Return the bucket to pack next if more than ``most`` deleted registers are not packed; else None."""
+        if len(self.unpacked) <= most:
+            return None
+        return self.deleted.index_of(key_of(*next(iter(self.unpacked))))
 
     def _replace(self, topic: bytes) -> None:
         """Note that a newer topic has the name, and forget the topic for which that has been so for the longest.
@@ -313,7 +424,7 @@ class Catalogue:
         if instance.topic and not instance.name:
             return self.topics.get(instance.topic)
         if instance.topic:
-            return self.groups.get((instance.topic, instance.name))
+            return self.group(instance.topic, instance.name)
         return self.register_named(instance.name)
 
     def outcome_of(self, instance: Instance) -> Topic | Group | None:
@@ -349,14 +460,22 @@ class Catalogue:
 
         One of an unknown topic is left out: the topic may be deleted. It comes again with its topic, the topic first.
         """
-        ours = self.groups.get((group.topic, group.name))
+        ours = self.group(group.topic, group.name)
         if ours == group:
             return None
         merged = merge_groups(ours, group) if ours is not None else group
         if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
-        self.groups[(group.topic, group.name)] = merged
+        if ours is not None and group[:2] not in self.groups:
+            if merged.deleted and self.deleted.pack(merged) == self.deleted.pack(ours):
+                return None  # they differ in a pause, which a deletion has ended
+            self._restore(ours)
+        self.groups[group[:2]] = merged
         self.sums.replace(ours, merged)
+        if merged.deleted:
+            self._note_deleted(group[:2])
+        else:
+            self._note_alive(group[:2])
         self._used = None
         self._forget_decided(instance_of(merged))
         if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
@@ -369,6 +488,8 @@ class Catalogue:
         self._used = None
         for key in [key for key in self.groups if key[0] == topic]:
             self.sums.replace(self.groups.pop(key), None)
+            self._note_alive(key)
+        self.deleted.drop(topic)
         for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
             del self.settled_groups[settled]
         for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
@@ -387,6 +508,18 @@ class Catalogue:
         assert self.living == living, "a topic that is not deleted cannot be found by its name"
         assert len(self.replaced) <= limits.REPLACED_TOPICS_MAX, "too many replaced topics are remembered"
         self.sums.check((*self.registers(), *self.groups.values()))
+        self.deleted.check()
+        registers: list[Topic | Group] = [*self.registers(), *self.groups.values()]
+        deleted = {(it.topic if isinstance(it, Group) else b"", it.name) for it in registers if it.deleted}
+        assert {*self.unpacked, *self.unpackable} == deleted, (
+            "a deleted register is not packed, and not noted"
+        )
+        assert not any(self.deleted.find(key_of_register(it)) for it in registers), (
+            "a register is packed, too"
+        )
+        assert all(topic in self.topics and not self.is_deleted(topic) for topic in self.deleted.groups), (
+            "packed groups outlived their topic"
+        )
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"

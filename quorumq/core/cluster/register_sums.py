@@ -2,7 +2,8 @@
 
 Each register belongs to one of `BUCKETS` buckets. A bucket's sum is that of the digests of its registers. A node sends
 the sum of all its registers. A peer that has another sum answers with the sums of its buckets, and gets the registers
-of those that differ. So a deleted name, whose register is kept for good, costs nothing on the wire.
+of those that differ. So a deleted name, whose register is kept for good, costs nothing on the wire. Registers that are
+packed are summed up by `DeletedNames`, under the same digests, because nodes pack them at different times.
 
 Places and digests are keyed with a secret of the cluster, because clients choose names: they could aim all of them at
 one bucket, or have digests cancel out (docs/decisions/0021).
@@ -10,91 +11,91 @@ one bucket, or have digests cancel out (docs/decisions/0021).
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from quorumq.core.values.limits import DIGEST_BYTES, REGISTER_BUCKETS
+from quorumq.core.cluster.deleted_names import PAGES, SUMS_END, DeletedNames, key_of_register
+from quorumq.core.values.limits import DIGEST_BYTES
 from quorumq.core.values.types import Group, Latest, Topic
 
-BUCKETS: Final = REGISTER_BUCKETS
-_SUMS_END: Final = 1 << 8 * DIGEST_BYTES
+BUCKETS: Final = PAGES
 
 
 class RegisterSums:
-    """The sum of each bucket, and the registers in it.
+    """The sum of each bucket, and the registers in it that are not packed.
 
     Args:
-        key: secret that all nodes share, and no client knows.
+        deleted: packed registers.
     """
 
-    __slots__ = ("_key", "_registers", "_sums")
+    __slots__ = ("_deleted", "_registers", "_sums")
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, deleted: DeletedNames) -> None:
+        self._deleted = deleted
         self._sums = [0] * BUCKETS
-        self._registers: list[dict[object, Topic | Group]] = [{} for _ in range(BUCKETS)]
+        self._registers: list[dict[bytes, Topic | Group]] = [{} for _ in range(BUCKETS)]
 
     def bucket_of(self, register: Topic | Group) -> int:
         """Return the number of the bucket that a register belongs to. It depends on the name alone."""
-        return self._hash(repr(_name_of(register)), 1)
+        return self._deleted.index_of(key_of_register(register))
 
     def replace(self, before: Topic | Group | None, after: Topic | Group | None) -> None:
         """Count ``after`` in the place of ``before``, a register of the same name; None stands for no register."""
         register = before or after
         if register is None or before == after:
             return
-        at = self.bucket_of(register)
+        key = key_of_register(register)
+        at = self._deleted.index_of(key)
         change = (self._digest(after) if after else 0) - (self._digest(before) if before else 0)
-        self._sums[at] = (self._sums[at] + change) % _SUMS_END
+        self._sums[at] = (self._sums[at] + change) % SUMS_END
         if after is None:
-            del self._registers[at][_name_of(register)]
+            del self._registers[at][key]
         else:
-            self._registers[at][_name_of(after)] = after
+            self._registers[at][key] = after
+
+    def register_at(self, key: bytes) -> Topic | Group | None:
+        """Return the register of this key, if there is one that is not packed."""
+        return self._registers[self._deleted.index_of(key)].get(key)
+
+    def of_bucket(self, bucket: int) -> list[Topic | Group]:
+        """Return the registers of a bucket that are not packed."""
+        return list(self._registers[bucket].values())
 
     def root(self) -> bytes:
         """Return the sum of all registers."""
-        return (sum(self._sums) % _SUMS_END).to_bytes(DIGEST_BYTES, "big")
+        return ((sum(self._sums) + sum(self._deleted.sums)) % SUMS_END).to_bytes(DIGEST_BYTES, "big")
 
     def all(self) -> bytes:
         """Return the sums of all buckets."""
-        return b"".join(each.to_bytes(DIGEST_BYTES, "big") for each in self._sums)
+        return b"".join(self._totals())
 
-    def differing(self, theirs: bytes) -> tuple[list[Topic], list[Group]]:
-        """Return the registers in buckets that have other sums in ``theirs``, which is as `all` returns it."""
-        topics: list[Topic] = []
-        groups: list[Group] = []
-        for number, total in enumerate(self._sums):
-            if (
-                total.to_bytes(DIGEST_BYTES, "big")
-                != theirs[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
-            ):
-                for register in self._registers[number].values():
-                    if isinstance(register, Topic):
-                        topics.append(register)
-                    else:
-                        groups.append(register)
-        return topics, groups
+    def _totals(self) -> Iterator[bytes]:
+        for ours, packed in zip(self._sums, self._deleted.sums, strict=True):
+            yield ((ours + packed) % SUMS_END).to_bytes(DIGEST_BYTES, "big")
+
+    def differing(self, theirs: bytes) -> list[int]:
+        """Return the buckets that have other sums in ``theirs``, which is as `all` returns it."""
+        return [
+            number
+            for number, total in enumerate(self._totals())
+            if total != theirs[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
+        ]
 
     def check(self, registers: Iterable[Topic | Group]) -> None:
-        """Assert that the sums equal those computed anew from all registers."""
-        anew = RegisterSums(self._key)
+        """Assert that the sums equal those computed anew from all registers that are not packed."""
+        anew = RegisterSums(self._deleted)
         for register in registers:
             anew.replace(None, register)
         assert self._sums == anew._sums, "sums of registers: kept are others than those computed anew"
         assert self._registers == anew._registers, "a register is in a bucket, and not there"
 
     def _digest(self, register: Topic | Group) -> int:
+        packed = self._deleted.pack(register) if register.deleted else None
+        if packed is not None:
+            return self._deleted.digest(packed)
         # Numbers may be of another type on the node that a request came to first.
         if isinstance(register, Topic):
             times = (float(register.retention_s), float(register.ttl_s), tuple(map(float, register.backoff)))
             register = register._replace(retention_s=times[0], ttl_s=times[1], backoff=times[2])
-            return self._hash(repr(tuple(register)), DIGEST_BYTES)
-        return self._hash(repr(tuple(register._replace(latest=Latest(register.latest)))), DIGEST_BYTES)
-
-    def _hash(self, text: str, size: int) -> int:
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size, key=self._key).digest(), "big")
-
-
-def _name_of(register: Topic | Group) -> object:
-    return (register.topic, register.name) if isinstance(register, Group) else register.name
+            return self._deleted.digest(repr(tuple(register)).encode())
+        return self._deleted.digest(repr(tuple(register._replace(latest=Latest(register.latest)))).encode())

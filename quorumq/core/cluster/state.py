@@ -83,6 +83,7 @@ class NodeConfig:
             differ).
         registers_key: secret of the cluster for digests of registers.
         packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
+        deleted_unpacked: count of deleted names whose registers are not packed (may differ).
     """
 
     node: NodeId
@@ -99,6 +100,7 @@ class NodeConfig:
     steal_after: float = 0.05
     session_idle: float = limits.SESSION_IDLE_S
     packed_above: int = limits.PACKED_ABOVE
+    deleted_unpacked: int = limits.DELETED_UNPACKED_MAX
     registers_key: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:

@@ -46,6 +46,9 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     r.AbsentNoted: Capacity.NONE,
     r.GroupPut: Capacity.NONE,
     r.LabelsPut: Capacity.NONE,
+    r.DeletedNoted: Capacity.NONE,
+    # It repeats registers that are on the disk, and stay there until it is written.
+    r.DeletedPage: Capacity.PLENTY,
     # These make room.
     r.PartitionDropped: Capacity.NONE,
     r.Reclaimed: Capacity.NONE,

@@ -332,11 +332,12 @@ class MergeReply(NamedTuple):
 
 
 class PutTopic(NamedTuple):
-    """Merge a topic's register, and those of some of its groups. Answered once durable."""
+    """Merge a topic's register, and those of some of its groups, deleted ones packed. Answered once durable."""
 
     round: int
     topic: Topic
     groups: tuple[Group, ...] = ()
+    packed: bytes = b""
 
 
 class PutGroup(NamedTuple):

@@ -121,6 +121,26 @@ class GroupPut(NamedTuple):
     group: Group
 
 
+class DeletedNoted(NamedTuple):
+    """Packed registers of deleted names (core/cluster/deleted_names.py), as merged, that came from a peer."""
+
+    packed: bytes
+
+
+class DeletedPage(NamedTuple):
+    """All packed registers of one page, by key: it replaces the records of that page with lower numbers.
+
+    ``number`` is one of those of batches: the journal keeps a page, and drops it, as it does a batch. ``total`` is the
+    sum of the registers' digests under the key with ``key_number``.
+    """
+
+    number: int
+    page: int
+    key_number: bytes
+    total: bytes
+    packed: bytes
+
+
 class LabelsPut(NamedTuple):
     """Labels of a topic that changed, as merged."""
 
@@ -274,5 +294,8 @@ class CleanStopped(NamedTuple):
 JournalRecord = Union[
     DirectoryMade, ClusterMade, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
     DecisionPut, GroupPut, PartitionTrusted, PartitionDropped, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet,
-    Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted,
+    Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted, DeletedNoted, DeletedPage,
 ]  # fmt: skip
+
+NUMBERED = (BatchStored, DeletedPage)
+"""Records that a journal keeps, in whichever segment they are, until their number is forgotten."""

@@ -187,6 +187,7 @@ class RegistersRequest(NamedTuple):
     ids: tuple[bytes, ...]
     groups: tuple[Group, ...]
     after: str | None = None
+    page: int = 0  # with ``after``: the page of packed registers of deleted groups to go on from
 
 
 class RegistersReply(NamedTuple):
@@ -196,7 +197,9 @@ class RegistersReply(NamedTuple):
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
     known: tuple[Incarnation, ...] = ()  # starts of the node list, in its order
-    more: bool = False  # groups follow, behind the last one
+    more: bool = False  # groups follow, behind the last one, or packed ones, from ``page`` on
+    packed: bytes = b""  # packed registers of deleted groups
+    page: int = 0
 
 
 class SyncPull(NamedTuple):
@@ -211,16 +214,22 @@ class SyncRegisters(NamedTuple):
     """Anti-entropy of the registers: the sum of the digests of all that the sender has, 16 bytes.
 
     A receiver with another sum answers with those of its 256 buckets, and gets the registers of those that differ.
+    ``key_number`` tells the key of these sums.
     """
 
     sums: bytes
+    key_number: bytes = b""
 
 
 class SyncTopics(NamedTuple):
-    """Anti-entropy of the registers: topics and groups of buckets that differ, or in a resync all of them."""
+    """Anti-entropy of the registers: topics and groups of buckets that differ, or in a resync all of them.
+
+    ``packed``: registers of names that were deleted long ago (core/cluster/deleted_names.py).
+    """
 
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
+    packed: bytes = b""
 
 
 class PutLabels(NamedTuple):

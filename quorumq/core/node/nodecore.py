@@ -500,8 +500,8 @@ class NodeCore:
                 return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
             case m.SyncRegisters():
                 return self.upkeep.on_registers_compared(sender, message)
-            case m.SyncTopics(topics, groups):
-                return context.take_in_registers(sender, topics, groups, now)
+            case m.SyncTopics():
+                return context.take_in_registers(sender, message, now)
             case m.SyncOffer() | m.SyncListed() if message.partition in self.replicas:
                 return self.upkeep.on_compared(sender, message, now)
             case m.SyncState() if message.partition in self.replicas:

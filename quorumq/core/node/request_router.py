@@ -267,7 +267,7 @@ class RequestRouter:
         return m.Failed(Code.STORAGE_FULL, full) if full else MoveCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
-        topic = self.context.catalogue.topics.get(request.id)
+        topic = self.context.catalogue.register_with(request.id, request.name)
         if topic is not None and topic.name == request.name:
             return DeleteTopicCoordinator(key, request, topic)
         if self.context.catalogue.topic_named(request.name) is None:

@@ -14,17 +14,24 @@ from quorumq.core.requests.burial import bury
 from quorumq.core.requests.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import change_layouts
+from quorumq.core.requests.packing import pack_deleted
 from quorumq.core.requests.placing import drop_batches
-from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
+from quorumq.core.values.limits import DELETED_PAGES_TOLD
+from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
 
 
 class Upkeep:
-    """The component that keeps replicas alike, and drops payload that is not needed."""
+    """The component that keeps replicas alike, and drops payload that is not needed.
 
-    __slots__ = ("context",)
+    Attributes:
+        differed: buckets of registers that differed when they were last compared with a peer.
+    """
+
+    __slots__ = ("context", "differed")
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.differed: dict[NodeId, tuple[int, ...]] = {}
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -55,24 +62,44 @@ class Upkeep:
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
         """Send our digests, and ask for messages that have been missing here for long."""
-        return self._offer_registers(peer) + self.offer(peer, now, absent=True)
+        return (
+            self._offer_registers(peer)
+            + pack_deleted(self.context.state)
+            + self.offer(peer, now, absent=True)
+        )
 
     def _offer_registers(self, peer: NodeId) -> list[Effect]:
         """Return the sum of our registers, and a digest of the labels if there are any."""
         catalogue = self.context.catalogue
         labels = catalogue.labels.digest()
         return [
-            Send(peer, SyncRegisters(catalogue.sums.root())),
+            Send(peer, SyncRegisters(catalogue.sums.root(), catalogue.deleted.key_number)),
             *([Send(peer, SyncLabels(labels))] if labels else []),
         ]
 
     def on_registers_compared(self, sender: NodeId, message: SyncRegisters) -> list[Effect]:
-        """Compare sums of registers: one for all is answered with those of our buckets, and these with registers."""
-        catalogue = self.context.catalogue
-        ours = catalogue.sums.all()
-        if len(message.sums) == len(ours):
-            return [Send(sender, chunk) for chunk in in_chunks(*catalogue.sums.differing(message.sums))]
-        return [Send(sender, SyncRegisters(ours))] if message.sums != catalogue.sums.root() else []
+        """Compare sums of registers: one for all is answered with those of our buckets, and these with registers.
+
+        Packed registers are sent of buckets that differed before, too, a few at a time. Why: a deletion that has come
+        to one of two nodes makes their buckets differ for a moment, and a bucket may have thousands. With another key
+        (while secrets are changed) all buckets differ: then packed registers are not compared.
+        """
+        sums, deleted = self.context.catalogue.sums, self.context.catalogue.deleted
+        ours = sums.all()
+        if len(message.sums) != len(ours):
+            if message.sums == sums.root():
+                self.differed.pop(sender, None)
+                return []
+            return [Send(sender, SyncRegisters(ours, deleted.key_number))]
+        differing = sums.differing(message.sums)
+        before = self.differed.get(sender, ()) if message.key_number == deleted.key_number else ()
+        self.differed[sender] = tuple(differing)
+        again = [bucket for bucket in differing if bucket in before and deleted.page(bucket)]
+        registers = [register for bucket in differing for register in sums.of_bucket(bucket)]
+        topics = [register for register in registers if isinstance(register, Topic)]
+        groups = [register for register in registers if isinstance(register, Group)]
+        packed = b"".join(map(deleted.page, again[:DELETED_PAGES_TOLD]))
+        return [Send(sender, chunk) for chunk in in_chunks(topics, groups, packed)]
 
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""

@@ -57,7 +57,8 @@ class Voter:
         views = replica.views
         if message.group not in views.groups and views.is_deleted(message.group):
             catalogue = self.context.catalogue
-            register = catalogue.groups[(message.partition.topic, source_of(message.group))]
+            register = catalogue.group(message.partition.topic, source_of(message.group))
+            assert register is not None, "it is known to be deleted"
             # Here, too, the sender hears the register first.
             put = Send(sender, m.PutGroup(0, register))
             return [put, *self._refuse(sender, message, Code.NOT_FOUND)]

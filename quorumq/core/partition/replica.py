@@ -278,7 +278,7 @@ class Replica:
 
     def _news(self, sender: NodeId, view: GroupView) -> list[Effect]:
         """Send a coordinator the register that it has not heard of: of a pause, or of a rewind."""
-        register = self.node.catalogue.groups.get((self.partition.topic, view.home.name))
+        register = self.node.catalogue.group(self.partition.topic, view.home.name)
         known = register is None or sender == self.node.me
         return [] if known else [Send(sender, m.PutGroup(0, register))]  # type: ignore[arg-type]
 
@@ -543,7 +543,7 @@ class Replica:
             items, left, upto = unsettled_of(self.batches, view, message)
         else:
             items, upto = survey_of(self.batches, view, message, now)
-        register = self.node.catalogue.groups.get((self.partition.topic, message.group))
+        register = self.node.catalogue.group(self.partition.topic, message.group)
         begun = register is not None and (
             register.generation > message.generation
             or (register.generation == message.generation and register.latest != Latest.SKIPPING)

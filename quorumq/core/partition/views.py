@@ -134,7 +134,7 @@ class Views:
         if name.endswith(DEAD_SUFFIX):
             return GroupView(name, min_ballot, closed, self.look(source_of(name)))
         view = GroupView(name, min_ballot, closed)
-        register = self.node.catalogue.groups.get((self.partition.topic, name))
+        register = self.node.catalogue.group(self.partition.topic, name)
         if register is not None:
             view.read_by(register)
         return view

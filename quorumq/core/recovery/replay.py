@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.deleted_names import KEY_BYTES, entries_of
 from quorumq.core.cluster.peers import Seen, seen_last
 from quorumq.core.cluster.state import NodeConfig, NodeState
 from quorumq.core.messages.records import (
@@ -15,6 +16,8 @@ from quorumq.core.messages.records import (
     ClusterMade,
     DecisionPut,
     DelaysSet,
+    DeletedNoted,
+    DeletedPage,
     DirectoryMade,
     GroupPut,
     JournalRecord,
@@ -39,7 +42,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
 from quorumq.core.values.clock import HybridClock
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Decision, Group, Incarnation, NodeId, Now, PartitionId
+from quorumq.core.values.types import Decision, Group, Incarnation, NodeId, Now, PartitionId, Topic
 
 BALLOTS_AT_STOP_MAX = 10_000
 """Ballots that a clean stop keeps; of the groups that have more, a later ACK may hear `acked_unproven`."""
@@ -74,7 +77,7 @@ class Replay:
     ) -> None:
         self.config = config
         self.trust = trust
-        self.catalogue = Catalogue(config.node, config.registers_key)
+        self.catalogue = Catalogue(config.node, config.registers_key, config.nodes)
         self.directory = directory
         self.is_new = True
         self.is_noted = False
@@ -84,6 +87,9 @@ class Replay:
         self.seen: Seen = {}
         self.positions: dict[NodeId, tuple[int, int]] = {}
         self.stop: CleanStopped | None = None
+        self.topics: list[Topic] = []
+        self.pages: list[DeletedPage] = []
+        self.noted: list[bytes] = []
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
         self.slots: dict[PartitionId, int] = {}
@@ -94,6 +100,28 @@ class Replay:
         for record in journal:
             self.stop = None
             self._take(record)
+        self._take_names()
+
+    def _take_names(self) -> None:
+        """Take in the registers of topics, and all packed ones first: pages are loaded whole.
+
+        A page may have names that were made again since, or groups of a topic that was deleted since: these go.
+        """
+        deleted = self.catalogue.deleted
+        for page in self.pages:
+            deleted.load(page)
+        for entry in (entry for packed in self.noted for entry in entries_of(packed)):
+            merged = deleted.merged(entry)
+            if merged is not None:
+                index = deleted.index_of(entry[:KEY_BYTES])
+                deleted.put(index, (merged,))
+                deleted.note(index, merged)
+        for topic in self.topics:
+            self.catalogue.take_topic(topic)
+        for gone in [gone for gone in deleted.groups if gone not in self.catalogue.topics]:
+            deleted.drop(gone)
+        for gone in [gone for gone in deleted.groups if self.catalogue.is_deleted(gone)]:
+            deleted.drop(gone)
 
     def _take(self, record: JournalRecord) -> None:
         match record:
@@ -129,7 +157,11 @@ class Replay:
             case Reserved(time):
                 self.reserve = max(self.reserve, time)
             case TopicPut(topic):
-                self.catalogue.take_topic(topic)
+                self.topics.append(topic)
+            case DeletedPage():
+                self.pages.append(record)
+            case DeletedNoted(packed):
+                self.noted.append(packed)
             case DecisionPut(decision):
                 self.decisions.append(decision)
             case GroupPut(group):
@@ -336,6 +368,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
     records += [TopicPut(topic) for topic in catalogue.registers()]
     records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
     records += map(GroupPut, catalogue.all_groups())
+    records += catalogue.deleted.records()
     records += map(LabelsPut, catalogue.labels.registers())
     kept = {**context.sources, **context.replicas}
     for partition in sorted(kept):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
+from quorumq.core.cluster.deleted_names import PAGES, DeletedNames
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages import PutLabels, PutTopic, ResyncReply, ResyncRequest, SyncState, SyncTopics
@@ -24,7 +25,13 @@ from quorumq.core.requests.answers import Part
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import put_labels
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.limits import GROUPS_PER_CHUNK, SPANS_PER_REQUEST_MAX, STARTS_FAR
+from quorumq.core.values.limits import (
+    DELETED_BYTES,
+    DELETED_NAMES_MAX,
+    GROUPS_PER_CHUNK,
+    SPANS_PER_REQUEST_MAX,
+    STARTS_FAR,
+)
 from quorumq.core.values.types import FIRST_LAYOUT, Decision, Group, Labels, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
@@ -36,6 +43,11 @@ REGISTERS_PER_CHUNK = 50
 
 LABELS_PER_CHUNK = 10
 """Topics whose labels are in one answer: a megabyte at most."""
+
+PACKED_MAX = 1 << 20
+"""Bytes of packed registers of deleted names in one answer, about."""
+
+Answer = tuple[SyncTopics, SyncState | None, tuple[Decision, ...], tuple[Labels, ...]]
 
 
 class Resync:
@@ -144,8 +156,7 @@ class Resync:
 
 def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
     """Merge a chunk of an answer."""
-    topics, groups = message.registers
-    effects = context.take_in_registers(sender, topics, groups, now)
+    effects = context.take_in_registers(sender, message.registers, now)
     effects += context.take_in_decisions(message.decisions)
     for labels in message.labels:
         effects += put_labels(context, sender, PutLabels(0, labels))
@@ -184,9 +195,12 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         return []
     catalogue = context.catalogue
     nothing = SyncTopics((), ())
-    answers: list[tuple[SyncTopics, SyncState | None, tuple[Decision, ...], tuple[Labels, ...]]] = []
+    answers: list[Answer] = []
     following = 0
-    if message.partition is None:
+    if message.partition is None and message.start:
+        answers, following = _packed_from(catalogue.deleted, message.start - 1)
+    elif message.partition is None:
+        following = 1 if len(catalogue.deleted) else 0
         topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
         answers += [(chunk, None, (), ()) for chunk in in_chunks(topics, catalogue.all_groups())]
         decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
@@ -205,7 +219,8 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         registers: list[SyncTopics] = []
         if not message.start:
             states = beside_digests(replica) + states
-            registers = in_chunks([], catalogue.group_registers(topic.id))
+            packed, _ = catalogue.deleted.of_topic(topic.id, 0, DELETED_NAMES_MAX)
+            registers = in_chunks([], catalogue.group_registers(topic.id), packed)
         answers += [(one or nothing, state, (), ()) for one, state in zip_longest(registers, states)]
     elif message.epoch > FIRST_LAYOUT:
         return []  # a node without the partition must not count as one that has answered
@@ -242,7 +257,19 @@ def is_teller(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
     return message.since > FIRST_LAYOUT and replica.node.me in before and replica.trusted_since > 0
 
 
-def in_chunks(topics: list[Topic], groups: list[Group]) -> list[SyncTopics]:
+def _packed_from(deleted: DeletedNames, index: int) -> tuple[list[Answer], int]:
+    """Return packed registers from the page ``index`` on, and where to go on; 0 at the end."""
+    packed = b""
+    while index < PAGES and len(packed) < PACKED_MAX:
+        packed += deleted.page(index)
+        index += 1
+    answers: list[Answer] = [(chunk, None, (), ()) for chunk in in_chunks([], [], packed)]
+    return answers, index + 1 if index < PAGES else 0
+
+
+def in_chunks(topics: list[Topic], groups: list[Group], packed: bytes = b"") -> list[SyncTopics]:
     """Return registers in chunks that fit a frame."""
     told = [SyncTopics(chunk, ()) for chunk in chunks_of(topics, REGISTERS_PER_CHUNK)]
-    return told + [SyncTopics((), chunk) for chunk in chunks_of(groups, GROUPS_PER_CHUNK)]
+    told += [SyncTopics((), chunk) for chunk in chunks_of(groups, GROUPS_PER_CHUNK)]
+    size = GROUPS_PER_CHUNK * DELETED_BYTES
+    return told + [SyncTopics((), (), packed[at : at + size]) for at in range(0, len(packed), size)]

@@ -20,6 +20,7 @@ from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.messages.records import DecisionPut, GroupPut, TopicPut
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.packing import keep_packed, pack_deleted
 from quorumq.core.requests.placing import Placing, discarded
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import source_of
@@ -272,9 +273,9 @@ class Context(Placing):
             if not any(lines):
                 del self.parked[(partition, request.group)]
 
-    def parked_at(self, place: tuple[PartitionId, str]) -> list[int]:
+    def parked_at(self, key: tuple[PartitionId, str]) -> list[int]:
         """Return the keys of FETCHes parked there: idle clients' first, then in the order in which they parked."""
-        idle, others = self.parked.get(place, ((), ()))
+        idle, others = self.parked.get(key, ((), ()))
         return [*idle, *others]
 
     def parks(self, partition: PartitionId, group: str) -> bool:
@@ -355,7 +356,7 @@ class Context(Placing):
             if replica is not None:
                 replica.views.on_register(merged, now)
         effects: list[Effect] = [Persist((GroupPut(merged),))]
-        return effects + self.end_group(merged, now) if merged.deleted else effects
+        return effects + self.end_group(merged, now) + pack_deleted(self.state) if merged.deleted else effects
 
     def end_group(self, group: Group, now: Now) -> list[Effect]:
         """End the requests that are under way for a deleted group."""
@@ -391,7 +392,7 @@ class Context(Placing):
         for over in dict.fromkeys((there, merged)):
             if self.catalogue.is_deleted(over.id):
                 effects += self.end_topic(over, now)
-        return effects + self.make_replicas((merged,), now)
+        return effects + self.make_replicas((merged,), now) + pack_deleted(self.state)
 
     def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
         """Make a replica of each partition whose replica set, or list of sources, has this node.
@@ -492,7 +493,7 @@ class Context(Placing):
 
         A sender behind the times gets the newer register.
         """
-        number, topic, groups = message
+        number, topic, groups, _ = message
         newest = self.catalogue.register_named(topic.name)
         known = self.state.vector(self.config.nodes)
         if newest is not None and newest.deletions > topic.deletions:
@@ -504,7 +505,9 @@ class Context(Placing):
             return [Send(sender, m.PutTopic(0, newest))]
         effects = self.take_in_topic(topic, now)
         effects += [effect for group in groups for effect in self.take_in_group(group, now)]
-        merged = self.catalogue.topics[topic.id]
+        effects += self.take_in_packed(message.packed, now)
+        merged = self.catalogue.register_with(topic.id, topic.name)
+        assert merged is not None, "it was merged a moment ago"
         if number:
             reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known)
             return [*effects, Persist((), (Send(sender, reply),))]
@@ -518,7 +521,7 @@ class Context(Placing):
         number, group, partitions, layout = message
         if not number:
             effects = self.take_in_group(group, now)
-            merged = self.catalogue.groups.get((group.topic, group.name), group)
+            merged = self.catalogue.group(group.topic, group.name) or group
             return effects if merged == group else [*effects, Send(sender, m.PutGroup(0, merged))]
         topic = self.catalogue.topics.get(group.topic)
         if topic is None or not self.state.trusted:
@@ -529,17 +532,25 @@ class Context(Placing):
             reply = m.PutReply(number, Code.DELETED, "", topic, None, known)
             return [Persist((), (Send(sender, reply),))]
         effects = self.take_in_group(group, now)
-        merged = self.catalogue.groups[(group.topic, group.name)]
+        merged = self.catalogue.group(group.topic, group.name) or group
         more = topic if topic.all_partitions > partitions or topic.layout_known > layout else None
         reply = m.PutReply(number, "", "", more, merged if merged != group else None, known)
         return [*effects, Persist((), (Send(sender, reply),))]
 
-    def take_in_registers(
-        self, sender: NodeId, topics: Iterable[Topic], groups: Iterable[Group], now: Now
-    ) -> list[Effect]:
+    def take_in_registers(self, sender: NodeId, registers: m.SyncTopics, now: Now) -> list[Effect]:
         """Merge the registers that a peer has."""
+        topics, groups, packed = registers
         effects = [effect for topic in topics for effect in self.put_topic(sender, m.PutTopic(0, topic), now)]
-        return effects + [effect for group in groups for effect in self.take_in_group(group, now)]
+        effects += [effect for group in groups for effect in self.take_in_group(group, now)]
+        return effects + self.take_in_packed(packed, now)
+
+    def take_in_packed(self, packed: bytes, now: Now) -> list[Effect]:
+        """Merge packed registers of deleted names that a peer has."""
+        registers, effects = keep_packed(self.state, self.replicas, packed)
+        for register in registers:
+            is_group = isinstance(register, Group)
+            effects += self.take_in_group(register, now) if is_group else self.take_in_topic(register, now)
+        return effects
 
     def check(self, now: Now) -> None:
         """Assert every invariant that holds between any two steps."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.deleted_names import PAGES, topic_of
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect, Reply, Send
 from quorumq.core.requests.context import Context, Pending
@@ -126,11 +127,14 @@ class Coordinator(Pending):
         return [Send(sender, m.PutTopic(0, topic)), Send(sender, message)]
 
     def read_register(
-        self, context: Context, topic: bytes, now: Now, *, groups: bool = False
+        self, context: Context, topic: Topic, now: Now, *, groups: bool = False
     ) -> list[Effect]:
-        """Open a round that asks all nodes for a topic's register, and for all of its groups if ``groups``."""
+        """Open a round that asks all nodes for a topic's register, and for all of its groups if ``groups``.
+
+        It is asked for by name, too: a node finds it by its id only until it packs it.
+        """
         this = self.open_round(context, context.config.nodes, now)
-        ask = m.RegistersRequest(this.number, (), (topic,), (), "" if groups else None)
+        ask = m.RegistersRequest(this.number, (topic.name,), (topic.id,), (), "" if groups else None)
         return [Send(node, ask) for node in this.members]
 
     def take_in(
@@ -143,9 +147,13 @@ class Coordinator(Pending):
         this = self.rounds[message.round]
         effects = [effect for topic in message.topics for effect in context.take_in_topic(topic, now)]
         effects += [effect for group in message.groups for effect in context.take_in_group(group, now)]
+        effects += context.take_in_packed(message.packed, now)
+        if message.more and message.page:
+            ask = m.RegistersRequest(this.number, (), (topic_of(message.packed),), (), "", message.page)
+            return [*effects, Send(sender, ask)], 0
         if message.more and message.groups:
             last = message.groups[-1]
-            ask = m.RegistersRequest(this.number, (), (last.topic,), (), last.name)
+            ask = m.RegistersRequest(this.number, (), (last.topic,), (), last.name, PAGES)
             return [*effects, Send(sender, ask)], 0
         return effects, this.hear(sender, incarnation)
 

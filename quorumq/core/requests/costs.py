@@ -47,7 +47,7 @@ def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
     patterns = sum(map(is_pattern, names)) if len(names) <= limits.CHEAP else len(names)
     if max(len(names), patterns * known) > limits.CHEAP:
         return max(limits.COSTLY_PER_STEP, patterns * known // PATTERN_SHARE)
-    unknown = sum(name not in catalogue.names for name in names) - patterns
+    unknown = sum(name not in catalogue.living for name in names) - patterns
     return len(names) + patterns * known + unknown * UNKNOWN * min(known, limits.MEANT_MAX)
 
 

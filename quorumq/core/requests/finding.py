@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.deleted_names import PAGES
 from quorumq.core.cluster.rounds import Round, majority_of
 from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.messages.effects import Again, Effect, Send
@@ -70,7 +71,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         case m.CreateTopic() if request.implicit and not context.config.auto_create_topics:
             names = (request.name,)
         case m.DeleteTopic() if (
-            known := catalogue.topics.get(request.id)
+            known := catalogue.register_with(request.id, request.name)
         ) is None or known.name != request.name:
             ids[request.id] = (
                 None  # also if it is another topic's, so that no client learns that there is one
@@ -108,18 +109,23 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
     topics += [catalogue.topics.get(found) for found in message.ids]
-    found = [catalogue.groups.get((group.topic, group.name)) for group in message.groups]
+    found = [catalogue.group(group.topic, group.name) for group in message.groups]
     groups = [group for group in found if group is not None][:TOLD_MAX]
     more: list[Group] = []
+    packed, page = b"", PAGES
     if message.after is not None:
+        if message.ids:
+            packed, page = catalogue.deleted.of_topic(message.ids[0], message.page, GROUPS_PER_CHUNK)
         later = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
-        more = [catalogue.groups[key] for key in sorted(later)]
+        more = [catalogue.groups[key] for key in sorted(later)] if page == PAGES else []
     told = m.RegistersReply(
         message.round,
-        tuple(topic for topic in topics if topic is not None)[:TOLD_MAX],
+        tuple({topic.id: topic for topic in topics if topic is not None}.values())[:TOLD_MAX],
         (*groups, *more[:GROUPS_PER_CHUNK]),
         context.state.vector(context.config.nodes),
-        len(more) > GROUPS_PER_CHUNK,
+        len(more) > GROUPS_PER_CHUNK or page < PAGES,
+        packed,
+        page if page < PAGES else 0,
     )
     return [Send(sender, told)]
 

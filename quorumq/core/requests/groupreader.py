@@ -85,7 +85,7 @@ class GroupReader(Coordinator):
         some = list(wanted.items())[: limits.GROUPS_MADE_PER_STEP]
         self.awaited.update(dict.fromkeys([topic for topic, _ in some]))
         for topic, numbers in some:
-            self.may_make = self.may_make or (topic, self.register_name) not in context.catalogue.groups
+            self.may_make = self.may_make or context.catalogue.group(topic, self.register_name) is None
             effects += register(
                 context, self.key, topic, self.register_name, tuple(numbers), now, latest=latest
             )

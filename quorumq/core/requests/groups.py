@@ -55,7 +55,7 @@ class GroupCoordinator(Coordinator):
 
     def known(self, context: Context) -> Group | None:
         """Return the register as this node has it."""
-        return context.catalogue.groups.get((self.topic, self.request.group))
+        return context.catalogue.group(self.topic, self.request.group)
 
     # --------------------------------------------------------------------- what to propose
 

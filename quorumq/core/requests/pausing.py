@@ -34,7 +34,7 @@ class PauseCoordinator(Coordinator):
 
     def known(self, context: Context) -> Group | None:
         """Return the register as this node has it."""
-        return context.catalogue.groups.get((self.topic, self.request.group))
+        return context.catalogue.group(self.topic, self.request.group)
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = self.known(context)

@@ -10,6 +10,7 @@ Not promised: that what was written is still so when the client hears of it. The
 from __future__ import annotations
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.deleted_names import PAGES
 from quorumq.core.cluster.rounds import Round, majority_of
 from quorumq.core.cluster.topics import (
     all_sets,
@@ -74,19 +75,20 @@ class TopicCoordinator(Coordinator):
         now: Now,
         sets: tuple[tuple[NodeId, ...], ...] = (),
         groups: tuple[Group, ...] = (),
+        packed: bytes = b"",
     ) -> list[Effect]:
         """Begin a round of PutTopic."""
         this = self.begin(context, now)
         self.step, self.sets = step, sets
         self.topic = self.merged = topic
-        return [Send(node, m.PutTopic(this.number, topic, groups)) for node in this.members]
+        return [Send(node, m.PutTopic(this.number, topic, groups, packed)) for node in this.members]
 
     def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
         """Ask all nodes for their registers, after a majority has the one written before."""
         self.close_rounds(context)
         self.stored = 0
         self.step = step
-        return self.read_register(context, self.topic.id, now, groups=groups)
+        return self.read_register(context, self.topic, now, groups=groups)
 
     def fresh_stamp(self, context: Context, topic: Topic, now: Now) -> Stamp | None:
         """Return a stamp above those of ``topic``; None while the clock's reserve has to be raised for it."""
@@ -104,7 +106,8 @@ class TopicCoordinator(Coordinator):
                 self.stored |= bit
             if not this.is_read(self.stored & this.valid(context.state)):
                 return effects
-            self.merged = merge_topics(self.merged, context.catalogue.topics[self.topic.id])
+            known = context.catalogue.register_with(self.topic.id, self.name)
+            self.merged = merge_topics(self.merged, known) if known is not None else self.merged
             return effects + self.on_read(context, now)
         self.stored |= this.hear(sender, incarnation)
         if message.refused:
@@ -171,6 +174,9 @@ class ChangeCoordinator(TopicCoordinator):
 
     wanted: m.AlterTopic
     stamp: Stamp
+    pages: list[
+        tuple[tuple[Group, ...], bytes]
+    ]  # registers of groups, as they are and packed, still to be carried
 
     def change(
         self, context: Context, topic: Topic, wanted: m.AlterTopic, stamp: Stamp, now: Now
@@ -203,14 +209,19 @@ class ChangeCoordinator(TopicCoordinator):
             return super().on_read(context, now)
         if self.merged.deleted:
             return self.on_replaced(context, now)
-        self.pages = chunks_of(context.catalogue.group_registers(self.topic.id), GROUPS_PER_CHUNK)
+        groups = chunks_of(context.catalogue.group_registers(self.topic.id), GROUPS_PER_CHUNK)
+        self.pages = [(chunk, b"") for chunk in groups]
+        index = 0
+        while index < PAGES:
+            packed, index = context.catalogue.deleted.of_topic(self.topic.id, index, GROUPS_PER_CHUNK)
+            self.pages += [((), packed)] if packed else []
         return self.carry(context, now)
 
     def carry(self, context: Context, now: Now) -> list[Effect]:
         """Put every group to a majority of the new partitions' replicas before any client uses these."""
         if self.pages:
             new = self.drawn[self.merged.partitions :]
-            return self.write(context, "carry", self.merged, now, new, self.pages.pop(0))
+            return self.write(context, "carry", self.merged, now, new, *self.pages.pop(0))
         return self.write(context, "confirm", with_replicas(self.merged, self.drawn), now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:

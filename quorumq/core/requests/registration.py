@@ -96,7 +96,7 @@ class Registration(Coordinator):
         self.waiting[key] = wanted
         if self.put is None:
             return []
-        known = context.catalogue.groups.get((self.topic, self.name))
+        known = context.catalogue.group(self.topic, self.name)
         return self._tell(context, now) if known == self.written else self.start(context, now)
 
     # ------------------------------------------------------------------------ the way
@@ -108,7 +108,7 @@ class Registration(Coordinator):
         """Do the next thing, by what is known of the group here."""
         self.close_rounds(context)
         self.put = None
-        known = context.catalogue.groups.get((self.topic, self.name))
+        known = context.catalogue.group(self.topic, self.name)
         if known is None:
             return self._propose(context, now)
         if known.latest == Latest.SKIPPING:
@@ -135,7 +135,7 @@ class Registration(Coordinator):
     def _proposed(self, context: Context, now: Now) -> list[Effect]:
         """Go on: the outcome is known, or another proposer is ahead, or the topic makes no groups for a FETCH."""
         assert self.proposer is not None
-        if (self.topic, self.name) in context.catalogue.groups:
+        if context.catalogue.group(self.topic, self.name) is not None:
             return self.start(context, now)
         topic = context.catalogue.topics[self.topic]
         if not topic.auto_create_groups:
@@ -198,7 +198,7 @@ class Registration(Coordinator):
         if self.done:  # the topic was deleted
             return effects
         this.hear(sender, incarnation)
-        if context.catalogue.groups.get((self.topic, self.name)) != self.written:
+        if context.catalogue.group(self.topic, self.name) != self.written:
             return effects + self.start(context, now)
         return effects + self._tell(context, now)
 

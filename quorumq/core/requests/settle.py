@@ -367,7 +367,7 @@ class RedriveCoordinator(SettleCoordinator):
         self.partition = partition
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        group = context.catalogue.groups.get((self.partition.topic, self.request.group))
+        group = context.catalogue.group(self.partition.topic, self.request.group)
         items: dict[int, list[tuple[int, m.Owned]]] = {}  # by the generation that they died in
         for index, (span, record) in enumerate(self.request.entries):
             if record.kind != Kind.DEAD:

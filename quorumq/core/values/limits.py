@@ -174,16 +174,20 @@ PARTITIONS_MAX = 1024
 TOPICS_MAX = 4000
 """Topics of a cluster. The node that makes something checks this and the next six. Simultaneous creations through
 several nodes may exceed them by a few, and all nodes take those in."""
-TOPIC_NAMES_MAX = 100_000
-"""Names of topics, those of deleted ones included: each has a register for good, of some 520 bytes in memory, which
-takes 10 µs to write at the head of each journal segment."""
+DELETED_NAMES_MAX = 4_000_000
+"""Deleted names of topics, which are kept for good, and of groups, which are kept as long as their topic."""
+DELETED_BYTES = 52
+"""A register of a deleted name that is packed."""
+DELETED_UNPACKED_MAX = 2048
+"""Deleted names whose registers a node keeps as they were, the last ones: each takes some 520 bytes in memory, and
+10 µs at the head of each journal segment. Older ones are packed."""
 REPLACED_TOPICS_MAX = 1000
 """Deleted topics that a node remembers though another one has their name, so that late requests hear `not-found`."""
 PARTITIONS_IN_ALL_MAX = 10_000
 """Partitions of all topics together."""
 GROUPS_PER_TOPIC_MAX = 1000
-GROUP_NAMES_MAX = 100_000
-"""Groups of all topics, deleted ones included, until their topic is deleted."""
+GROUPS_MAX = 100_000
+"""Groups of all topics."""
 GROUP_PARTITIONS_MAX = 50_000
 """Groups of all topics, each once for each partition: a node takes some 5 KiB for each."""
 SESSIONS_PER_PARTITION_MAX = 250_000
@@ -249,7 +253,9 @@ LAYOUT_MARKS_MAX = 256
 DIGESTS_MAX = 4000
 """Digests, or sums, in one message of anti-entropy."""
 REGISTER_BUCKETS = 256
-"""Buckets of registers, each with a sum of digests."""
+"""Buckets of registers, each with a sum of digests, and pages of packed ones."""
+DELETED_PAGES_TOLD = 8
+"""Buckets whose packed registers one comparison sends."""
 DIGEST_BRANCHES = 16
 """Parts of a node in the tree of digests."""
 DIGEST_DIGITS = 15
