@@ -11,14 +11,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from quorumq.core.messages import (
+    Ack,
     ClientReply,
     Envelope,
+    Extend,
     Hello,
     HoldsReply,
+    Merge,
     PeerMessage,
     RegistersReply,
+    Reject,
     RemoteFetchReply,
     Slice,
+    Store,
     Welcome,
 )
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
@@ -29,6 +34,11 @@ from sim.machine import Machine
 # One of each is made for every packet, and ``Envelope(...)`` takes twice as long.
 _new_envelope: Final[Callable[[type[Envelope], tuple[object, ...]], Envelope]] = tuple.__new__
 _new_received: Final[Callable[[type[Received], tuple[Envelope]], Received]] = tuple.__new__
+
+WRITES = (Store, Ack, Reject, Extend, Merge)
+"""Messages that a full node may refuse. No copy follows one that came to it meanwhile: TCP brings no frame twice, and a
+new connection takes over nothing of a broken one (quorumq/node/links.py). A copy would be written when there is room,
+after the client got a definite error (docs/protocol.md, section 6)."""
 
 FOREIGN_MAX = 256
 """Batches of other nodes that a machine keeps for its clients."""
@@ -48,6 +58,7 @@ class Links:
         self.up: dict[NodeId, tuple[Incarnation, int]] = {}
         self.dials: dict[NodeId, int] = {}
         self.foreign: dict[tuple[Any, ...], Batch] = {}
+        self.once: dict[int, Envelope] = {}  # messages without a copy, by their identity in memory
 
     def clear(self) -> None:
         """Drop all links, as the process is gone."""
@@ -186,6 +197,11 @@ class Links:
         if state.known.get(sender) != envelope.incarnation and state.superseded(sender, envelope.incarnation):
             world.saw("a message of a superseded incarnation came")
         kind = type(envelope.message)
+        if kind in WRITES:
+            if id(envelope) in self.once:
+                return
+            if state.capacity or state.memory_full:
+                self.once[id(envelope)] = envelope
         if kind is RegistersReply and envelope.message.topics:
             world.saw("a node asked for a topic that it did not know")
         recovers = kind is HoldsReply and bool(core.context.hold_recovery.awaited)
