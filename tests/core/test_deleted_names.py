@@ -41,7 +41,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import STAMP_ZERO, Group, Now, Stamp, Topic, topic_id
+from quorumq.core.values.types import STAMP_ZERO, Group, Layout, Now, Stamp, Topic, topic_id
 from tests.core.cluster import Cluster
 
 NODES = ("a", "b", "c")
@@ -271,6 +271,25 @@ def test_the_longest_deleted_are_packed_and_the_last_ones_stay() -> None:
         assert "t0" not in core.catalogue.names
         assert core.catalogue.deleted.topics >= 9
     assert agreed(cluster)
+
+
+def test_a_topic_whose_partitions_were_moved_is_not_packed() -> None:
+    """DELETE has to reach the sets of all its layouts, and the register alone has them."""
+    catalogue = Catalogue("a", b"key", NODES)
+    topic = topic_of("t", 0, 1)
+    moved = closed(topic._replace(layout=Layout(topic.id, 2, Stamp(2, "a"), ())))
+    for register in (moved, gone("u")):
+        catalogue.take_topic(register)
+    while (bucket := catalogue.crowded(0)) is not None:
+        catalogue.pack(bucket)
+    catalogue.check()
+    assert catalogue.crowded(0) is None
+    assert (catalogue.unpackable, catalogue.unpacked) == ({(b"", "t"): None}, {})
+    assert catalogue.register_named("t") == moved
+    assert catalogue.names_used()[4] == 2
+    catalogue.take_topic(topic_of("t", 1, 3))
+    catalogue.check()
+    assert catalogue.unpackable == {}
 
 
 def test_a_packed_name_is_a_deleted_one_for_every_request() -> None:
@@ -580,7 +599,7 @@ def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(
 ) -> None:
     """a has a view of the group, from a HOLD, and no register."""
     if not rule:
-        monkeypatch.setattr(Context, "_names_without_register", lambda self, topics: {})
+        monkeypatch.setattr("quorumq.core.requests.packing._without_register", lambda *_: {})
     cluster = packing()
     made(cluster, "t")
     (replica,) = cluster.nodes["a"].replicas.values()

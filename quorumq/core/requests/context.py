@@ -548,8 +548,10 @@ class Context(Placing):
         """Merge packed registers of deleted names that a peer has."""
         registers, effects = keep_packed(self.state, self.replicas, packed)
         for register in registers:
-            is_group = isinstance(register, Group)
-            effects += self.take_in_group(register, now) if is_group else self.take_in_topic(register, now)
+            if isinstance(register, Group):
+                effects += self.take_in_group(register, now)
+            else:
+                effects += self.take_in_topic(register, now)
         return effects
 
     def check(self, now: Now) -> None:
