@@ -23,7 +23,7 @@ from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, TYPE_OF, Earlier,
 from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of
 
-from .fragments import Rank
+from .causes import Rank
 from .journals import RECORDS_MERGED, OpenFile, batch_of, decoded
 from .planning import Registers, footer_of, segments_in
 from .reader import BATCHES

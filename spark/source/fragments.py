@@ -7,22 +7,24 @@ one node more. Names (of messages, groups, ranks) are numbers here, and `merged`
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quorumq.core.values.types import Kind, PartitionId, ProducerId, Record, Span, record_rank
 
+from .causes import PUBLISHED, Causes, Place, Rank
+
 Numbers = NDArray[np.int64]
 T = TypeVar("T", bound=Hashable)
 
 RECORD: Final = (
-    "place", "group", "start", "stop", "rank", "nodes", "directory", "segment", "offset", "entry", "ballot", "by",
-    "published",
+    "place", "group", "start", "stop", "rank", "nodes", "cause", "ballot", "by", "published",
 )  # fmt: skip
-"""Columns of an entry of a RecordsMerged. ``by`` is the node of the letter's ballot; -1 if there is no letter."""
+"""Columns of an entry of a RecordsMerged. ``cause`` is the number of its cause in `Causes`; -1 if it has none.
+``by`` is the node of the cause's ballot."""
 
 SECTION: Final = (
     "place", "start", "stop", "directory", "segment", "offset", "first", "published", "damaged",
@@ -31,21 +33,6 @@ SECTION: Final = (
 
 NODES: Final = RECORD.index("nodes")
 INT64_MAX: Final = (1 << 63) - 1
-
-
-class Place(NamedTuple):
-    """A producer id in a topic partition."""
-
-    key: PartitionId
-    producer_id: ProducerId
-
-
-class Rank(NamedTuple):
-    """A record without its letter."""
-
-    generation: int
-    n: int
-    kind: Kind
 
 
 class Names(Generic[T]):
@@ -67,7 +54,8 @@ class Names(Generic[T]):
 class Fragments:
     """Rows of what journals say of dead letters, added in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, causes: Causes) -> None:
+        self.causes = causes
         self.places: Names[Place] = Names()
         self.groups: Names[str] = Names()
         self.ranks: Names[Rank] = Names()
@@ -75,37 +63,52 @@ class Fragments:
         self.records = array("q")
         self.sections = array("q")
         self.count = 0
+        self._places: dict[
+            tuple[Any, ...], int
+        ] = {}  # by names as they stand in records; -1 for those of others
+        self._ranks: dict[tuple[int, int, int], int] = {}
 
     def add_entries(
         self,
         key: PartitionId,
         group: str,
         entries: Any,
-        where: tuple[int, int, int],
+        causes: Iterable[Any],
+        directory: int,
         mine: Callable[[ProducerId], bool],
     ) -> None:
-        """Add the entries of a RecordsMerged as they stand in its header, of a record at ``where``."""
-        add, group_number, node = self.records.extend, self.groups.number(group), 1 << where[0]
-        for at, ((named, start, stop), (generation, n, kind, *rest)) in enumerate(entries):
-            producer_id = ProducerId(*named)
-            if not mine(producer_id):
+        """Add the entries of a RecordsMerged as they stand in its header, and the cause of each, or None."""
+        add, group_number, node = self.records.extend, self.groups.number(group), 1 << directory
+        places, ranks = self._places, self._ranks
+        for ((named, start, stop), record), cause in zip(entries, causes, strict=True):
+            place = places.get((key, named))
+            if place is None:
+                producer_id = ProducerId(*named)
+                place = self.places.number(Place(key, producer_id)) if mine(producer_id) else -1
+                places[key, named] = place
+            if place < 0:
                 continue
-            place = self.places.number(Place(key, producer_id))
-            rank = self.ranks.number(Rank(generation, n, Kind(kind)))
-            letter = rest[0] if kind == Kind.DEAD and rest else None
-            ballot, by, published = 0, -1, 0
-            if letter is not None:
-                (ballot, name), by = letter[0], 0
+            rank = ranks.get(record[:3])
+            if rank is None:
+                generation, n, kind = record[:3]
+                rank = ranks[record[:3]] = self.ranks.number(Rank(generation, n, Kind(kind)))
+            number, ballot, by, published = -1, 0, 0, 0
+            if cause is not None and record[2] == Kind.DEAD:
+                ballot, name = record[3][0]
                 ballot, by = min(ballot, INT64_MAX), self.ballots.number(name)
-                published = letter[7] if len(letter) > 7 else 0
-            add((place, group_number, start, stop, rank, node, *where, at, ballot, by, published))
+                number, published = self.causes.add(cause), cause[PUBLISHED]
+            add((place, group_number, start, stop, rank, node, number, ballot, by, published))
             self.count += 1
 
-    def add_node(self, first: int, stop: int, directory: int) -> None:
+    def add_node(self, rows: Sequence[tuple[int, int]], directory: int) -> None:
         """Note that another node has the entries of these rows."""
-        width = len(RECORD)
-        for at in range(first * width + NODES, stop * width + NODES, width):
-            self.records[at] |= 1 << directory
+        if not rows:
+            return
+        first, stop = np.array(rows, np.int64).T
+        lengths = stop - first
+        each = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        table = np.frombuffer(self.records, np.int64).reshape(-1, len(RECORD))
+        table[each, NODES] |= 1 << directory
 
     def add_section(
         self,
@@ -133,7 +136,7 @@ def take(rows: dict[str, Numbers], chosen: Any) -> dict[str, Numbers]:
 
 
 def _grouped(rows: dict[str, Numbers], order: Numbers) -> dict[str, Numbers]:
-    """Return one row for each death of a span: the letter with the lowest ballot, and the nodes that have any."""
+    """Return one row for each death of a span: the cause with the lowest ballot, and the nodes that have any."""
     same = ("place", "group", "rank", "start", "stop")
     by = np.lexsort((order[rows["by"]], rows["ballot"], *(rows[name] for name in reversed(same))))
     rows = take(rows, by)
@@ -151,7 +154,7 @@ def _grouped(rows: dict[str, Numbers], order: Numbers) -> dict[str, Numbers]:
 def deaths(fragments: Fragments) -> dict[str, Numbers]:
     """Return one row for each death of each message: RECORD, sorted by place, group and ``start``."""
     rows = fragments.rows(RECORD)
-    rows = take(rows, rows["by"] >= 0)
+    rows = take(rows, rows["cause"] >= 0)
     names = fragments.ballots.values
     order = np.argsort(np.argsort(np.array(names, object))) if names else np.zeros(0, np.int64)
     rows = _grouped(rows, order)

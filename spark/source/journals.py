@@ -21,8 +21,16 @@ from crc32c import crc32c
 from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
-from quorumq.storage.scan import Bad, Frame, Scan
-from quorumq.storage.segment import CRC_START, MAGIC, PREFIX, PREFIX_BYTES, salt_of, segment_name
+from quorumq.storage.scan import Bad, Frame, Gap, Scan
+from quorumq.storage.segment import (
+    CRC_START,
+    HEADER_BYTES_MAX,
+    MAGIC,
+    PREFIX,
+    PREFIX_BYTES,
+    salt_of,
+    segment_name,
+)
 from quorumq.wire.cbor import BadValue
 
 RECORDS_MERGED: Final = TYPE_OF[RecordsMerged]
@@ -183,31 +191,50 @@ class OpenFile:
         return Scan(self.read, size, salt, check_bodies=False)
 
 
-class Copies:
-    """Records of replicas that were decoded: others with the same bytes need not be.
+class Decoded:
+    """Records that were decoded: the same bytes in another node's journal need not be.
 
     Attributes:
-        places: numbers that the reader gave a RecordsMerged, by a hash of it, less the durable offset before it.
-        latest: the hash of the record that was decoded last.
+        keys: the topic partitions that are read; None for all.
+        rows: numbers that the reader gave a RecordsMerged, by a hash of it, less the durable offset before it.
+        latest: the hash of the record that came last; None if it has none.
+        again: the numbers of the records that were passed over since, because they are in ``rows``.
     """
 
     MOST: Final = 1 << 20
 
-    def __init__(self) -> None:
-        self.places: dict[int, tuple[int, int]] = {}
+    def __init__(self, keys: Collection[tuple[bytes, int]] | None = None) -> None:
+        self.keys = None if keys is None else {None, *keys}  # a key that cannot be read so is decoded
+        self.rows: dict[int, tuple[int, int]] = {}
         self.latest: int | None = None
+        self.again: list[tuple[int, int]] = []
 
     def note(self, first: int, stop: int) -> None:
-        """Give the record that was decoded last the numbers from ``first`` to ``stop``."""
-        if len(self.places) >= self.MOST:
-            self.places.clear()
+        """Give the record that came last the numbers from ``first`` to ``stop``."""
+        if len(self.rows) >= self.MOST:
+            self.rows.clear()
         if self.latest is not None:
-            self.places[self.latest] = (first, stop)
+            self.rows[self.latest] = (first, stop)
 
 
 def durable_in(header: bytes, size: int) -> int:
     """Return the durable offset in the header of a RecordsMerged, which takes ``size`` bytes there."""
     return header[3] if size == 1 else int.from_bytes(header[4 : 3 + size], "big")
+
+
+def key_in(data: bytes, at: int) -> tuple[bytes, int] | None:
+    """Return the topic partition that stands at ``at``; None if it is written in another way than ours."""
+    if data[at : at + 2] != _KEY_HEAD:
+        return None
+    number = data[at + 18]
+    if number < 24:
+        return data[at + 2 : at + 18], number
+    size = {24: 1, 25: 2}.get(number)
+    return (
+        None
+        if size is None
+        else (data[at + 2 : at + 18], int.from_bytes(data[at + 19 : at + 19 + size], "big"))
+    )
 
 
 class KeysScan(Scan):
@@ -216,71 +243,80 @@ class KeysScan(Scan):
     def fields(self, header: bytes) -> Any:
         """Return the decoded header; of a RecordsMerged its type, durable offset and partition, if that is enough."""
         size = _UINT_BYTES[header[3] & 31] if header[1:3] == _MERGED_HEAD else 0
-        key = header[3 + size : 22 + size]
-        if size and key[:2] == _KEY_HEAD and key[18] < 24:
-            return (RECORDS_MERGED, durable_in(header, size), (key[2:18], key[18]))
-        return super().fields(header)
+        key = key_in(header, 3 + size) if size and len(header) > _KEY_BYTES else None
+        return super().fields(header) if key is None else (RECORDS_MERGED, durable_in(header, size), key)
 
 
-class CopiesScan(Scan):
-    """A scan that decodes a RecordsMerged once, though it stands in the journals of several nodes."""
+class DecodedScan(Scan):
+    """A scan that passes over each RecordsMerged that is `Decoded`, or of another topic partition."""
 
-    copies: Copies
+    decoded: Decoded
 
     def frame(self, offset: int) -> Frame | Bad:
-        """Return the record at ``offset``; one met before is checked, and not decoded."""
-        self.copies.latest = None
-        start = offset - self._base
-        if not 0 <= start <= len(self._window) - REFILL_BYTES and self._base + len(self._window) < self.size:
-            self._window = b""
-            self._bytes(offset, 1)
-            start = 0
-        window = self._window
-        if 0 <= start <= len(window) - PREFIX_BYTES:
-            magic, crc, length, body, _ = PREFIX.unpack_from(window, start)
-            first = start + PREFIX_BYTES
+        """Return the next record that is to be decoded, at ``offset`` or after it."""
+        return super().frame(self._next(offset))
+
+    def gap(self, item: Frame | Bad) -> Gap:
+        """Return the bytes from what is no record to the next record, which need not be decoded."""
+        return Scan(self.read, self.size, self.salt, check_bodies=False).gap(item)
+
+    def _next(self, offset: int) -> int:
+        """Return the offset of the next record to decode. The last record of a segment is always one."""
+        known, again, keys = self.decoded.rows, self.decoded.again, self.decoded.keys
+        self.decoded.latest = None
+        window, at, size = self._window, offset - self._base, 0
+        while True:
+            if not 0 <= at <= len(window) - REFILL_BYTES or size > len(window) - at:
+                window = self._window = self.read(offset, min(max(size, WINDOW_BYTES), self.size - offset))
+                self._base, at = offset, 0
+            if len(window) - at < PREFIX_BYTES + _KEY_BYTES:
+                return offset
+            magic, crc, length, body, _ = PREFIX.unpack_from(window, at)
+            first = at + PREFIX_BYTES
             stop = first + length
-            if (
-                magic == MAGIC
-                and not body
-                and stop <= len(window)
-                and window[first + 1 : first + 3] == _MERGED_HEAD
-            ):
-                size = _UINT_BYTES[window[first + 3] & 31]
-                latest = hash(window[first + 3 + size : stop])
-                place = self.copies.places.get(latest)
-                if place is not None and crc32c(window[start + CRC_START : stop], self.salt) == crc:
-                    durable = durable_in(window[first : first + 3 + size], size)
-                    fields = (RECORDS_MERGED, durable, place)
-                    return Frame(
-                        offset, RECORDS_MERGED, durable, fields, length, 0, 0, True, self._base + stop
-                    )
-        return super().frame(offset)
+            if magic != MAGIC or body or window[first + 1 : first + 3] != _MERGED_HEAD:
+                return offset
+            if stop > len(window):
+                if length > HEADER_BYTES_MAX or offset + stop - at > self.size:
+                    return offset
+                size = stop - at
+                continue
+            key = first + 3 + _UINT_BYTES[window[first + 3] & 31]
+            latest = hash(window[key:stop])
+            rows = known.get(latest)
+            if rows is None and (keys is None or key_in(window, key) in keys):
+                self.decoded.latest = latest
+                return offset
+            if self._base + stop >= self.size or crc32c(window[at + CRC_START : stop], self.salt) != crc:
+                return offset
+            if rows is not None:
+                again.append(rows)
+            at, offset, size = stop, self._base + stop, 0
 
-    def fields(self, header: bytes) -> Any:
-        """Return the decoded header, and note which bytes it had."""
-        if header[1:3] == _MERGED_HEAD:
-            self.copies.latest = hash(header[3 + _UINT_BYTES[header[3] & 31] :])
-        return super().fields(header)
 
+WINDOW_BYTES: Final = 64 << 10
+"""Bytes that are read at once: records without bodies mostly follow each other."""
 
 REFILL_BYTES: Final = 4096
 """Bytes that must be left of what was read at once: most records are shorter."""
 
 _MERGED_HEAD: Final = bytes((0x18, RECORDS_MERGED))
 _KEY_HEAD: Final = bytes((0x82, 0x50))  # an array of 2: the 16 bytes of a topic, and a number
+_KEY_BYTES: Final = 36  # most bytes of a header up to the end of the key
 _UINT_BYTES: Final = (*[1] * 24, 2, 3, 5, 9, *[1] * 4)
 """Bytes of a CBOR integer, by the lower five bits of its first byte."""
 
 
 def frames_of(
-    file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report, copies: Copies | None = None
+    file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report, known: Decoded | None = None
 ) -> Iterator[Frame]:
     """Yield every record in the part of a segment that counts; ``report`` gets the gaps between readable records."""
     scan = file.scan(plan.bytes, salt_of(directory, plan.number))
-    if copies is not None:
-        scan = CopiesScan(scan.read, scan.size, scan.salt, check_bodies=False)
-        scan.copies = copies
+    if known is not None:
+        known.latest = None
+    if known is not None and not plan.holes:
+        scan = DecodedScan(scan.read, scan.size, scan.salt, check_bodies=False)
+        scan.decoded = known
     for item in scan.records(holes=dict(plan.holes)):
         if isinstance(item, Frame):
             if item.type not in CLASS_OF:
@@ -350,10 +386,10 @@ class OpenDirectory:
             file.close()
         self.files = {}
 
-    def frames(self, plan: SegmentPlan, report: Report, copies: Copies | None = None) -> Iterator[Frame]:
+    def frames(self, plan: SegmentPlan, report: Report, known: Decoded | None = None) -> Iterator[Frame]:
         """Yield every record of a segment that is open."""
         file, directory = self.files[plan.number], self.plan
-        return frames_of(file, plan, directory.node, directory.directory, report, copies)
+        return frames_of(file, plan, directory.node, directory.directory, report, known)
 
     def batch(self, plan: SegmentPlan, frame: Frame) -> FoundBatch | None:
         """Return the batch of a frame, unless another record took its place or no group needs it."""

@@ -1,8 +1,8 @@
 """`deadletters`: every letter that the journals have, and the fate of its message.
 
-A task reads each segment once (`fragments`), merges the nodes as columns of numbers, and reads the texts and payloads
-of the deaths that are wanted, in the order of the files. Memory holds some 200 bytes per death and section, and the
-texts of one block of rows.
+A task reads each segment once (`fragments`), merges the nodes as columns of numbers, and adds the causes (`causes`) and
+the payloads of the deaths that are asked for. Memory holds some 200 bytes per death and section, and the texts of one
+block of rows; the temporary file of causes has all their texts.
 """
 
 from __future__ import annotations
@@ -11,57 +11,33 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from quorumq.client.base.message import MessageId
 from quorumq.core.values.names import begins_ms
 from quorumq.core.values.types import DERIVED, NAMED, BatchHeader, Group, Kind, Letter, PartitionId
-from quorumq.history import producer_id_text
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of
 
-from .arrow import BYTES_MAX, Batches, Values, known_time, small
-from .fragments import SECTION, Fragments, Numbers, Place, Rank, deaths, fates, pairs, take
-from .journals import RECORDS_MERGED, Copies, Directory, OpenDirectory, SegmentPlan, batch_of, decoded
+from .arrow import BYTES_MAX, small
+from .causes import Causes, Rank, deaths_batch, named_by, times
+from .fragments import SECTION, Fragments, Numbers, deaths, fates, pairs, take
+from .journals import RECORDS_MERGED, Decoded, Directory, OpenDirectory, SegmentPlan, batch_of, decoded
 from .merged import LOADED_MAX, MergingReader
-from .reader import BATCHES, CONTENT, content
+from .reader import BATCHES, CONTENT
 from .records import CLOSED
 
 NEVER: Final = 1 << 62
 """Milliseconds since 1970 that no message is published at or after."""
 
-ROWS: Final = 2048
-"""Deaths of one block of rows."""
-
 Copy = tuple[int, int, int, int, bool]
 """A copy of a message: directory, segment, offset of the batch, index in it, and True if it is known to be damaged."""
 
-_TEXTS: Final = (
-    "reason", "error_class", "message", "stack", "fingerprint", "consumer", "consumer_version", "host", "node",
-)  # fmt: skip
-"""Fields of a letter that are columns under their own names."""
-
 _DEFAULTS: Final = tuple(Letter._field_defaults[name] for name in Letter._fields[2:])
 RESOLUTIONS: Final = ("dead", "redriven", "acked", "purged", "reopened", "closed")
-
-
-class Death(NamedTuple):
-    """A dead letter to give out: the message, and what is known besides its letter."""
-
-    key: PartitionId
-    topic: str
-    head: str  # the id of the message, up to its number
-    producer_id: str
-    seq: int
-    group: str
-    generation: int
-    n: int
-    resolution: str
-    published_ms: int
-    nodes: list[str]
 
 
 def resolved(own: Rank, now: Rank, register: Group | None, covered: bool) -> str:
@@ -152,7 +128,7 @@ class LettersReader(MergingReader):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.bodies = Bodies(self)
-        self.fragments = Fragments()
+        self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
         self._scan()
         dead = deaths(self.fragments)
@@ -164,23 +140,26 @@ class LettersReader(MergingReader):
             np.minimum.at(dated, messages, copies["published"][sections])
             published = np.where((published == 0) & (dated < np.iinfo(np.int64).max), dated, published)
             dead["published"] = published
-        resolution = self._resolutions(dead, now)
+        dead["resolution"] = self._resolutions(dead, now)
         shown = [name for name in RESOLUTIONS if self._shown(name)]
-        chosen = np.flatnonzero(np.isin(resolution, [RESOLUTIONS.index(name) for name in shown]))
-        keys = ("start", "entry", "offset", "segment", "directory")
-        chosen = chosen[np.lexsort([dead[name][chosen] for name in keys])]
+        chosen = np.flatnonzero(np.isin(dead["resolution"], [RESOLUTIONS.index(name) for name in shown]))
+        chosen = chosen[np.lexsort((dead["start"][chosen], dead["cause"][chosen]))]
         self.copies = take(copies, sections)
         self.copies["index"] = dead["start"][messages] - self.copies["start"] + self.copies["first"]
         firsts = np.searchsorted(messages, np.arange(published.size + 1))
         dead["copy"], dead["copies"] = firsts[:-1], np.diff(firsts)
-        for at in range(0, chosen.size, ROWS):
-            rows = chosen[at : at + ROWS]
-            yield from self._block(take(dead, rows), resolution[rows])
+        masks, dead["nodes"] = np.unique(dead["nodes"], return_inverse=True)
+        names = self._names(masks.tolist())
+        first = 0
+        for causes in self.fragments.causes.batches():
+            low, high = np.searchsorted(dead["cause"][chosen], (first, first + causes.num_rows))
+            yield from self._blocks(take(dead, chosen[low:high]), first, causes, names)
+            first += causes.num_rows
 
     # ------------------------------------------------------------------ reading
 
     def _scan(self) -> None:
-        copies = Copies()
+        known = Decoded(self.task.keys)
         settled = self.options.settled and self._any_settled()
         most = max((len(opened.plan.segments) for opened in self.open_directories), default=0)
         for back in range(
@@ -189,46 +168,45 @@ class LettersReader(MergingReader):
             for at, opened in enumerate(self.open_directories):
                 plans = self.segments_of(opened.plan)
                 if len(plans) >= back:
-                    self._segment(at, opened, plans[-back], copies, settled)
+                    self._segment(at, opened, plans[-back], known, settled)
 
     def _any_settled(self) -> bool:
         only = self.selection.values.get("resolution")
         return only is None or bool(only - {"dead"})
 
     def _segment(
-        self, at: int, opened: OpenDirectory, plan: SegmentPlan, copies: Copies, settled: bool
+        self, at: int, opened: OpenDirectory, plan: SegmentPlan, known: Decoded, settled: bool
     ) -> None:
         records = plan.state or settled
         if not records and not self.with_bodies:
             return
-        for frame in opened.frames(plan, self.report, copies):
+        for frame in opened.frames(plan, self.report, known):
             if frame.type == RECORDS_MERGED:
                 if records:
-                    self._entries(at, opened, plan, frame, copies)
+                    self._entries(at, opened, plan, frame, known)
             elif frame.type in BATCHES:
                 if self.with_bodies:
                     self._sections(at, opened, plan, frame)
             elif frame.type == CLOSED and plan.state:
                 self.take_closed(frame, decoded(opened.files[plan.number].name, frame))
+        if records:
+            self.fragments.add_node(known.again, at)
+        known.again.clear()
 
     def _entries(
-        self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame, copies: Copies
+        self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame, known: Decoded
     ) -> None:
-        fragments = self.fragments
-        if len(frame.fields) == 3:  # met before
-            first, stop = frame.fields[2]
-            fragments.add_node(first, stop, at)
-            return
+        fragments, name = self.fragments, opened.files[plan.number].name
         first = fragments.count
         try:
             (topic, number), group, entries = frame.fields[2:5]
             key = PartitionId(topic, number)
             if self.wants(key, group):
-                fragments.add_entries(key, group, entries, (at, plan.number, frame.offset), self.mine)
+                fragments.add_entries(key, group, entries, raw_letters(name, frame), at, self.mine)
         except (TypeError, ValueError):
-            decoded(opened.files[plan.number].name, frame)  # says what is wrong with it
+            decoded(name, frame)  # says what is wrong with it
             raise
-        copies.note(first, fragments.count)
+        known.note(first, fragments.count)
 
     def _sections(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
         batch = opened.batch(plan, frame)
@@ -288,33 +266,54 @@ class LettersReader(MergingReader):
 
     # ------------------------------------------------------------------ rows
 
-    def _block(self, dead: Mapping[str, Numbers], resolution: Numbers) -> Iterator[pa.RecordBatch]:
+    def _names(self, masks: list[int]) -> dict[str, tuple[str, pa.Array]]:
+        """Return columns as values by number, each with the name of the column of numbers."""
         fragments = self.fragments
-        masks = {mask: self.nodes_of(mask) for mask in np.unique(dead["nodes"]).tolist()}
-        named = {
-            at: (place.key, self.topic_name(place.key), *named_by(place))
-            for at in np.unique(dead["place"]).tolist()
-            if (place := fragments.places.values[at])
+        keys = [place.key for place in fragments.places.values]
+        named = [named_by(place) for place in fragments.places.values]
+        ranks = fragments.ranks.values
+        columns: dict[str, tuple[str, list[Any]]] = {
+            "id": ("place", [head for head, _ in named]),
+            "topic": ("place", [self.topic_name(key) for key in keys]),
+            "topic_id": ("place", [key.topic.hex() for key in keys]),
+            "partition": ("place", [key.number for key in keys]),
+            "producer_id": ("place", [text for _, text in named]),
+            "group": ("group", fragments.groups.values),
+            "generation": ("rank", [Decimal(rank.generation) for rank in ranks]),
+            "n": ("rank", [small(rank.n) for rank in ranks]),
+            "resolution": ("resolution", list(RESOLUTIONS)),
+            "replicas": ("nodes", list(map(self.nodes_of, masks))),
         }
-        names = ("place", "start", "group", "rank", "published", "nodes")
-        each = zip(*(dead[name].tolist() for name in names), resolution.tolist(), strict=True)
-        groups, ranks = fragments.groups.values, fragments.ranks.values
-        rows = [
-            Death(
-                *named[place], seq, groups[group], ranks[rank].generation, ranks[rank].n, RESOLUTIONS[fate], published,
-                masks[mask],
-            )
-            for place, seq, group, rank, published, mask, fate in each
-        ]  # fmt: skip
-        block: list[tuple[Death, Any, Message | None, str | None]] = []
-        size = 0
-        for row, letter, (message, crc) in zip(rows, self._letters(dead), self._messages(dead), strict=True):
-            block.append((row, letter, message, crc))
-            size += len(letter[3]) + len(letter[4]) + (0 if message is None else len(message.payload))
-            if size > BYTES_MAX:
-                yield from add_letters(self.out, block)
-                block, size = [], 0
-        yield from add_letters(self.out, block)
+        return {
+            column.name: (columns[column.name][0], pa.array(columns[column.name][1], column.type))
+            for column in self.out.schema
+            if column.name in columns
+        }
+
+    def _blocks(
+        self,
+        dead: dict[str, Numbers],
+        first: int,
+        causes: pa.RecordBatch,
+        names: Mapping[str, tuple[str, pa.Array]],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of deaths whose causes are in one batch, which begins with number ``first``."""
+        columns = {name: values.take(pa.array(dead[by])) for name, (by, values) in names.items()}
+        columns["seq"], columns["published_at"] = pa.array(dead["start"]), times(dead["published"])
+        if "id" in columns:
+            columns["id"] = pc.binary_join_element_wise(columns["id"], columns["seq"].cast(pa.string()), "")
+        causes = causes.take(pa.array(dead["cause"] - first))
+        begin, size, count = 0, 0, dead["start"].size
+        messages: list[Message | None] = []
+        crcs: list[str | None] = []
+        for at, (message, crc) in enumerate(self._messages(dead), 1):
+            messages.append(message)
+            crcs.append(crc)
+            size += 0 if message is None else len(message.payload)
+            if size > BYTES_MAX or at == count:
+                part = {name: values[begin:at] for name, values in columns.items()}
+                yield deaths_batch(self.out.schema, part, causes[begin:at], messages, crcs)
+                begin, size, messages, crcs = at, 0, [], []
 
     def _messages(self, dead: Mapping[str, Numbers]) -> Iterator[tuple[Message | None, str | None]]:
         """Yield the message of each death, and the CRC of its record."""
@@ -335,58 +334,3 @@ class LettersReader(MergingReader):
         return list(
             zip(*(self.copies[name][np.minimum(numbers, last)].tolist() for name in names), strict=True)
         )
-
-    def _letters(self, dead: Mapping[str, Numbers]) -> Iterator[Any]:
-        at: tuple[int, int, int] | None = None
-        entries: Sequence[Any] = ()
-        for *where, entry in zip(
-            *(dead[name].tolist() for name in ("directory", "segment", "offset", "entry")), strict=True
-        ):
-            if at != tuple(where):
-                at = directory, segment, offset = tuple(where)  # type: ignore[assignment]
-                opened = self.open_directories[directory]
-                entries = raw_letters(opened.files[segment].name, opened.frame_at(segment, offset))
-            yield entries[entry]
-
-
-def named_by(place: Place) -> tuple[str, str]:
-    """Return the id of a place's messages, up to their number, and its producer id as text."""
-    return str(MessageId(place.key, place.producer_id, 0))[:-1], producer_id_text(place.producer_id)
-
-
-def add_letters(
-    out: Batches, block: Sequence[tuple[Death, Any, Message | None, str | None]]
-) -> Iterator[pa.RecordBatch]:
-    """Add rows of `deadletters`: deaths, each with the fields of its letter, its message and the CRC of that.
-
-    Yields the rows before, if they are full.
-    """
-    if not block:
-        return
-    rows, letters, messages, crcs = zip(*block, strict=True)
-    columns = dict(zip(Letter._fields, zip(*letters, strict=True), strict=True))
-    death = dict(zip(Death._fields, zip(*rows, strict=True), strict=True))
-    values: dict[str, Values] = {
-        "id": lambda: [f"{head}{seq}" for head, seq in zip(death["head"], death["seq"], strict=True)],
-        "topic_id": lambda: [key.topic.hex() for key in death["key"]],
-        "partition": lambda: [key.number for key in death["key"]],
-        "generation": lambda: list(map(Decimal, death["generation"])),
-        "n": lambda: list(map(small, death["n"])),
-        "published_at": lambda: list(map(known_time, death["published_ms"])),
-        "replicas": lambda: list(death["nodes"]),
-        "attempts": lambda: list(map(small, columns["attempts"])),
-        **content(list(messages), list(crcs)),
-    }
-    for name in ("topic", "producer_id", "seq", "group", "resolution"):
-        values[name] = list(death[name])
-    for name in ("first_delivered", "last_delivered", "died"):
-        values[f"{name}_at"] = functools.partial(_times, columns[f"{name}_ms"])
-    for name in _TEXTS:
-        values[name] = list(columns[name])
-    size = sum(map(len, columns["message"])) + sum(map(len, columns["stack"]))
-    size += sum(len(item.payload) for item in messages if item is not None)
-    yield from out.add(len(rows), size, values)
-
-
-def _times(times: Sequence[int]) -> list[int | None]:
-    return list(map(known_time, times))

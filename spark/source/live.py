@@ -34,8 +34,7 @@ from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
 from .arrow import Batches, Same, Values, small, time_of
-from .fragments import Place
-from .letters import Death, add_letters, named_by
+from .causes import Place, Rank, death_of, rows_batch
 from .options import Options, Wanted
 from .reader import CONTENT, content, names, span_columns
 from .records import Held, higher
@@ -360,22 +359,22 @@ class Looker:
         letter = record.letter
         if letter is None:
             return
-        key, topic = self.task.key, self.task.topic
-        named = named_by(Place(key, span.producer_id))
+        place, rank = Place(self.task.key, span.producer_id), Rank(*record[:3])
         for dead_span, dead in remaining.within(span):
             if dead != (record.generation, record.n):
                 continue
             for piece, known in there.split(dead_span):
                 nodes = self.nodes_of(nodes_with(record, known))
                 published = letter.published_ms or (0 if part is None else part.header.published_ms)
-                fate = (group, record.generation, record.n, "dead", published, nodes)
+                fate = (group, rank, "dead", published, nodes)
                 for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
                     block = piece._replace(start=start, stop=min(piece.stop, start + ROWS_AT_ONCE))
                     messages, crcs, _ = self._content(block, part, shift + block.start)
-                    deaths = [Death(key, topic, *named, seq, *fate) for seq in range(block.start, block.stop)]
+                    seqs = range(block.start, block.stop)
+                    deaths = [death_of(place, self.task.topic, seq, *fate) for seq in seqs]
                     checked = crcs if isinstance(crcs, list) else [None] * block.size
-                    yield from add_letters(
-                        self.out, list(zip(deaths, repeat(letter), messages, checked, strict=False))
+                    yield rows_batch(
+                        self.out.schema, list(zip(deaths, repeat(letter), messages, checked, strict=False))
                     )
             remaining.remove(dead_span)
 

@@ -35,8 +35,8 @@ from quorumq.core.values.types import PartitionId, Record, Span, record_rank
 from quorumq.storage.segment import segment_name
 
 from .arrow import Batches
+from .causes import Rank
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
-from .fragments import Rank
 from .journals import SegmentGone
 from .letters import resolved
 from .options import Options

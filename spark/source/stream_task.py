@@ -11,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from quorumq.core.values.errors import StorageError
-from quorumq.core.values.types import BatchHeader, Letter, PartitionId, Span
+from quorumq.core.values.types import BatchHeader, PartitionId, Span
 from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of, segment_name
 from quorumq.wire.batch import Corrupt, Message, record_of
 
-from .arrow import BYTES_MAX, Batches
+from .arrow import BYTES_MAX, Batches, known_time
+from .causes import PUBLISHED, ROWS, Death, DeathRow, Place, death_of, rows_batch, text_bytes
 from .follow import deaths_in
-from .fragments import Place
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, batch_of
-from .letters import Death, add_letters, named_by, raw_letters
+from .letters import raw_letters
 from .options import Options
 from .reader import BATCHES, CONTENT
 from .stream import StreamTask
@@ -35,7 +35,7 @@ class StreamReader:
     def __init__(self, task: StreamTask, options: Options, out: Batches) -> None:
         self.task = task
         self.content = options.bodies and out.wants(*CONTENT)
-        self.out = out
+        self.schema = out.schema
         self.files: dict[tuple[str, int], OpenFile] = {}
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -46,19 +46,19 @@ class StreamReader:
                 (place, death.seq): [] for death, place, _ in deaths
             }
             self._find()
-            block: list[tuple[Death, Any, Message | None, str | None]] = []
+            block: list[DeathRow] = []
             size = 0
-            for death, place, letter in deaths:
+            for death, place, cause in deaths:
                 message, crc, published = self._message(self.copies[place, death.seq])
-                if not death.published_ms and published:
-                    death = death._replace(published_ms=published)
-                block.append((death, letter, message, crc))
-                size += len(letter[3]) + len(letter[4]) + (0 if message is None else len(message.payload))
-                if size > BYTES_MAX:
-                    yield from add_letters(self.out, block)
+                if death.published_at is None:
+                    death = death._replace(published_at=known_time(published))
+                block.append((death, cause, message, crc))
+                size += text_bytes(cause) + (0 if message is None else len(message.payload))
+                if size > BYTES_MAX or len(block) == ROWS:
+                    yield rows_batch(self.schema, block)
                     block, size = [], 0
-            yield from add_letters(self.out, block)
-            yield from self.out.rest()
+            if block:
+                yield rows_batch(self.schema, block)
         finally:
             for file in self.files.values():
                 file.close()
@@ -115,8 +115,10 @@ class StreamReader:
             letter, code = next(letters), next(codes)
             if code:
                 fate, place = self.task.fates[code - 1], Place(key, producer_id)
-                known = (group, rank.generation, rank.n, fate.resolution, Letter(*letter).published_ms)
-                yield Death(key, fate.topic, *named_by(place), seq, *known, list(fate.nodes)), place, letter
+                death = death_of(
+                    place, fate.topic, seq, group, rank, fate.resolution, letter[PUBLISHED], list(fate.nodes)
+                )
+                yield death, place, letter
 
     # ------------------------------------------------------------------ messages
 

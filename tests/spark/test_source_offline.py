@@ -538,10 +538,12 @@ def test_letters_of_spans_that_nodes_cut_differently_are_one_each(tmp_path: Path
     assert all(row["payload"] and row["published_at"].timestamp() == 1.0 for row in rows.values())
 
 
-def test_a_record_that_several_nodes_have_is_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("split", "stack_bytes"), [("67108864", 600), ("1", 600), ("1", 90_000)])
+def test_a_record_is_decoded_once_by_the_task_of_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, stack_bytes: int
 ) -> None:
-    write(50, tmp_path).close()
+    """However many nodes have it, also if it is longer than what is read at once."""
+    write(120, tmp_path, stack_bytes=stack_bytes).close()
     data = [tmp_path / name for name in NAMES]
     decoded: list[int] = []
     load = cbor.load
@@ -552,10 +554,12 @@ def test_a_record_that_several_nodes_have_is_decoded_once(
         return load(source, name)
 
     monkeypatch.setattr(cbor, "load", counted)
-    tasks = list(offline.plan(options_of("deadletters", data), Wanted()))
+    options = options_of("deadletters", data, splitBytes=split)
+    tasks = list(offline.plan(options, Wanted()))
     before = decoded.count(24)
     rows = [batch.num_rows for task in tasks for batch in
-            offline.read(task, options_of("deadletters", data), Wanted(), schema("deadletters"))]  # fmt: skip
+            offline.read(task, options, Wanted(), schema("deadletters"))]  # fmt: skip
     assert before == 0, "the plan needs partitions of records alone"
-    assert decoded.count(24) == 50 + 50, "once to merge, once to give out"
-    assert sum(rows) == 50
+    assert decoded.count(24) == 120
+    assert sum(rows) == 120
+    assert len(tasks) == (3 if split == "1" else 1)
