@@ -1,7 +1,7 @@
 """Histories on any file system that Spark reads, cut into parts by message, and the results of the parts.
 
 Spark reads the text and moves the parts; what a line means, and what follows from it, is quorumq.audit, the same
-functions that judge a history on one machine without Spark.
+functions that check a history on one machine without Spark.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Parts:
         return _blobs(result.select(F.col("found").alias("blob")))
 
     def judge(self, context: Context) -> Judged:
-        """Judge all parts; their findings stay where they are (`findings`)."""
+        """Check all parts; their findings stay where they are (`findings`)."""
         count = self._count
         parts = self._rows.where(F.col("part") != SUMMARY)
         stated = self._of_each(parts, lambda tables: _told(judge(joined(tables), context), count), JUDGED)

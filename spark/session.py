@@ -45,7 +45,7 @@ JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=512m
 conditions, as ours are, and would interpret them for each row. The machine code of all these fills the 240 MB that Java
 sets aside for it, after which it fails in odd ways."""
 
-PIECE_BYTES: Final = 16 << 20
+TASK_BYTES: Final = 16 << 20
 """Bytes of input to a task, to a piece of a shuffle, and of a file before it is written. The rows made of these bytes
 fit a task's share of a small driver's memory. Spark's own defaults, made for large machines, are 64 and 128 MiB."""
 
@@ -66,12 +66,12 @@ OURS: Final = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.files.maxPartitionBytes": str(PIECE_BYTES),
+    "spark.sql.files.maxPartitionBytes": str(TASK_BYTES),
     "spark.sql.files.openCostInBytes": str(
         1 << 16
     ),  # with 4 MB, Spark's own, a task takes four files at most
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(PIECE_BYTES),
-    "spark.hadoop.parquet.block.size": str(PIECE_BYTES),
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(TASK_BYTES),
+    "spark.hadoop.parquet.block.size": str(TASK_BYTES),
 }
 """Settings of every session, unless `conf`, or spark-submit, says otherwise."""
 
@@ -248,7 +248,7 @@ def job_session(
         memory, master: the same as for `session`.
         size: bytes of input, if known before Java starts; else None.
     """
-    small = size is not None and size < PIECE_BYTES and "PYSPARK_GATEWAY_PORT" not in os.environ
+    small = size is not None and size < TASK_BYTES and "PYSPARK_GATEWAY_PORT" not in os.environ
     conf = SMALL if small else None
     if LOG_VARIABLE not in os.environ:
         logging.getLogger().addHandler(logging.NullHandler())
@@ -320,12 +320,10 @@ def fit(spark: SparkSession, size: int) -> None:
     """
     said = spark.sparkContext.getConf()
     if not said.contains("spark.sql.shuffle.partitions"):
-        pieces = (
-            1
-            if 0 < size < PIECE_BYTES
-            else max(spark.sparkContext.defaultParallelism, -(-size // PIECE_BYTES))
+        tasks = (
+            1 if 0 < size < TASK_BYTES else max(spark.sparkContext.defaultParallelism, -(-size // TASK_BYTES))
         )
-        spark.conf.set("spark.sql.shuffle.partitions", str(pieces))
+        spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
 
 
 def bytes_in(*paths: Path | str) -> int | None:

@@ -12,9 +12,9 @@ import click
 
 from ..session import bytes_in, check_shared, fit, job_session, master_for
 from ..transforms.plan import VERDICTS, Limits
+from .deaths_analysis import PLAN, REPORT, Settings, run
+from .deaths_input import OUTPUT, head_since, read, read_previous_head
 from .deaths_table import check_table
-from .letters_analysis import PLAN, REPORT, Settings, run
-from .letters_input import OUTPUT, head_since, read, read_previous_head
 
 
 def _decide(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from quorumq.core.values.errors import UsageError
 
-from ..transforms.letters import LETTERS, shaped
+from ..transforms.deaths import DEATHS, shaped
 
 SINCE: Final = "since"
 """The column that partitions the table: `as_of` of the run after which these deaths came, or `BEGINNING`."""
@@ -40,7 +40,7 @@ def _exists(session: SparkSession, name: str) -> bool:
     if not session.catalog.tableExists(name):
         return False
     there = [(field.name, field.dataType) for field in session.table(name).schema]
-    if there != [(field.name, field.dataType) for field in StructType.fromDDL(f"{LETTERS}, {SINCE} STRING")]:
+    if there != [(field.name, field.dataType) for field in StructType.fromDDL(f"{DEATHS}, {SINCE} STRING")]:
         raise UsageError(
             f"--table {name} has other columns than the table letters with {SINCE}: name another table"
         )
@@ -57,7 +57,7 @@ def into_table(deaths: DataFrame, name: str, since: str | None) -> None:
             all rows.
     """
     session = deaths.sparkSession
-    rows = shaped(deaths, LETTERS).withColumn(SINCE, F.lit(since or BEGINNING))
+    rows = shaped(deaths, DEATHS).withColumn(SINCE, F.lit(since or BEGINNING))
     if not _exists(session, name):
         rows.write.partitionBy(SINCE).saveAsTable(name)
         return

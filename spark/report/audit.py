@@ -146,7 +146,7 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
         tag(
             "li",
             join(
-                (badge(verdict), tag("span", " · ".join(named(it, guarantees)[0] for it in of_verdict))), " "
+                (label(verdict), tag("span", " · ".join(named(it, guarantees)[0] for it in of_verdict))), " "
             ),
         )
         for verdict, of_verdict in by.items()
@@ -201,7 +201,7 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         return (tag("span", join((number(row["checked"]), unit))) if row["checked"] else "0"), row["checked"]
 
     columns = [
-        Column("Verdict", of=lambda row: badge(row["verdict"])),
+        Column("Verdict", of=lambda row: label(row["verdict"])),
         Column("Guarantee", "w", of=about),
         Column("Checked", "n", "how much was looked at", looked),
         Column(
@@ -399,7 +399,7 @@ def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) ->
     return table(columns, rows, empty=empty, more=more, whole=len(rows) <= SHORT and not more)
 
 
-def badge(verdict: str) -> Html:
+def label(verdict: str) -> Html:
     """Return a verdict, coloured."""
     return tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
 

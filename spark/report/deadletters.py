@@ -52,13 +52,13 @@ TABLES: Final = (
 REASONS: Final = ("rejected", "max-deliveries", "expired", "unknown")
 
 
-def page(summary: Row, facts: Row) -> str:
+def page(summary: Row, tops: Row) -> str:
     """Return the whole report from summary.json and the result of `spark.jobs.letters_summary.facts_of`."""
-    facts = titled(facts)
+    tops = titled(tops)
     parts = [head(summary), problems(summary)]
-    if summary["deaths"] or facts["failures"]:
+    if summary["deaths"] or tops["failures"]:
         builders = (numbers, what_to_do, failures, over_time, how_long, where, again, samples)
-        parts += [part(summary, facts) for part in builders]
+        parts += [part(summary, tops) for part in builders]
         parts.append(tables_beside(TABLES))
     else:
         parts.append(note("good", "There are no dead letters."))
@@ -109,7 +109,7 @@ def problems(summary: Row) -> Html:
     return join(parts)
 
 
-def numbers(summary: Row, facts: Row) -> Html:
+def numbers(summary: Row, tops: Row) -> Html:
     """Return the numbers on top."""
     settled = summary["deaths"] - summary["dead"]
     figures = [
@@ -128,16 +128,16 @@ def numbers(summary: Row, facts: Row) -> Html:
     return cards(figures)
 
 
-def what_to_do(summary: Row, facts: Row) -> Html:
+def what_to_do(summary: Row, tops: Row) -> Html:
     """Return the plan."""
     plan = summary["plan"]
     columns = [
-        Column("Verdict", of=badge("verdict")), Column("Messages", "n"), Column("Failure", of=failure),
+        Column("Verdict", of=label("verdict")), Column("Messages", "n"), Column("Failure", of=failure),
         Column("Topic"), Column("Group"), Column("Why", "w", of="reason"),
         Column("Rate", "n", "messages a second", per("rate", "s")),
         Column("Command", "w", "of this kind alone", lambda row: redrive(row, said_nodes(summary))),
     ]  # fmt: skip
-    rows = facts["decisions"]
+    rows = tops["decisions"]
     total = ", ".join(f"{name} {number(plan[name]['messages'])}" for name in ("redrive", "hold", "discard"))
     more = sum(plan[name]["failures"] for name in plan) - len(rows)
     command = f"quorumq deadletters redrive --plan plan.jsonl{said_nodes(summary)} --dry-run"
@@ -151,11 +151,11 @@ def what_to_do(summary: Row, facts: Row) -> Html:
     )  # fmt: skip
 
 
-def failures(summary: Row, facts: Row) -> Html:
+def failures(summary: Row, tops: Row) -> Html:
     """Return the kinds of failures."""
     columns = [
         DEAD, Column("Deaths", "n", "with those settled since"), SHARE,
-        Column("When", "", "deaths over time", lambda row: spark_line(row, facts)),
+        Column("When", "", "deaths over time", lambda row: spark_line(row, tops)),
         Column("Failure", "w", "class and text; its fingerprint, or the reason, when pointed at", failure),
         Column("Topic", "i"), Column("Group", "i"),
         Column("Per hour", "n", "from its first to its last death", "per_hour"),
@@ -164,28 +164,28 @@ def failures(summary: Row, facts: Row) -> Html:
         Column("Versions", "i", of=lambda row: ", ".join(row["versions"])),
     ]  # fmt: skip
     if summary["status"] is not None:
-        columns.insert(0, Column("Since", "", "compared with the previous run", badge("status")))
-    more = summary["failures"] - len(facts["failures"])
+        columns.insert(0, Column("Since", "", "compared with the previous run", label("status")))
+    more = summary["failures"] - len(tops["failures"])
     return section(
         "failures", "Kinds of failures",
         "Dead letters with one fingerprint (class, message without numbers and ids, innermost frame) failed in the "
         "same way. Those without one go by their reason.",
-        table(columns, facts["failures"], empty="None.", more=more),
+        table(columns, tops["failures"], empty="None.", more=more),
     )  # fmt: skip
 
 
-def over_time(summary: Row, facts: Row) -> Html:
+def over_time(summary: Row, tops: Row) -> Html:
     """Return the times at which they died."""
-    width = plots.width_of(facts["period"]["seconds"])
-    if not facts["by_failure"]:
+    width = plots.width_of(tops["period"]["seconds"])
+    if not tops["by_failure"]:
         text = "No dead letter has a plausible time of death, so there is nothing to draw."
         return section("time", "Over time", tag("p", text, class_="empty"))
     hint = "by time of death, UTC; the largest kinds in all groups"
     stack = stacked(
-        facts, "failure", "all others", "Deaths by failure", hint, lambda name: label_of(name, facts)
+        tops, "failure", "all others", "Deaths by failure", hint, lambda name: label_of(name, tops)
     )
     groups: dict[tuple[str, str], list[Row]] = {}
-    for row in facts["rates"]:
+    for row in tops["rates"]:
         groups.setdefault((row["topic"], row["group"]), []).append(row)
     largest = sorted(groups, key=lambda name: -sum(row["deaths"] for row in groups[name]))[:SHOWN_MULTIPLES]
     lines = [
@@ -198,7 +198,7 @@ def over_time(summary: Row, facts: Row) -> Html:
         "Deaths by topic and group",
         f"{width}, UTC; dashed: the usual (median); red: bursts" + (
             f"; the {SHOWN_MULTIPLES} largest groups" if len(groups) > SHOWN_MULTIPLES else ""),
-        plots.small_multiples("groups", "Deaths over time by topic and group", lines, facts["period"]["seconds"]),
+        plots.small_multiples("groups", "Deaths over time by topic and group", lines, tops["period"]["seconds"]),
         wide=True,
     )  # fmt: skip
     columns = [
@@ -207,7 +207,7 @@ def over_time(summary: Row, facts: Row) -> Html:
         Column("Usual", "n", f"the median: {width}"), Column("Score", "n", "standard deviations above the usual"),
         MOSTLY, OF_THESE,
     ]  # fmt: skip
-    rows = [{**row, "lasted": (row["to_at"] - row["from_at"]).total_seconds()} for row in facts["bursts"]]
+    rows = [{**row, "lasted": (row["to_at"] - row["from_at"]).total_seconds()} for row in tops["bursts"]]
     return section(
         "time", "Over time", stack, multiples,
         tag("h3", "Bursts", style="margin-top:1rem"),
@@ -217,12 +217,12 @@ def over_time(summary: Row, facts: Row) -> Html:
 
 
 def stacked(
-    facts: Row, column: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
+    tops: Row, column: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
 ) -> Html:
     """Return deaths over time, with a colour for each name; ``rest`` is the name of those without one."""
-    times, series = pivot(facts[f"by_{column}"], column, facts["period"])
+    times, series = pivot(tops[f"by_{column}"], column, tops["period"])
     named = [(name or rest, values, index) for name, values, index in series]
-    seconds = facts["period"]["seconds"]
+    seconds = tops["period"]["seconds"]
     return figure(
         caption, f"{plots.width_of(seconds)}, {hint}",
         plots.stacked(f"by-{column}", f"{caption} over time", times, seconds, named),
@@ -230,9 +230,9 @@ def stacked(
     )  # fmt: skip
 
 
-def how_long(summary: Row, facts: Row) -> Html:
+def how_long(summary: Row, tops: Row) -> Html:
     """Return times to death, attempts, sizes, ages."""
-    rows = facts["to_death"]
+    rows = tops["to_death"]
     drawn: list[Html] = []
     if rows:
         steps = filled(rows)
@@ -241,7 +241,7 @@ def how_long(summary: Row, facts: Row) -> Html:
             plots.bars("death", "Time to death", [rough(row["seconds_from"]) for row in steps],
                        [("", [row["deaths"] for row in steps], 0)]),
         ))  # fmt: skip
-    by_attempt = attempts(facts["attempts"])
+    by_attempt = attempts(tops["attempts"])
     if by_attempt:
         labels, series = by_attempt
         drawn.append(figure(
@@ -249,8 +249,8 @@ def how_long(summary: Row, facts: Row) -> Html:
             plots.bars("attempts", "Attempts", labels, series),
             legend=plots.legend([(name, index) for name, _, index in series]) if len(series) > 1 else EMPTY,
         ))  # fmt: skip
-    known = [row for row in facts["sizes"] if row["size_from"] is not None]
-    unknown = sum(row["deaths"] for row in facts["sizes"] if row["size_from"] is None)
+    known = [row for row in tops["sizes"] if row["size_from"] is not None]
+    unknown = sum(row["deaths"] for row in tops["sizes"] if row["size_from"] is None)
     if known:
         drawn.append(figure(
             "Payload size",
@@ -267,15 +267,15 @@ def how_long(summary: Row, facts: Row) -> Html:
     ]  # fmt: skip
     figures = tag("div", join(drawn), class_="figures")
     return section(
-        "ages", "How long, how often, how large", figures, table(columns, facts["ages"], empty="None.")
+        "ages", "How long, how often, how large", figures, table(columns, tops["ages"], empty="None.")
     )
 
 
-def where(summary: Row, facts: Row) -> Html:
+def where(summary: Row, tops: Row) -> Html:
     """Return versions, hosts, consumers and nodes, and the deploys that may be the cause."""
     parts: list[str] = []
-    if any(row["version"] for row in facts["by_version"]):
-        parts.append(stacked(facts, "version", "(none)", "Deaths by consumer version", "UTC"))
+    if any(row["version"] for row in tops["by_version"]):
+        parts.append(stacked(tops, "version", "(none)", "Deaths by consumer version", "UTC"))
     columns = [
         Column("Version"),
         Column("", of=lambda row: tag("span", "suspicious", class_="tag bad") if row["regression"] else ""),
@@ -288,7 +288,7 @@ def where(summary: Row, facts: Row) -> Html:
     parts += [
         "Deaths an hour in the time before a version's first death and in that from then on. These are deaths, not "
         "failures per delivery: a version that is given more messages dies more.",
-        table(columns, facts["deploys"], empty="No consumer said its version, so nothing can be said of deploys."),
+        table(columns, tops["deploys"], empty="No consumer said its version, so nothing can be said of deploys."),
     ]  # fmt: skip
     columns = [
         Column("What", of="kind"), Column("Name", of=lambda row: row["name"] or soft("not known")),
@@ -296,12 +296,12 @@ def where(summary: Row, facts: Row) -> Html:
     ]  # fmt: skip
     parts += [
         tag("h3", "Versions, hosts, consumers and nodes", style="margin-top:1rem"),
-        table(columns, facts["places"], empty="None."),
+        table(columns, tops["places"], empty="None."),
     ]
     return section("places", "Where: was it a deploy?", *parts)
 
 
-def again(summary: Row, facts: Row) -> Html:
+def again(summary: Row, tops: Row) -> Html:
     """Return the poison."""
     columns = [
         Column("What", of=lambda row: tag("span", row["kind"].replace("message", "redrive loop"), class_="tag")),
@@ -310,7 +310,7 @@ def again(summary: Row, facts: Row) -> Html:
         Column("Messages", "n"), Column("Deaths", "n"), DEAD, Column("Redrives", "n", "at most"), FAILURES, SHARE,
         Column("Topic"), Column("Group"), LAST_DIED, Column("Such as", of=lambda row: tag("code", row["sample_id"])),
     ]  # fmt: skip
-    rows = facts["poison"]
+    rows = tops["poison"]
     return section(
         "poison", "What dies again",
         "Keys that at least 3 dead messages have, payloads that at least 2 have, and messages that died again after a "
@@ -320,16 +320,16 @@ def again(summary: Row, facts: Row) -> Html:
     )  # fmt: skip
 
 
-def samples(summary: Row, facts: Row) -> Html:
+def samples(summary: Row, tops: Row) -> Html:
     """Return a message of each kind of failure, with the commands to go on with it."""
     left_out = f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them."
-    by_kind = facts["samples"]
+    by_kind = tops["samples"]
     each = [
-        sample(row, by_kind[kind], said_nodes(summary), facts["payloads"])
-        for row in facts["failures"]
+        sample(row, by_kind[kind], said_nodes(summary), tops["payloads"])
+        for row in tops["failures"]
         if (kind := (row["topic"], row["group"], row["failure"])) in by_kind
     ]
-    return section("samples", "A message of each kind", "" if facts["payloads"] else left_out, *each)
+    return section("samples", "A message of each kind", "" if tops["payloads"] else left_out, *each)
 
 
 def said_nodes(summary: Row) -> str:
@@ -340,7 +340,7 @@ def said_nodes(summary: Row) -> str:
 
 def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
     """Return one message."""
-    place = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
+    location = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
     # A dead letter without a fingerprint is found by its partition, as nothing else in the command line names its kind.
     kind = (
         f"--fingerprint {shlex.quote(row['failure'])}"
@@ -360,14 +360,14 @@ def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
                   ("headers", tag("pre", headers, class_="text") if headers else "none"),
                   ("payload", tag("pre", bytes_text(dead["payload"]), class_="text")
                    if dead["payload"] is not None else "not known")]  # fmt: skip
-    facts = tag("dl", join((join((tag("dt", name), tag("dd", value)), "") for name, value in about if value)))
-    commands = [f"quorumq deadletters list {place} {kind} --each{nodes}"]
+    tops = tag("dl", join((join((tag("dt", name), tag("dd", value)), "") for name, value in about if value)))
+    commands = [f"quorumq deadletters list {location} {kind} --each{nodes}"]
     if row["dead"] and row["failure"] not in REASONS:
-        commands.append(f"quorumq deadletters redrive {place} {kind} --dry-run{nodes}")
+        commands.append(f"quorumq deadletters redrive {location} {kind} --dry-run{nodes}")
     parts = [
         tag("summary", join((tag("b", f"{number(row['deaths'])} ×"), error(row), " ",
                              tag("span", f"{row['topic']} · {row['group']} · {row['failure']}", class_="soft")), "")),
-        facts,
+        tops,
         tag("pre", dead["message"], class_="text") if dead["message"] else EMPTY,
         tag("details", join((tag("summary", "Stack"), tag("pre", dead["stack"])))) if dead["stack"] else EMPTY,
         tag("pre", "\n".join(commands)),
@@ -378,7 +378,7 @@ def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
 # ------------------------------------------------------------------------------------ pieces
 
 
-def badge(name: str) -> Callable[[Mapping[str, Any]], Html]:
+def label(name: str) -> Callable[[Mapping[str, Any]], Html]:
     """Return a word for a column, coloured by its meaning."""
     return lambda row: tag("span", row[name], class_=f"tag {row[name]}")
 
@@ -388,15 +388,15 @@ def per(name: str, unit: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda row: "" if row[name] is None else (f"{number(row[name])}/{unit}", row[name])
 
 
-def titled(facts: Row) -> Row:
+def titled(tops: Row) -> Row:
     """Return the facts, with the text of its kind in each row that names a failure."""
-    texts = {row["failure"]: error(row) for row in reversed(facts["failures"])}
+    texts = {row["failure"]: error(row) for row in reversed(tops["failures"])}
 
     def with_title(row: Row) -> Row:
         return {**row, "title": texts.get(row["failure"], row["failure"])}
 
     named = ("failures", "decisions", "bursts", "places")
-    return {**facts, **{name: [with_title(row) for row in facts[name]] for name in named}}
+    return {**tops, **{name: [with_title(row) for row in tops[name]] for name in named}}
 
 
 def failure(row: Mapping[str, Any]) -> Html:
@@ -421,13 +421,13 @@ def redrive(row: Mapping[str, Any], nodes: str) -> Html:
     return tag("code", " ".join((words[0], *map(shlex.quote, words[1:]))) + nodes)
 
 
-def spark_line(row: Mapping[str, Any], facts: Row) -> Html:
+def spark_line(row: Mapping[str, Any], tops: Row) -> Html:
     """Return the deaths of a kind over the period, as bars."""
-    period = facts["period"]
+    period = tops["period"]
     begin, step = period["begin"].timestamp() // period["seconds"], period["seconds"]
     count = int(period["end"].timestamp() // step - begin) + 1
     deaths = [0] * count
-    for at, number_of in facts["sparks"].get((row["topic"], row["group"], row["failure"]), ()):
+    for at, number_of in tops["sparks"].get((row["topic"], row["group"], row["failure"]), ()):
         deaths[min(count - 1, max(0, int(at.timestamp() // step - begin)))] += number_of
     if not any(deaths):
         return EMPTY
@@ -468,10 +468,10 @@ def error_text(row: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (row["error_class"].rpartition(".")[2], first))) or row["reason"]
 
 
-def label_of(name: str, facts: Row) -> str:
+def label_of(name: str, tops: Row) -> str:
     """Return a kind of failure in a legend: its text."""
     return next(
-        (plots.short(error_text(row), 60) for row in facts["failures"] if row["failure"] == name), name
+        (plots.short(error_text(row), 60) for row in tops["failures"] if row["failure"] == name), name
     )
 
 

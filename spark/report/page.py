@@ -152,7 +152,7 @@ class Column(NamedTuple):
         title: its head.
         kind: "n" number, "t" time, "w" long text, "i" a name that may be long, "" short text.
         hint: its meaning, shown when pointed at.
-        of: its value in a row: the name of a field, its title in small letters if not given, or a function that gives
+        of: its value in a row: the name of a field, its title in lower case if not given, or a function that gives
             the value, or a pair of that and the number to sort by.
     """
 

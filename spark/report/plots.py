@@ -67,7 +67,7 @@ def svg(figure: Figure, name: str, label: str) -> Html:
 
     Args:
         figure: the drawn figure.
-        name: a word of letters, different for each plot of a page: definitions inside are named after it.
+        name: a word in a to z, different for each plot of a page: definitions inside are named after it.
         label: description of the plot, for readers who do not see it.
     """
     import matplotlib
@@ -113,12 +113,12 @@ def stacked(
 
 
 def stack(
-    axes: Axes, places: Sequence[Any], series: Sequence[tuple[str, Sequence[int], int]], **how: Any
+    axes: Axes, positions: Sequence[Any], series: Sequence[tuple[str, Sequence[int], int]], **how: Any
 ) -> list[int]:
     """Draw the bars of each series on those of the ones before; return their heights together."""
-    below = [0] * len(places)
+    below = [0] * len(positions)
     for _, heights, index in series:
-        axes.bar(places, heights, bottom=below, color=colour(index), linewidth=0, **how)
+        axes.bar(positions, heights, bottom=below, color=colour(index), linewidth=0, **how)
         below = [low + value for low, value in zip(below, heights, strict=True)]
     return below
 

@@ -68,11 +68,11 @@ class QuorumqDataSource(DataSource):
         return (PushingReader if options.pushdown else Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from .stream import LettersStream
+        from .stream import DeathsStream
 
         options = read_options(self.options, stream=True)
         check_schema(options.table, schema)
-        return LettersStream(options, schema)
+        return DeathsStream(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .writer import Writer, write_options
@@ -109,17 +109,17 @@ class Reader(DataSourceReader):
         self.schema = schema
 
     @property
-    def place(self) -> Any:
+    def module(self) -> Any:
         """The module that plans and reads: imported only when needed."""
         name = "histories" if self.options.table == "history" else "live" if self.options.nodes else "offline"
         return importlib.import_module(f".{name}", __package__)
 
     def partitions(self) -> Sequence[Any]:
-        return cast("Sequence[Any]", self.place.plan(self.options, self.selection))
+        return cast("Sequence[Any]", self.module.plan(self.options, self.selection))
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if type(partition).__name__ != "InputPartition":  # Spark makes one if there is nothing to read
-            yield from self.place.read(partition, self.options, self.selection, self.schema)
+            yield from self.module.read(partition, self.options, self.selection, self.schema)
 
 
 class PushingReader(Reader):

@@ -45,7 +45,7 @@ MESSAGE, STACK = FIELDS["message"], FIELDS["stack"]
 PUBLISHED: Final = Letter._fields.index("published_ms")
 
 
-class Place(NamedTuple):
+class Producer(NamedTuple):
     """A producer id in a topic partition."""
 
     key: PartitionId
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """A record without its letter."""
+    """A record without its cause."""
 
     generation: int
     n: int
@@ -179,13 +179,13 @@ DeathRow = tuple[Death, Any, Message | None, str | None]
 """A death, with its cause, its message and the CRC of that."""
 
 
-def named_by(place: Place) -> tuple[str, str]:
+def named_by(producer: Producer) -> tuple[str, str]:
     """Return the id of a place's messages, up to their number, and its producer id as text."""
-    return str(MessageId(place.key, place.producer_id, 0))[:-1], producer_id_text(place.producer_id)
+    return str(MessageId(producer.key, producer.producer_id, 0))[:-1], producer_id_text(producer.producer_id)
 
 
 def death_of(
-    place: Place,
+    producer: Producer,
     topic: str,
     seq: int,
     group: str,
@@ -195,8 +195,8 @@ def death_of(
     nodes: list[str],
 ) -> Death:
     """Return the row of one death."""
-    head, producer_id = named_by(place)
-    key = place.key
+    head, producer_id = named_by(producer)
+    key = producer.key
     return Death(
         f"{head}{seq}", topic, key.topic.hex(), key.number, producer_id, seq, group, Decimal(rank.generation),
         small(rank.n), resolution, known_time(published_ms), nodes,

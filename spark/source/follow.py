@@ -1,7 +1,7 @@
 """One node's journal while it grows: what a stream knows of it on the driver.
 
 A position is a number of records (docs/file-format.md) that are durable: it never goes back. `Tail` reads each record
-once and keeps of a letter its place and a name of 16 bytes, never its text. It keeps the files open in which letters
+once and keeps of a death its place and a name of 16 bytes, never its text. It keeps the files open in which deaths
 lie that no finished batch has, because the node may delete a file when it rolls its journal.
 """
 
@@ -32,14 +32,14 @@ NOTHING: Final = -1
 """The position of a node before the first read of it."""
 
 CHUNK_BYTES: Final = 256 << 10
-"""Bytes of a segment whose batches are looked through at once for the message of a letter."""
+"""Bytes of a segment whose batches are looked through at once for the message of a death."""
 
 NAME_BYTES: Final = 16
 _EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (TopicPut, GroupPut, SessionsClosed))
 
 
 Settle = Callable[[int, PartitionId, str, Span, Rank], None]
-"""Takes a record that is no letter: its position, partition, group, messages, and the record without its letter."""
+"""Takes a record that is no death: its position, partition, group, messages, and what it says."""
 
 
 class Gap(StorageError):
@@ -108,7 +108,7 @@ class Seen:
 
 
 def deaths_in(fields: tuple[Any, ...]) -> Iterator[tuple[Rank, ProducerId, int, Any]]:
-    """Yield each message that died in a RecordsMerged, in a fixed order, with its letter as it stands there."""
+    """Yield each message that died in a RecordsMerged, in a fixed order, with its cause as it stands there."""
     for (named, start, stop), (generation, n, kind, *rest) in fields[4]:
         if kind == Kind.DEAD and rest and rest[0] is not None:
             rank, producer_id = Rank(generation, n, Kind.DEAD), ProducerId(*named)
@@ -122,7 +122,7 @@ class Tail:
     Args:
         path: the data directory.
         since: everything behind this position is read; NOTHING reads all segments that go on from each other.
-        settle: gets every record that is no letter, as it is read.
+        settle: gets every record that is no death, as it is read.
         newest: begin with the newest segment, if ``since`` is NOTHING.
         report: pass over damage in segments that the node has left.
 
@@ -130,7 +130,7 @@ class Tail:
         node, directory, cluster: names of the node, its directory and its cluster.
         base: everything behind this position was read.
         position: number of records that are durable and were read.
-        entries: the letters that were read, until they are taken out.
+        entries: the deaths that were read, until they are taken out.
         until: the segment and the size at which to stop, if any.
 
     Raises:
@@ -256,14 +256,14 @@ class Tail:
         try:
             (topic, number), group, all_of = frame.fields[2:5]
             key = PartitionId(topic, number)
-            place = (self._read_to, self.number, frame.offset, frame.end)
+            producer = (self._read_to, self.number, frame.offset, frame.end)
             head = f"{topic.hex()}/{number}/{group}/"
-            for rank, producer_id, seq, letter in deaths_in(frame.fields):
+            for rank, producer_id, seq, cause in deaths_in(frame.fields):
                 text = f"{head}{rank.generation}/{rank.n}/{producer_id}/{seq}"
                 name = blake2b(text.encode(), digest_size=NAME_BYTES).digest()
-                published = letter[7] if len(letter) > 7 else 0
+                published = cause[7] if len(cause) > 7 else 0
                 entries.append(
-                    Entry(*place, name, key, group, rank, producer_id, seq, tuple(letter[0]), published)
+                    Entry(*producer, name, key, group, rank, producer_id, seq, tuple(cause[0]), published)
                 )
             for (named, start, stop), (generation, n, kind, *rest) in all_of:
                 if kind != Kind.DEAD or not rest or rest[0] is None:
@@ -285,8 +285,8 @@ class Tail:
             _, self.position, entries = self._waiting.popleft()
             self.entries += entries
 
-    def forget(self, position: int) -> Iterator[Entry]:
-        """Take out the letters up to this position, and close files without letters."""
+    def drop(self, position: int) -> Iterator[Entry]:
+        """Take out the deaths up to this position, and close files without deaths."""
         while self.entries and self.entries[0].position <= position:
             yield self.entries.popleft()
         self.base = max(self.base, min(position, self.position))

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from quorumq.core.values.types import Kind, PartitionId, ProducerId, Record, Span, record_rank
 
-from .causes import PUBLISHED, Causes, Place, Rank
+from .causes import PUBLISHED, Causes, Producer, Rank
 
 Numbers = NDArray[np.int64]
 T = TypeVar("T", bound=Hashable)
 
 RECORD: Final = (
-    "place", "group", "start", "stop", "rank", "nodes", "cause", "ballot", "by", "published",
+    "producer", "group", "start", "stop", "rank", "nodes", "cause", "ballot", "by", "published",
 )  # fmt: skip
 """Columns of an entry of a RecordsMerged. ``cause`` is the number of its cause in `Causes`; -1 if it has none.
 ``by`` is the node of the cause's ballot."""
 
 SECTION: Final = (
-    "place", "start", "stop", "directory", "segment", "offset", "first", "published", "damaged",
+    "producer", "start", "stop", "directory", "segment", "offset", "first", "published", "damaged",
 )  # fmt: skip
 """Columns of a section of a batch. ``first`` is the index of its first message in the batch."""
 
@@ -56,14 +56,14 @@ class Fragments:
 
     def __init__(self, causes: Causes) -> None:
         self.causes = causes
-        self.places: Names[Place] = Names()
+        self.producers: Names[Producer] = Names()
         self.groups: Names[str] = Names()
         self.ranks: Names[Rank] = Names()
         self.ballots: Names[str] = Names()
         self.records = array("q")
         self.sections = array("q")
         self.count = 0
-        self._places: dict[
+        self._producers: dict[
             tuple[Any, ...], int
         ] = {}  # by names as they stand in records; -1 for those of others
         self._ranks: dict[tuple[int, int, int], int] = {}
@@ -79,14 +79,14 @@ class Fragments:
     ) -> None:
         """Add the entries of a RecordsMerged as they stand in its header, and the cause of each, or None."""
         add, group_number, node = self.records.extend, self.groups.number(group), 1 << directory
-        places, ranks = self._places, self._ranks
+        producers, ranks = self._producers, self._ranks
         for ((named, start, stop), record), cause in zip(entries, causes, strict=True):
-            place = places.get((key, named))
-            if place is None:
+            producer = producers.get((key, named))
+            if producer is None:
                 producer_id = ProducerId(*named)
-                place = self.places.number(Place(key, producer_id)) if mine(producer_id) else -1
-                places[key, named] = place
-            if place < 0:
+                producer = self.producers.number(Producer(key, producer_id)) if mine(producer_id) else -1
+                producers[key, named] = producer
+            if producer < 0:
                 continue
             rank = ranks.get(record[:3])
             if rank is None:
@@ -97,7 +97,7 @@ class Fragments:
                 ballot, name = record[3][0]
                 ballot, by = min(ballot, INT64_MAX), self.ballots.number(name)
                 number, published = self.causes.add(cause), cause[PUBLISHED]
-            add((place, group_number, start, stop, rank, node, number, ballot, by, published))
+            add((producer, group_number, start, stop, rank, node, number, ballot, by, published))
             self.count += 1
 
     def add_node(self, rows: Sequence[tuple[int, int]], directory: int) -> None:
@@ -120,8 +120,8 @@ class Fragments:
         damaged: bool,
     ) -> None:
         """Add a section of a batch at ``where``, from its message number ``first`` on."""
-        place = self.places.number(Place(key, span.producer_id))
-        self.sections.extend((place, span.start, span.stop, *where, first, published, damaged))
+        producer = self.producers.number(Producer(key, span.producer_id))
+        self.sections.extend((producer, span.start, span.stop, *where, first, published, damaged))
 
     def rows(self, columns: tuple[str, ...]) -> dict[str, Numbers]:
         """Return the rows of RECORD or of SECTION by column."""
@@ -137,7 +137,7 @@ def take(rows: dict[str, Numbers], chosen: Any) -> dict[str, Numbers]:
 
 def _grouped(rows: dict[str, Numbers], order: Numbers) -> dict[str, Numbers]:
     """Return one row for each death of a span: the cause with the lowest ballot, and the nodes that have any."""
-    same = ("place", "group", "rank", "start", "stop")
+    same = ("producer", "group", "rank", "start", "stop")
     by = np.lexsort((order[rows["by"]], rows["ballot"], *(rows[name] for name in reversed(same))))
     rows = take(rows, by)
     if not by.size:
@@ -165,7 +165,7 @@ def deaths(fragments: Fragments) -> dict[str, Numbers]:
         rows["start"] = rows["start"] + np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
         rows["stop"] = rows["start"] + 1
         rows = _grouped(rows, order)
-    return take(rows, np.lexsort((rows["start"], rows["group"], rows["place"])))
+    return take(rows, np.lexsort((rows["start"], rows["group"], rows["producer"])))
 
 
 def pairs(
@@ -197,8 +197,8 @@ def fates(fragments: Fragments, dead: dict[str, Numbers]) -> Numbers:
     order[by_rank] = np.arange(len(ranks))
     rows, groups = fragments.rows(RECORD), len(fragments.groups.values)
     messages, spans = pairs(
-        dead["place"] * groups + dead["group"], dead["start"],
-        rows["place"] * groups + rows["group"], rows["start"], rows["stop"],
+        dead["producer"] * groups + dead["group"], dead["start"],
+        rows["producer"] * groups + rows["group"], rows["start"], rows["stop"],
     )  # fmt: skip
     highest = np.full(dead["start"].size, -1, np.int64)
     np.maximum.at(highest, messages, order[rows["rank"][spans]])

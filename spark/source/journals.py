@@ -64,9 +64,9 @@ class Problem(NamedTuple):
         return self.kind in HARMLESS
 
     def __str__(self) -> str:
-        place = self.path if self.segment is None else os.path.join(self.path, segment_name(self.segment))
+        location = self.path if self.segment is None else os.path.join(self.path, segment_name(self.segment))
         at = "" if self.offset is None else f", byte {self.offset}"
-        return f"{place}{at}: {self.reason}; {self.impact}"
+        return f"{location}{at}: {self.reason}; {self.impact}"
 
 
 Report = Callable[[Problem], None]
@@ -323,9 +323,9 @@ def frames_of(
                 decoded(file.name, item)
             yield item
             continue
-        place = (node, os.path.dirname(file.name), plan.number, item.offset, item.stop - item.offset)
+        location = (node, os.path.dirname(file.name), plan.number, item.offset, item.stop - item.offset)
         impact = "whatever was there: messages" + (", tombstones or dead letters" if plan.state else "")
-        report(Problem(*place, "damage", item.reason, impact))
+        report(Problem(*location, "damage", item.reason, impact))
 
 
 def decoded(name: str, frame: Frame) -> Any:
@@ -423,9 +423,9 @@ class OpenDirectory:
 
     def body_problem(self, segment: int, frame: Frame, reason: str = "") -> Problem:
         """Return the problem that a batch's body is damaged."""
-        place = (self.plan.node, self.plan.path, segment, frame.offset, frame.body_length)
+        location = (self.plan.node, self.plan.path, segment, frame.offset, frame.body_length)
         reason = reason or "the body of the batch does not match its checksum"
-        return Problem(*place, "body", reason, "this copy of its messages")
+        return Problem(*location, "body", reason, "this copy of its messages")
 
 
 def _allow_files(more: int) -> None:

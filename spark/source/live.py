@@ -34,7 +34,7 @@ from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
 from .arrow import Batches, Same, Values, small, time_of
-from .causes import Place, Rank, death_of, rows_batch
+from .causes import Producer, Rank, death_of, rows_batch
 from .options import Options, Wanted
 from .reader import CONTENT, content, names, span_columns
 from .records import Held, higher
@@ -51,7 +51,7 @@ AHEAD: Final = 2
 ROWS_AT_ONCE: Final = 256
 """Dead letters of one block of rows: each may have 16 KiB of text."""
 
-NOBODY: Final = "!spark"
+NO_GROUP: Final = "!spark"
 """A group that cannot be: to it, every message is ready. Looking at a group does not create it."""
 
 Block = Iterator[pa.RecordBatch]
@@ -232,7 +232,7 @@ class Looker:
         have: SpanMap[int] = SpanMap()
 
         async def look(at: int, member: str) -> None:
-            async for page in self.pages(NOBODY, "all", member=member):
+            async for page in self.pages(NO_GROUP, "all", member=member):
                 for item in page.items:
                     have.update(item.span, lambda old: (old or 0) | 1 << at)
 
@@ -244,11 +244,11 @@ class Looker:
         for member in self.asked:
             if not have:
                 break
-            async for page in self.pages(NOBODY, "all", member=member, bodies=True):
-                for part, first, span in sections_of(page):
-                    for piece, mask in have.within(span):
-                        yield self._message(piece, mask, part, first + piece.start - span.start)
-                        have.remove(piece)
+            async for page in self.pages(NO_GROUP, "all", member=member, bodies=True):
+                for part, first, span in spans_of(page):
+                    for chunk, mask in have.within(span):
+                        yield self._message(chunk, mask, part, first + chunk.start - span.start)
+                        have.remove(chunk)
         # The rest was reclaimed since it was listed: every group is done with it.
 
     def _message(self, span: Span, mask: int, part: WireSlice | None, first: int) -> Block:
@@ -335,17 +335,17 @@ class Looker:
                     records: SpanMap[Record] = SpanMap()
                     for item in page.items:
                         records.set(item.span, item.record)
-                    for part, first, span in sections_of(page):
-                        for piece, record in records.within(span):
-                            yield self._letters(
-                                group, piece, record, remaining, there, part, first - span.start
+                    for part, first, span in spans_of(page):
+                        for chunk, record in records.within(span):
+                            yield self._deaths(
+                                group, chunk, record, remaining, there, part, first - span.start
                             )
             if remaining:  # no replica that answered has their payload
                 async for page in self.pages(group, "dead", complete=True):
                     for item in page.items:
-                        yield self._letters(group, item.span, item.record, remaining, there, None, 0)
+                        yield self._deaths(group, item.span, item.record, remaining, there, None, 0)
 
-    def _letters(
+    def _deaths(
         self,
         group: str,
         span: Span,
@@ -356,25 +356,25 @@ class Looker:
         shift: int,
     ) -> Block:
         """Yield rows of the part of ``span`` that is still to be given out."""
-        letter = record.letter
-        if letter is None:
+        cause = record.letter
+        if cause is None:
             return
-        place, rank = Place(self.task.key, span.producer_id), Rank(*record[:3])
+        producer, rank = Producer(self.task.key, span.producer_id), Rank(*record[:3])
         for dead_span, dead in remaining.within(span):
             if dead != (record.generation, record.n):
                 continue
-            for piece, known in there.split(dead_span):
+            for chunk, known in there.split(dead_span):
                 nodes = self.nodes_of(nodes_with(record, known))
-                published = letter.published_ms or (0 if part is None else part.header.published_ms)
+                published = cause.published_ms or (0 if part is None else part.header.published_ms)
                 fate = (group, rank, "dead", published, nodes)
-                for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
-                    block = piece._replace(start=start, stop=min(piece.stop, start + ROWS_AT_ONCE))
+                for start in range(chunk.start, chunk.stop, ROWS_AT_ONCE):
+                    block = chunk._replace(start=start, stop=min(chunk.stop, start + ROWS_AT_ONCE))
                     messages, crcs, _ = self._content(block, part, shift + block.start)
                     seqs = range(block.start, block.stop)
-                    deaths = [death_of(place, self.task.topic, seq, *fate) for seq in seqs]
+                    deaths = [death_of(producer, self.task.topic, seq, *fate) for seq in seqs]
                     checked = crcs if isinstance(crcs, list) else [None] * block.size
                     yield rows_batch(
-                        self.out.schema, list(zip(deaths, repeat(letter), messages, checked, strict=False))
+                        self.out.schema, list(zip(deaths, repeat(cause), messages, checked, strict=False))
                     )
             remaining.remove(dead_span)
 
@@ -407,7 +407,7 @@ def nodes_with(record: Record, known: Held | None) -> int:
     return known.nodes if known is not None and known[:3] == record[:3] else 0
 
 
-def sections_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:
+def spans_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:
     """Yield every run of messages whose bytes a page has: the slice, the index of its first record, and the span."""
     for part in cast("tuple[WireSlice, ...]", page.slices):
         at = 0

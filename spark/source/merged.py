@@ -32,7 +32,7 @@ LOADED_MAX: Final = 12
 _RECLAIMED: Final = TYPE_OF[Reclaimed]
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Place of a batch, and the fields of its header that are needed before it is read again."""
 
     directory: int  # index of the directory
@@ -48,13 +48,13 @@ class Index:
     """Batches of each message: per topic partition a map from spans to numbers of places."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.locations: list[Location] = []
         self.spans: dict[PartitionId, SpanMap[tuple[int, ...]]] = {}
 
-    def add(self, key: PartitionId, place: Place, spans: Iterable[Span]) -> None:
+    def add(self, key: PartitionId, location: Location, spans: Iterable[Span]) -> None:
         """Add a batch that has these messages."""
-        number = len(self.places)
-        self.places.append(place)
+        number = len(self.locations)
+        self.locations.append(location)
         of_partition = self.spans.setdefault(key, SpanMap())
         for span in spans:
             of_partition.update(span, lambda old: (*(old or ()), number))
@@ -96,7 +96,7 @@ class MergingReader(Reader):
         spans = [section for section in header.sections if self.mine(section.producer_id)]
         if spans:
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
-            self.index.add(key, Place(at, plan.number, frame.offset, *times, batch.damaged), spans)
+            self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)
 
     def take_closed(self, frame: Frame, record: SessionsClosed) -> None:
         """Note producer ids that are over: other records of them are void."""
@@ -110,20 +110,20 @@ class MergingReader(Reader):
         closed = self.closed.get(key)
         return closed is not None and producer_id in closed
 
-    def frame_of(self, number: int) -> tuple[OpenDirectory, Place, Frame]:
+    def frame_of(self, number: int) -> tuple[OpenDirectory, Location, Frame]:
         """Return a batch's place and its record, read again."""
-        place = self.index.places[number]
-        directory = self.open_directories[place.directory]
-        return directory, place, directory.frame_at(place.segment, place.offset)
+        location = self.index.locations[number]
+        directory = self.open_directories[location.directory]
+        return directory, location, directory.frame_at(location.segment, location.offset)
 
     def _load(self, number: int, with_body: bool) -> Loaded:
-        directory, place, frame = self.frame_of(number)
-        stored, _ = batch_of(directory.files[place.segment].name, frame)
+        directory, location, frame = self.frame_of(number)
+        stored, _ = batch_of(directory.files[location.segment].name, frame)
         body = None
-        if with_body and not place.damaged:
-            body = directory.body(place.segment, frame)
-        if place.damaged or (with_body and body is None):
-            self.report(directory.body_problem(place.segment, frame))
+        if with_body and not location.damaged:
+            body = directory.body(location.segment, frame)
+        if location.damaged or (with_body and body is None):
+            self.report(directory.body_problem(location.segment, frame))
         return Loaded(stored.batch.header, body)
 
 
@@ -139,8 +139,8 @@ class MessagesReader(MergingReader):
             runs = self.index.spans[key].items()
             runs.sort(key=lambda run: (run[1][0], run[0]))  # batch by batch of the first node that has it
             for span, numbers in runs:
-                places = [self.index.places[number] for number in numbers]
-                published = min(place.published_ms for place in places)
+                locations = [self.index.locations[number] for number in numbers]
+                published = min(location.published_ms for location in locations)
                 if self.selection.may_be_at("published_at", published, published):
                     yield from self._run(key, span, numbers, published)
             self.index.spans[key] = SpanMap()
@@ -159,7 +159,7 @@ class MessagesReader(MergingReader):
     def _intact(self, number: int) -> bool:
         intact = self.whole.get(number)
         if intact is None:
-            intact = not self.index.places[number].damaged
+            intact = not self.index.locations[number].damaged
             if intact and self.bodies:
                 intact = self.load(number, True).body is not None
             elif not intact:
@@ -171,11 +171,11 @@ class MessagesReader(MergingReader):
         self, key: PartitionId, span: Span, numbers: tuple[int, ...], published: int
     ) -> Iterator[pa.RecordBatch]:
         intact = [number for number in numbers if self._intact(number)]
-        there = sum({1 << self.index.places[number].directory for number in intact})
-        spoilt = sum({1 << self.index.places[number].directory for number in numbers}) & ~there
+        there = sum({1 << self.index.locations[number].directory for number in intact})
+        spoilt = sum({1 << self.index.locations[number].directory for number in numbers}) & ~there
         chosen = intact[0] if intact else numbers[0]
         first_made = min(
-            (self.index.places[number] for number in numbers), key=lambda place: place.published_ms
+            (self.index.locations[number] for number in numbers), key=lambda location: location.published_ms
         )
         topic = self.topics.get(key.topic)
         members = (
@@ -183,13 +183,13 @@ class MessagesReader(MergingReader):
         )
         asked = [name for name in members if name in {opened.plan.node for opened in self.open_directories}]
         loaded = self.load(chosen, self.bodies)
-        for piece, index in loaded.parts(span):
-            for part, gone in self.reclaimed.get(key, SpanMap()).split(piece):
-                first, count = index + part.start - piece.start, part.size
+        for chunk, index in loaded.parts(span):
+            for part, gone in self.reclaimed.get(key, SpanMap()).split(chunk):
+                first, count = index + part.start - chunk.start, part.size
                 messages: list[Message | None] = [None] * count
                 if self.content and intact:
-                    directory, place, frame = self.frame_of(chosen)
-                    messages = self.messages_in(directory, place.segment, frame, loaded, first, count)
+                    directory, location, frame = self.frame_of(chosen)
+                    messages = self.messages_in(directory, location.segment, frame, loaded, first, count)
                 yield from self.out.add(
                     count,
                     loaded.header.end_of(first + count - 1) - loaded.header.end_of(first - 1),

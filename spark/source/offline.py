@@ -20,8 +20,8 @@ from quorumq.core.values.types import PartitionId
 
 from .arrow import Batches
 from .copies import CopiesReader, ProblemsReader
+from .deaths import DeathsReader
 from .journals import Directory, Problem
-from .letters import LettersReader
 from .merged import MessagesReader
 from .options import Options, Wanted
 from .planning import Planned, Registers, plan_directory
@@ -36,7 +36,7 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
         UsageError: a directory that is no node's, two of one node, or of two clusters.
         StorageError: a directory cannot be read.
     """
-    planned, registers, sizes = survey(options)
+    planned, registers, sizes = plans_of(options)
     directories = tuple(entry.directory for entry in planned)
     for topic in (topic for entry in planned for topic in entry.registers.topics.values()):
         for partition in range(topic.partitions):
@@ -60,7 +60,7 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
     return tasks
 
 
-def survey(options: Options) -> tuple[list[Planned], Registers, Counter[PartitionId]]:
+def plans_of(options: Options) -> tuple[list[Planned], Registers, Counter[PartitionId]]:
     """Return the plan of each directory, all registers merged, and the bytes of bodies by partition."""
     planned = [plan_directory(path, reporter(options)) for path in options.data]
     check_nodes(entry.directory for entry in planned)
@@ -80,8 +80,9 @@ def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[P
             if len(given.intersection(members)) < (len(members) + 1) // 2:
                 for node in sorted(set(members) - given):
                     lacking.setdefault(node, []).append(f"{topic.name}/{number}")
-    for node, places in sorted(lacking.items()):
-        impact = f"dead letters and messages of {len(places)} topic partitions ({places[0]} …), unless another has them"
+    for node, partitions in sorted(lacking.items()):
+        names = f"{len(partitions)} topic partitions ({partitions[0]} …)"
+        impact = f"dead letters and messages of {names}, unless another has them"
         reason = "the data directory of this node was not given, and too few of the others were"
         yield Problem(node, "", None, None, None, "absent", reason, impact)
 
@@ -189,7 +190,7 @@ def read(task: Task, options: Options, selection: Wanted, schema: StructType) ->
         "copies": CopiesReader,
         "problems": ProblemsReader,
         "messages": MessagesReader,
-        "deadletters": LettersReader,
+        "deadletters": DeathsReader,
         "tombstones": TombstonesReader,
     }[options.table]
     yield from table(task, options, selection, Batches(schema)).read()

@@ -183,7 +183,7 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
     nodes = names_in(options.get("nodes", ""))
     if table != "history":
         data, paths = (*data, *paths), ()
-    _check_place(table, data, nodes, paths, bool(stream))
+    _check_location(table, data, nodes, paths, bool(stream))
     columns = names_in(options.get("columns", ""))
     there = [column.name for column in TABLES[table]]
     for name in columns:
@@ -236,7 +236,7 @@ def _positions(text: str, table: str, offline: bool) -> Mapping[str, Mapping[str
     raise UsageError(f"option since is {text!r:.100}: it must be `positions` of the summary.json of a run")
 
 
-def _check_place(
+def _check_location(
     table: str, data: tuple[str, ...], nodes: tuple[str, ...], paths: tuple[str, ...], stream: bool
 ) -> None:
     if table == "history":

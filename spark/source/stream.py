@@ -1,10 +1,10 @@
 """Following dead letters in the journals of nodes.
 
-An offset is a position in each node's journal. Between two offsets a node got some DEAD records, and the same letter
+An offset is a position in each node's journal. Between two offsets a node got some DEAD records, and the same death
 reaches several nodes, now or later. So the batch in which the first node got it gives it out.
 
-The driver reads each record once (`follow.Tail`) and decides by names of 16 bytes which letters are new. A task carries
-parts of one node's segments and a byte for each letter in them; it reads letters and messages for itself.
+The driver reads each record once (`follow.Tail`) and decides by names of 16 bytes which deaths are new. A task carries
+parts of one node's segments and a byte for each death in them; it reads deaths and messages for itself.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from quorumq.storage.segment import segment_name
 
 from .arrow import Batches
 from .causes import Rank
+from .deaths import resolution_of
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
 from .journals import SegmentGone
-from .letters import resolved
 from .options import Options
 from .planning import Registers, segments_in
 from .reader import CONTENT
 
-TASK_LETTERS: Final = 4096
+TASK_DEATHS: Final = 4096
 TASK_BYTES: Final = 4 << 20
 TASK_PARTS: Final = 32
 TASK_CODES: Final = 1000
 PART_GAP: Final = 64 << 10
-"""Most letters, bytes of records, parts and packed codes of one task; bytes between two letters that end a part."""
+"""Most deaths, bytes of records, parts and packed codes of one task; bytes between two deaths that end a part."""
 
 BATCH_BYTES: Final = 256 << 20
 """Bytes of journals that a micro-batch reads if no option says how many."""
 
 
 class Fate(NamedTuple):
-    """The topic of some letters, what became of their messages, and the nodes that have them."""
+    """The topic of some deaths, what became of their messages, and the nodes that have them."""
 
     topic: str
     resolution: str
@@ -64,12 +64,12 @@ class Fate(NamedTuple):
 
 @dataclass(eq=False)
 class StreamTask(InputPartition):
-    """Letters in one node's journal.
+    """Deaths in one node's journal.
 
     Attributes:
         path, directory: the node's data directory, and its number.
         parts: (segment, first, stop) with the records.
-        codes: a byte for each letter in the parts, packed: 0 if another task or batch gives it out, else the number
+        codes: a byte for each death in the parts, packed: 0 if another task or batch gives it out, else the number
             of its fate, from 1 on.
         fates: each fate that occurs.
         bodies: path, number and parts of each directory that may have the messages.
@@ -89,7 +89,7 @@ Ranks = dict[tuple[PartitionId, str], SpanMap[Rank]]
 """Records of messages, by topic partition and group."""
 
 
-class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the dead letters of some data directories. Its state is on the driver only."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -161,7 +161,7 @@ class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _cut(self, start: dict[str, Any], end: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Return an offset with at most ``rows`` new letters, about as far in each node.
+        """Return an offset with at most ``rows`` new deaths, about as far in each node.
 
         A snapshot is not cut, so that there may be more.
         """
@@ -239,7 +239,7 @@ class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise Gap(
                     f"{tail.path} is an older copy of itself: it was read to {since} and ends at {tail.position}"
                 )
-            self._given(tail.forget(since))
+            self._given(tail.drop(since))
 
     def _since(self, start: Mapping[str, Any], tail: Tail) -> int:
         """Return the position up to which a node was read: NOTHING if it was not."""
@@ -306,7 +306,7 @@ class LettersStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _advance(self, start: Mapping[str, Any]) -> None:
         """Take what nodes had up to ``start`` as given out."""
-        moved = [self._given(tail.forget(self._since(start, tail))) for tail in self.tails.values()]
+        moved = [self._given(tail.drop(self._since(start, tail))) for tail in self.tails.values()]
         if any(moved):
             self.later = [{}, self.later[0]]
 
@@ -345,7 +345,7 @@ class SinceReader(DataSourceReader):
     """Reads the dead letters behind some positions once, as one micro-batch that no gap ends."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self.stream = LettersStream(options._replace(reread=True), schema)
+        self.stream = DeathsStream(options._replace(reread=True), schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         start = dict(self.stream.options.since or {})
@@ -364,7 +364,7 @@ class SinceReader(DataSourceReader):
 
 def positions_of(options: Options, schema: StructType) -> dict[str, Any]:
     """Return the positions of nodes now, as an offset of a stream has them; only their newest segments are read."""
-    stream = LettersStream(options._replace(latest=True), schema)
+    stream = DeathsStream(options._replace(latest=True), schema)
     try:
         return stream.initialOffset()
     finally:
@@ -376,10 +376,10 @@ class Planner:
 
     Args:
         stream: the state.
-        new: the letters that each directory got in this batch, by path.
+        new: the deaths that each directory got in this batch, by path.
     """
 
-    def __init__(self, stream: LettersStream, new: Mapping[str, Sequence[Entry]]) -> None:
+    def __init__(self, stream: DeathsStream, new: Mapping[str, Sequence[Entry]]) -> None:
         self.stream = stream
         self.new = new
         self.registers = stream._registers()
@@ -388,7 +388,7 @@ class Planner:
         self.nodes: dict[bytes, set[str]] = {}
 
     def tasks(self) -> list[InputPartition]:
-        """Return the tasks. Of the same letter in several nodes, that with the lowest ballot is given out."""
+        """Return the tasks. Of the same death in several nodes, that with the lowest ballot is given out."""
         for path, entries in self.new.items():
             node = self.stream.tails[path].node
             for entry in entries:
@@ -425,7 +425,7 @@ class Planner:
         covered = (
             register is not None and begins_ms(entry.producer_id, entry.published_ms) >= register.from_ms
         )
-        resolution = resolved(entry.rank, now, register, covered)
+        resolution = resolution_of(entry.rank, now, register, covered)
         closed = self.stream.closed.get(entry.key)
         if closed is not None and entry.producer_id in closed:
             resolution = "closed"
@@ -450,7 +450,7 @@ class Planner:
             segment, offset, end = record[0].segment, record[0].offset, record[0].end
             size = sum(last - first for _, first, last in parts) + end - offset
             if taken and (
-                len(codes) + len(record) > TASK_LETTERS or size > TASK_BYTES or len(parts) >= TASK_PARTS
+                len(codes) + len(record) > TASK_DEATHS or size > TASK_BYTES or len(parts) >= TASK_PARTS
                 or len(fates) > 200 or len(zlib.compress(codes)) > TASK_CODES
             ):  # fmt: skip
                 yield self._task(path, parts, codes, fates, taken)

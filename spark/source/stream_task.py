@@ -1,4 +1,4 @@
-"""One task of a stream: letters and messages out of parts of segments. Imported by the executors alone."""
+"""One task of a stream: deaths and messages out of parts of segments. Imported by the executors alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from quorumq.storage.segment import salt_of, segment_name
 from quorumq.wire.batch import Corrupt, Message, record_of
 
 from .arrow import BYTES_MAX, Batches, known_time
-from .causes import PUBLISHED, ROWS, Death, DeathRow, Place, death_of, rows_batch, text_bytes
+from .causes import PUBLISHED, ROWS, Death, DeathRow, Producer, death_of, rows_batch, text_bytes
+from .deaths import raw_causes
 from .follow import deaths_in
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, batch_of
-from .letters import raw_letters
 from .options import Options
 from .reader import BATCHES, CONTENT
 from .stream import StreamTask
@@ -42,14 +42,14 @@ class StreamReader:
         """Yield the rows of the task."""
         try:
             deaths = list(self._deaths())
-            self.copies: dict[tuple[Place, int], list[Copy]] = {
-                (place, death.seq): [] for death, place, _ in deaths
+            self.copies: dict[tuple[Producer, int], list[Copy]] = {
+                (producer, death.seq): [] for death, producer, _ in deaths
             }
             self._find()
             block: list[DeathRow] = []
             size = 0
-            for death, place, cause in deaths:
-                message, crc, published = self._message(self.copies[place, death.seq])
+            for death, producer, cause in deaths:
+                message, crc, published = self._message(self.copies[producer, death.seq])
                 if death.published_at is None:
                     death = death._replace(published_at=known_time(published))
                 block.append((death, cause, message, crc))
@@ -88,8 +88,8 @@ class StreamReader:
         self.files[path, segment] = file
         return file
 
-    def _deaths(self) -> Iterator[tuple[Death, Place, Any]]:
-        """Yield the letters to give out."""
+    def _deaths(self) -> Iterator[tuple[Death, Producer, Any]]:
+        """Yield the deaths to give out."""
         task = self.task
         codes = iter(zlib.decompress(task.codes))
         for item in self._frames(task.path, task.directory, task.parts):
@@ -102,53 +102,62 @@ class StreamReader:
             if frame.type == RECORDS_MERGED:
                 yield from self._in_record(file.name, frame, codes)
 
-    def _in_record(self, name: str, frame: Frame, codes: Iterator[int]) -> Iterator[tuple[Death, Place, Any]]:
+    def _in_record(
+        self, name: str, frame: Frame, codes: Iterator[int]
+    ) -> Iterator[tuple[Death, Producer, Any]]:
         (topic, number), group = frame.fields[2:4]
         key = PartitionId(topic, number)
-        letters = iter(
-            letter
-            for letter, (span, _) in zip(raw_letters(name, frame), frame.fields[4], strict=True)
-            if letter is not None
+        causes = iter(
+            cause
+            for cause, (span, _) in zip(raw_causes(name, frame), frame.fields[4], strict=True)
+            if cause is not None
             for _ in range(span[1], span[2])
         )
         for rank, producer_id, seq, _ in deaths_in(frame.fields):
-            letter, code = next(letters), next(codes)
+            cause, code = next(causes), next(codes)
             if code:
-                fate, place = self.task.fates[code - 1], Place(key, producer_id)
+                fate, producer = self.task.fates[code - 1], Producer(key, producer_id)
                 death = death_of(
-                    place, fate.topic, seq, group, rank, fate.resolution, letter[PUBLISHED], list(fate.nodes)
+                    producer,
+                    fate.topic,
+                    seq,
+                    group,
+                    rank,
+                    fate.resolution,
+                    cause[PUBLISHED],
+                    list(fate.nodes),
                 )
-                yield death, place, letter
+                yield death, producer, cause
 
     # ------------------------------------------------------------------ messages
 
     def _find(self) -> None:
-        """Note where copies of the messages are, those in the directory of the letters first."""
-        lookups: dict[Place, list[int]] = {}
-        for place, seq in self.copies:
-            lookups.setdefault(place, []).append(seq)
+        """Note where copies of the messages are, those in the directory of the deaths first."""
+        lookups: dict[Producer, list[int]] = {}
+        for producer, seq in self.copies:
+            lookups.setdefault(producer, []).append(seq)
         for seqs in lookups.values():
             seqs.sort()
-        keys = {place.key for place in lookups}
+        keys = {producer.key for producer in lookups}
         for path, directory, parts in self.task.bodies:
             for item in self._frames(path, directory, parts):
                 if item is not None and item[1].type in BATCHES:
                     file, frame = item
                     header = batch_of(file.name, frame)[0].batch.header
                     if header.partition in keys:
-                        self._sections(file, frame.body_offset, header, lookups)
+                        self._spans(file, frame.body_offset, header, lookups)
 
-    def _sections(
-        self, file: OpenFile, body: int, header: BatchHeader, lookups: dict[Place, list[int]]
+    def _spans(
+        self, file: OpenFile, body: int, header: BatchHeader, lookups: dict[Producer, list[int]]
     ) -> None:
         first = 0
         section: Span
         for section in header.sections:
-            place = Place(header.partition, section.producer_id)
-            seqs = lookups.get(place, ())
+            producer = Producer(header.partition, section.producer_id)
+            seqs = lookups.get(producer, ())
             for at in range(bisect_left(seqs, section.start), bisect_left(seqs, section.stop)):
                 copy = (file, body, header, first + seqs[at] - section.start)
-                self.copies[place, seqs[at]].append(copy)
+                self.copies[producer, seqs[at]].append(copy)
             first += section.size
 
     def _message(self, copies: list[Copy]) -> tuple[Message | None, str | None, int]:

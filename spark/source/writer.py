@@ -261,9 +261,11 @@ class Publisher:
         record = encode_record(Message(payload, key, dict(given.get("headers") or {})))
         born = topic.born or 1
         if "id" not in given:
-            place = self.count
+            location = self.count
             self.count += 1
-            partition = self.partitioner(key, born) if key is not None else (place // RUN + self.task) % born
+            partition = (
+                self.partitioner(key, born) if key is not None else (location // RUN + self.task) % born
+            )
             seq = self.counts.get(partition, 0)
             self.counts[partition] = seq + 1
             row_name = f"{self.options.batch}/{self.task}" if self.options.batch else str(self.task)

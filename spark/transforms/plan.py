@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import GROUP, KIND, cells, ranked, shaped, summed
+from .deaths import GROUP, KIND, cells, ranked, shaped, summed
 
 VERDICTS: Final = ("redrive", "hold", "discard")
 
@@ -111,7 +111,7 @@ def _span(seconds: int) -> str:
     return f"{seconds} seconds"
 
 
-def evidence(cube: DataFrame, again: DataFrame, places: DataFrame) -> DataFrame:
+def evidence(cube: DataFrame, again: DataFrame, locations: DataFrame) -> DataFrame:
     """Return the rules' input for each kind of failure that has dead letters: CUBE, AGAIN and PLACES in, EVIDENCE out.
 
     ``newer_version`` is the version of the group's consumers that was first seen last, if all deaths of this kind were
@@ -130,7 +130,7 @@ def evidence(cube: DataFrame, again: DataFrame, places: DataFrame) -> DataFrame:
     payloads = copies.groupBy(*KIND).agg(F.max("copies").alias("copies"))
     causes = dead.groupBy(*KIND, "reason", "error_class").agg(F.sum("dead").alias("times"))
     causes = ranked(causes, KIND, F.col("times").desc(), "reason", "error_class").drop("rank", "times")
-    versions = places.where((F.col("kind") == "version") & (F.col("name") != ""))
+    versions = locations.where((F.col("kind") == "version") & (F.col("name") != ""))
     versions = versions.select(
         *GROUP, F.col("name").alias("version"), F.col("first_died_at").alias("version_at")
     )
@@ -192,25 +192,25 @@ def _decision(verdict: Column, rule: str, reason: Column) -> Column:
     return F.struct(verdict.alias("verdict"), F.lit(rule).alias("rule"), reason.alias("reason"))
 
 
-PIECE_ROWS: Final = 100_000
+ROWS_AT_ONCE: Final = 100_000
 """Messages of the plan that are sorted, and written to one file, at once."""
 
 
 def messages(fetched: DataFrame, count: int) -> DataFrame:
-    """Return the messages to redrive, in the order of the plan: the result of `spark.transforms.letters.fetched` in.
+    """Return the messages to redrive, in the order of the plan: the result of `spark.transforms.deaths.fetched` in.
 
     By decision, then oldest first: by their time of publish, then by id.
 
     Args:
         fetched: samples and messages.
-        count: number of messages, about. They come in pieces of some PIECE_ROWS, one after the other: left to itself
+        count: number of messages, about. They come in pieces of some ROWS_AT_ONCE, one after the other: left to itself
             Spark makes pieces by their packed size, and one may not fit in a small Java.
     """
     order = (F.col("planned").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())
     return (
         fetched.where(F.col("planned").isNotNull())
         .select("planned", "id", "generation", "n", "published_at")
-        .repartitionByRange(-(-max(count, 1) // PIECE_ROWS), *order)
+        .repartitionByRange(-(-max(count, 1) // ROWS_AT_ONCE), *order)
         .sortWithinPartitions(*order)
     )
 

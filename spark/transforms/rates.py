@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from .letters import (
+from .deaths import (
     DEFAULTS,
     GROUP,
     VERSIONS_MAX,
@@ -21,7 +21,7 @@ from .letters import (
     ranked,
     seconds_of,
     shaped,
-    with_facts,
+    with_columns,
 )
 
 COUNTS: Final = """
@@ -69,7 +69,7 @@ def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> Da
         .withColumn("from_at", F.timestamp_seconds("from_at"))
     )
     group = Window.partitionBy(*GROUP)
-    facts = {
+    more = {
         "deaths": "coalesce(deaths, 0)",
         "y": "2 * sqrt(deaths + 0.375)",
         "middle": F.median("y").over(group),
@@ -83,7 +83,7 @@ def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> Da
         "date": F.to_date("from_at"),
         "seconds": F.lit(seconds).cast("bigint"),
     }
-    made = with_facts(spine.join(per_group, [*GROUP, "from_at"], "left"), facts)
+    made = with_columns(spine.join(per_group, [*GROUP, "from_at"], "left"), more)
     return shaped(made, RATES)
 
 
@@ -156,7 +156,7 @@ def deploys(
     )
     first, last = (seconds_of(bucket(F.lit(time), seconds)) for time in (begin, end))
     most = F.lit(float(reach))
-    facts = {
+    more = {
         "before_hours": F.least(most, (start - first) / seconds) * seconds / 3600,
         "after_hours": F.least(most, (last - start) / seconds + 1) * seconds / 3600,
         "both": "before_deaths + after_deaths",
@@ -169,7 +169,7 @@ def deploys(
         "before_per_hour": "if(before_hours > 0, before_deaths / before_hours, NULL)",
         "after_per_hour": "after_deaths / after_hours",
     }
-    return shaped(with_facts(seen, facts), DEPLOYS, now)
+    return shaped(with_columns(seen, more), DEPLOYS, now)
 
 
 def bucket_seconds(span: float, most: int = 96) -> int:

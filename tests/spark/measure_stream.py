@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark.schemas import schema
 from spark.source.options import read_options
-from spark.source.stream import LettersStream
+from spark.source.stream import DeathsStream
 from tests.spark.journals import BATCH, bury, write
 
 
@@ -27,7 +27,7 @@ def measured(work: Callable[..., Any], *given: Any) -> tuple[Any, float]:
     return result, time.process_time() - begin
 
 
-def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int, int]:
+def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int, int]:
     """Read a micro-batch as Spark does; return its letters, tasks, and the bytes of the largest task."""
     tasks = [pickle.dumps(task) for task in stream.partitions(start, end)]
     reader = pickle.loads(pickle.dumps(stream))
@@ -39,7 +39,7 @@ def main(count: int, root: Path, stack_bytes: int = 600) -> None:
     cluster = write(count, root, stack_bytes=stack_bytes)
     bytes_of = sum(path.stat().st_size for path in root.rglob("*.journal"))
     print(f"{count:,} letters, {bytes_of / 1e6:.0f} MB of journals")
-    stream = LettersStream(
+    stream = DeathsStream(
         read_options({"table": "deadletters", "data": ",".join(map(str, cluster.data))}, stream=True),
         schema("deadletters"),
     )

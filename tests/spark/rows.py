@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.schemas import TABLES, schema
-from spark.transforms import letters as t
+from spark.transforms import deaths as t
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TOPIC_ID = {"jobs": "aa" * 16, "mail": "bb" * 16}
@@ -54,4 +54,4 @@ def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
 
 def deaths(spark: SparkSession, *seqs: int) -> DataFrame:
     """The table `letters` of the job with these messages."""
-    return t.letters(frame(spark, map(letter, seqs)), NOON)
+    return t.deaths(frame(spark, map(letter, seqs)), NOON)

@@ -21,7 +21,7 @@ from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
 from spark.jobs.output import Output
-from spark.session import JAVA_OPTION, PIECE_BYTES, check_shared, master_of_defaults
+from spark.session import JAVA_OPTION, TASK_BYTES, check_shared, master_of_defaults
 from tests.patience import PATIENCE_S
 from tests.spark.rows import frame, letter
 
@@ -134,7 +134,7 @@ def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_pie
         assert JAVA_OPTION in str(said.get(f"spark.{place}.extraJavaOptions"))
     pieces = ("spark.sql.files.maxPartitionBytes", "spark.sql.adaptive.advisoryPartitionSizeInBytes",
               "spark.hadoop.parquet.block.size")  # fmt: skip
-    assert {said.get(name) for name in pieces} == {str(PIECE_BYTES)}
+    assert {said.get(name) for name in pieces} == {str(TASK_BYTES)}
     kept = ("spark.ui.retainedStages", "spark.ui.retainedTasks")
     assert {said.get(name) for name in kept} == {"100"}, "what is kept of tasks would grow with the input"
 

@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark.transforms import letters as t
+from spark.transforms import deaths as t
 from spark.transforms import rates as r
 from spark.transforms.plan import DECISIONS
 from tests.spark.rows import NOON, at, frame, letter
 
 
 def made(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
-    return t.letters(frame(spark, rows), NOON)
+    return t.deaths(frame(spark, rows), NOON)
 
 
 def shown(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
@@ -43,7 +43,7 @@ def kinds(letters: DataFrame, previous: DataFrame | None = None) -> DataFrame:
     cube = cubed(letters, previous=previous)
     nothing = letters.sparkSession.createDataFrame([], DECISIONS)
     samples = t.fetched(letters, t.sketches(letters, NOON), nothing)
-    return t.failures(cube, samples, t.places(cube, NOON), NOON, previous)
+    return t.failures(cube, samples, t.locations(cube, NOON), NOON, previous)
 
 
 def test_kinds_of_failures_are_counted_with_what_became_of_them(spark: SparkSession) -> None:
@@ -163,7 +163,7 @@ def test_deaths_are_told_by_version_host_and_node(spark: SparkSession) -> None:
         letter(3, consumer_version="2.0", host="b", resolution="acked", node="n2"),
         letter(4, consumer_version="2.0", host="b", fingerprint="f2"),
     )
-    places = t.places(cubed(letters), NOON).where("kind in ('version', 'host', 'node')")
+    places = t.locations(cubed(letters), NOON).where("kind in ('version', 'host', 'node')")
     assert shown(
         places, "kind", "name", "deaths", "dead", "share", "failures", "failure", "failure_deaths"
     ) == [

@@ -19,12 +19,12 @@ from quorumq.lab.local import LocalCluster
 from spark.__main__ import main
 from spark.errors import told
 from spark.jobs import deadletters as job
-from spark.jobs import letters_input
-from spark.jobs.letters_analysis import by_date, observed, period
-from spark.jobs.letters_input import Input
+from spark.jobs import deaths_input
+from spark.jobs.deaths_analysis import by_date, observed, period
+from spark.jobs.deaths_input import Input
 from spark.jobs.output import SUMMARY
 from spark.session import written
-from spark.transforms import letters as t
+from spark.transforms import deaths as t
 from tests.cli.shell import Shell
 from tests.spark.cluster_on_disk import DiskCluster
 from tests.spark.rows import NOON, frame, letter
@@ -140,16 +140,16 @@ def test_runs_that_looked_at_different_things_are_not_compared(
 ) -> None:
     rows = frame(spark, [])
     with pytest.raises(UsageError, match=said):
-        letters_input.check_previous(before, None, Input(rows, None, "", **inputs))
+        deaths_input.check_previous(before, None, Input(rows, None, "", **inputs))
     same = {"topics": ("jobs",), "groups": ("g",), "cluster": before.get("cluster")}
-    letters_input.check_previous(before, None, Input(rows, None, "", **same))
+    deaths_input.check_previous(before, None, Input(rows, None, "", **same))
 
 
 def test_a_plan_names_the_cluster_whose_directories_were_read(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     cluster.close()
-    assert letters_input.cluster_of_directories(map(str, [tmp_path, *cluster.data])) == "test"
-    assert letters_input.cluster_of_directories([str(tmp_path)]) is None
+    assert deaths_input.cluster_of_directories(map(str, [tmp_path, *cluster.data])) == "test"
+    assert deaths_input.cluster_of_directories([str(tmp_path)]) is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
 ) -> None:
     first, last = (datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1))  # both are 2:30 in Berlin
     rows = [letter(1, died_at=first), letter(2, died_at=last)]
-    letters = t.letters(frame(spark, rows), NOON)
+    letters = t.deaths(frame(spark, rows), NOON)
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -226,7 +226,7 @@ def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) ->
 def test_letters_are_as_many_files_as_they_have_days(spark: SparkSession, tmp_path: Path) -> None:
     before = spark.conf.get("spark.sql.adaptive.enabled")
     rows = [letter(n, died_at=NOON + timedelta(days=n % 3), topic=f"t{n % 2}") for n in range(24)]
-    letters = t.letters(frame(spark, rows), NOON).repartition(8)
+    letters = t.deaths(frame(spark, rows), NOON).repartition(8)
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
         written(by_date(letters), tmp_path / "letters", "date")

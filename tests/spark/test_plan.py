@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.jobs.letters_analysis import in_order
-from spark.transforms import letters as t
+from spark.jobs.deaths_analysis import in_order
+from spark.transforms import deaths as t
 from spark.transforms import plan
 from tests.spark.rows import NOON, at, frame, letter
 
@@ -50,13 +50,13 @@ CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
 
 
 def decided(spark: SparkSession, overrides: dict[str, str] | None = None) -> tuple[DataFrame, DataFrame]:
-    letters = t.letters(frame(spark, [row for case in CASES for row in case[3]]), NOON).cache()
+    letters = t.deaths(frame(spark, [row for case in CASES for row in case[3]]), NOON).cache()
     return letters, judged(letters, overrides)
 
 
 def judged(letters: DataFrame, overrides: dict[str, str] | None = None) -> DataFrame:
     cube = t.cube(letters, 3600, NOON).cache()
-    proof = plan.evidence(cube, t.again(letters, t.repeated(letters)), t.places(cube, NOON))
+    proof = plan.evidence(cube, t.again(letters, t.repeated(letters)), t.locations(cube, NOON))
     return plan.decisions(proof, NOON, overrides=overrides).cache()
 
 
@@ -89,11 +89,11 @@ def test_a_redrive_is_spread_and_never_faster_than_the_limit(decisions: dict[str
     assert decisions["timeout"]["rate"] == 1.0
 
 
-@pytest.mark.parametrize("piece", [pytest.param(plan.PIECE_ROWS, marks=pytest.mark.soak), 2])
+@pytest.mark.parametrize("piece", [pytest.param(plan.ROWS_AT_ONCE, marks=pytest.mark.soak), 2])
 def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(plan, "PIECE_ROWS", piece)
+    monkeypatch.setattr(plan, "ROWS_AT_ONCE", piece)
     rows = [
         letter(1, published_at=at(-10), died_at=OLD),
         letter(3, published_at=at(-30), died_at=OLD, n=1),
@@ -101,7 +101,7 @@ def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
         letter(4, published_at=at(-99), died_at=OLD, resolution="acked"),
         letter(5, topic="mail", published_at=at(-99), died_at=OLD),
     ]
-    letters = t.letters(frame(spark, rows), NOON)
+    letters = t.deaths(frame(spark, rows), NOON)
     decisions = judged(letters, {"f1": "redrive"})
     assert {(row["rule"], row["reason"]) for row in decisions.collect()} == {("override", "decided by hand")}
     messages = plan.messages(t.fetched(letters, t.sketches(letters, NOON), decisions), 4)

@@ -52,7 +52,7 @@ def table(spark: SparkSession, cluster: LocalCluster, name: str, **options: str)
     return reader.options(**options).load()
 
 
-async def facts_of(client: Client) -> list[Any]:
+async def tops_of(client: Client) -> list[Any]:
     """Everything that a look may not change: states, records, attempts, owners."""
     items: list[Any] = []
     for group in ("g", "g!dead"):
@@ -65,7 +65,7 @@ async def facts_of(client: Client) -> list[Any]:
 def facts(cluster: LocalCluster) -> list[Any]:
     async def run() -> list[Any]:
         async with connect(list(cluster.addresses)) as client:
-            return await facts_of(client)
+            return await tops_of(client)
 
     return trio.run(run)
 

@@ -21,21 +21,21 @@ from quorumq.storage.segment import segment_name
 from spark.schemas import schema
 from spark.source.follow import Gap
 from spark.source.options import read_options
-from spark.source.stream import LettersStream, SinceReader, positions_of
+from spark.source.stream import DeathsStream, SinceReader, positions_of
 from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, letter, mark, roll, turmoil
 from tests.spark.journals import bury, write
 
 Death = tuple[Name, str, int, int]
 
 
-def stream_of(cluster: DiskCluster, **more: str) -> LettersStream:
+def stream_of(cluster: DiskCluster, **more: str) -> DeathsStream:
     data = ",".join(map(str, cluster.data))
-    return LettersStream(
+    return DeathsStream(
         read_options({"table": "deadletters", "data": data, **more}, stream=True), schema("deadletters")
     )
 
 
-def batch(stream: LettersStream, start: dict[str, Any], end: dict[str, Any]) -> list[Death]:
+def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> list[Death]:
     """Return the rows of a micro-batch, its reader and its tasks pickled as Spark does."""
     tasks = pickle.loads(pickle.dumps(list(stream.partitions(start, end))))
     reader = pickle.loads(pickle.dumps(stream))
@@ -163,7 +163,7 @@ def test_a_batch_that_is_repeated_after_a_node_was_added_is_the_same(tmp_path: P
     options = read_options(
         {"table": "deadletters", "data": ",".join(map(str, cluster.data[:2]))}, stream=True
     )
-    end = LettersStream(options, schema("deadletters")).latestOffset({}, None)
+    end = DeathsStream(options, schema("deadletters")).latestOffset({}, None)
     stream = stream_of(cluster)  # the query was ended within its first batch, and has one node more
     assert batch(stream, {}, end) == [everywhere]
     assert batch(stream, end, stream.latestOffset(end, None)) == [there]
@@ -313,7 +313,7 @@ def test_a_directory_that_is_away_is_named_while_a_majority_is_there(
     assert batch(stream, end, last) == [third]
     assert "away" not in stream.reportLatestOffset()
     with pytest.raises(UsageError, match="there is no such directory"):
-        LettersStream(
+        DeathsStream(
             read_options({"table": "deadletters", "data": f"{cluster.data[0]},/nowhere"}, stream=True),
             schema("deadletters"),
         ).latestOffset({}, None)

@@ -1,4 +1,4 @@
-"""`deadletters`: every letter that the journals have, and the fate of its message.
+"""`deadletters`: every death in the journals, and the fate of its message.
 
 A task reads each segment once (`fragments`), merges the nodes as columns of numbers, and adds the causes (`causes`) and
 the payloads of the deaths that are asked for. Memory holds some 200 bytes per death and section, and the texts of one
@@ -40,7 +40,7 @@ _DEFAULTS: Final = tuple(Letter._field_defaults[name] for name in Letter._fields
 RESOLUTIONS: Final = ("dead", "redriven", "acked", "purged", "reopened", "closed")
 
 
-def resolved(own: Rank, now: Rank, register: Group | None, covered: bool) -> str:
+def resolution_of(own: Rank, now: Rank, register: Group | None, covered: bool) -> str:
     """Return the fate of a message that died as ``own``, and whose record is ``now``.
 
     Args:
@@ -62,18 +62,18 @@ def resolved(own: Rank, now: Rank, register: Group | None, covered: bool) -> str
     return "dead"
 
 
-def raw_letters(name: str, frame: Frame) -> Sequence[Any]:
-    """Return the letter of each entry of a RecordsMerged, as a tuple of the fields of `Letter`; None without one."""
+def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
+    """Return the cause of each entry of a RecordsMerged, as a tuple of the fields of `Letter`; None without one."""
     try:
         entries, *rest = frame.fields[4:]
-        letters = [record[3] if len(record) > 3 else None for _, record in entries]
+        causes = [record[3] if len(record) > 3 else None for _, record in entries]
         for at, first in rest[0] if rest else ():
-            letters[at] = letters[first]
+            causes[at] = causes[first]
         return [
-            letter
-            if letter is None or len(letter) == len(Letter._fields)
-            else (*letter, *_DEFAULTS[len(letter) - 2 :])
-            for letter in letters
+            cause
+            if cause is None or len(cause) == len(Letter._fields)
+            else (*cause, *_DEFAULTS[len(cause) - 2 :])
+            for cause in causes
         ]
     except (TypeError, ValueError, IndexError):
         return [entry.record.letter for entry in decoded(name, frame).entries]
@@ -119,11 +119,11 @@ class Bodies:
         return None, crc
 
 
-class LettersReader(MergingReader):
+class DeathsReader(MergingReader):
     """The dead letters of some topic partitions, or of a share of their producer ids."""
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
-        # Older segments have letters of messages that were settled since, and footers do not name their partitions.
+        # Older segments have deaths of messages that were settled since, and footers do not name their partitions.
         return list(directory.segments)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -186,7 +186,7 @@ class LettersReader(MergingReader):
                     self._entries(at, opened, plan, frame, known)
             elif frame.type in BATCHES:
                 if self.with_bodies:
-                    self._sections(at, opened, plan, frame)
+                    self._spans(at, opened, plan, frame)
             elif frame.type == CLOSED and plan.state:
                 self.take_closed(frame, decoded(opened.files[plan.number].name, frame))
         if records:
@@ -202,13 +202,13 @@ class LettersReader(MergingReader):
             (topic, number), group, entries = frame.fields[2:5]
             key = PartitionId(topic, number)
             if self.wants(key, group):
-                fragments.add_entries(key, group, entries, raw_letters(name, frame), at, self.mine)
+                fragments.add_entries(key, group, entries, raw_causes(name, frame), at, self.mine)
         except (TypeError, ValueError):
             decoded(name, frame)  # says what is wrong with it
             raise
         known.note(first, fragments.count)
 
-    def _sections(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
+    def _spans(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
         batch = opened.batch(plan, frame)
         if batch is None:
             return
@@ -228,9 +228,9 @@ class LettersReader(MergingReader):
     def _copies(self, dead: Mapping[str, Numbers]) -> tuple[Numbers, Numbers, dict[str, Numbers]]:
         """Return pairs of deaths and sections that have the message, sorted by death, and the sections."""
         rows = self.fragments.rows(SECTION)
-        order = np.lexsort((dead["start"], dead["place"]))
+        order = np.lexsort((dead["start"], dead["producer"]))
         messages, sections = pairs(
-            dead["place"][order], dead["start"][order], rows["place"], rows["start"], rows["stop"]
+            dead["producer"][order], dead["start"][order], rows["producer"], rows["start"], rows["stop"]
         )
         messages = order[messages]
         by = np.lexsort((sections, messages))
@@ -239,20 +239,20 @@ class LettersReader(MergingReader):
     def _resolutions(self, dead: Mapping[str, Numbers], now: Numbers) -> Numbers:
         """Return the number of each death's resolution in RESOLUTIONS."""
         ranks, groups = self.fragments.ranks.values, self.fragments.groups.values
-        places = self.fragments.places.values
+        producers = self.fragments.producers.values
         kinds, which = np.unique(
-            np.stack([dead["place"], dead["group"], dead["rank"], now]), axis=1, return_inverse=True
+            np.stack([dead["producer"], dead["group"], dead["rank"], now]), axis=1, return_inverse=True
         )
         outcomes = np.zeros((2, kinds.shape[1]), np.int64)
         borders = np.zeros(kinds.shape[1], np.int64)
-        for at, (place, group, own, then) in enumerate(kinds.T.tolist()):
-            key, producer_id = places[place]
+        for at, (producer, group, own, then) in enumerate(kinds.T.tolist()):
+            key, producer_id = producers[producer]
             register = self.groups.get((key.topic, groups[group]))
             borders[at] = 0 if register is None else register.from_ms
             if producer_id.node in (NAMED, DERIVED):  # their ids alone decide
                 borders[at] = NEVER if begins_ms(producer_id, 0) < borders[at] else -NEVER
             for covered in (False, True):
-                outcome = resolved(ranks[own], ranks[then], register, covered)
+                outcome = resolution_of(ranks[own], ranks[then], register, covered)
                 if self.is_closed(key, producer_id):
                     outcome = "closed"
                 outcomes[int(covered), at] = RESOLUTIONS.index(outcome)
@@ -269,15 +269,15 @@ class LettersReader(MergingReader):
     def _names(self, masks: list[int]) -> dict[str, tuple[str, pa.Array]]:
         """Return columns as values by number, each with the name of the column of numbers."""
         fragments = self.fragments
-        keys = [place.key for place in fragments.places.values]
-        named = [named_by(place) for place in fragments.places.values]
+        keys = [producer.key for producer in fragments.producers.values]
+        named = [named_by(producer) for producer in fragments.producers.values]
         ranks = fragments.ranks.values
         columns: dict[str, tuple[str, list[Any]]] = {
-            "id": ("place", [head for head, _ in named]),
-            "topic": ("place", [self.topic_name(key) for key in keys]),
-            "topic_id": ("place", [key.topic.hex() for key in keys]),
-            "partition": ("place", [key.number for key in keys]),
-            "producer_id": ("place", [text for _, text in named]),
+            "id": ("producer", [head for head, _ in named]),
+            "topic": ("producer", [self.topic_name(key) for key in keys]),
+            "topic_id": ("producer", [key.topic.hex() for key in keys]),
+            "partition": ("producer", [key.number for key in keys]),
+            "producer_id": ("producer", [text for _, text in named]),
             "group": ("group", fragments.groups.values),
             "generation": ("rank", [Decimal(rank.generation) for rank in ranks]),
             "n": ("rank", [small(rank.n) for rank in ranks]),

@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from ..source.journals import HARMLESS
-from ..transforms.letters import RESOLUTIONS, summed
+from ..transforms.deaths import RESOLUTIONS, summed
 from ..transforms.plan import VERDICTS
-from .letters_input import OUTPUT, Input
+from .deaths_input import OUTPUT, Input
 
 TOP: Final = 500
 """Rows of each table that the report shows, at most."""
@@ -30,10 +30,10 @@ TOP_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def facts_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
+def tops_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
     """Return the values that the report shows besides the summary: tops of the tables, as plain values."""
     many = F.col("deaths").desc()
-    facts: dict[str, Any] = {
+    tops: dict[str, Any] = {
         "failures": _top(frames["failures"], many, "topic", "group", "failure"),
         "bursts": _top(frames["bursts"], F.col("score").desc(), "from_at", "topic", "group"),
         "ages": _top(frames["ages"], many, "topic", "group"),
@@ -54,9 +54,9 @@ def facts_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
         "period": plain(frames["period"].first()),
         "payloads": payloads,
     }  # fmt: skip
-    facts.update(series(frames, facts["failures"]))
-    facts["samples"] = shown_samples(frames, facts["failures"])
-    return facts
+    tops.update(series(frames, tops["failures"]))
+    tops["samples"] = shown_samples(frames, tops["failures"])
+    return tops
 
 
 def _top(rows: DataFrame, *order: Column | str, most: int = TOP) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def _histogram(rows: DataFrame, *by: str) -> list[dict[str, Any]]:
 
 def summarised(
     frames: Mapping[str, DataFrame],
-    facts: Mapping[str, Any],
+    tops: Mapping[str, Any],
     inputs: Input,
     now: datetime,
     previous: Mapping[str, Any] | None,
@@ -113,13 +113,13 @@ def summarised(
         "oldest_died_at": iso(aged["oldest_died_at"]),
         "undated": aged["undated"],
         "skewed": aged["skewed"],
-        "bucket_seconds": facts["period"]["seconds"],
+        "bucket_seconds": tops["period"]["seconds"],
         "bursts": frames["bursts"].count(),
         "regressions": frames["deploys"].where("regression").count(),
         "poison": frames["poison"].count(),
         "plan": {name: verdicts.get(name, {"failures": 0, "messages": 0}) for name in VERDICTS},
-        "groups": [{name: row[name] for name in ("topic", "group", "deaths", "dead")} for row in facts["ages"]],
-        "top": [{name: value(row[name]) for name in TOP_COLUMNS} for row in facts["failures"][:SUMMARY_TOP]],
+        "groups": [{name: row[name] for name in ("topic", "group", "deaths", "dead")} for row in tops["ages"]],
+        "top": [{name: value(row[name]) for name in TOP_COLUMNS} for row in tops["failures"][:SUMMARY_TOP]],
         "problems": unreadable(frames.get("problems")),
     }  # fmt: skip
 

@@ -21,7 +21,7 @@ from ..source.journals import ignore
 from ..source.options import names_in, read_options
 from ..source.planning import plan_directory
 from ..source.stream import positions_of
-from ..transforms.letters import LETTERS
+from ..transforms.deaths import DEATHS
 from .output import Output
 
 OUTPUT: Final = Output("deadletters", 1)
@@ -83,24 +83,24 @@ def read(
     if parquet is not None:
         if not parquet.is_dir():
             raise NotFound(f"{parquet} is no directory: --parquet takes what `DataFrame.write.parquet` wrote")
-        letters = read_parquet(session, parquet)
+        deaths = read_parquet(session, parquet)
         problems, source, cluster = None, str(parquet), None
     else:
         register(session)
-        place = {"data": json.dumps(directories)} if directories else {"nodes": nodes}
-        reader = session.read.format("quorumq").options(**place)
+        location = {"data": json.dumps(directories)} if directories else {"nodes": nodes}
+        reader = session.read.format("quorumq").options(**location)
         if directories:
             reader = reader.option("onDamage", "report")
         problems = reader.option("table", "problems").load() if directories and not head else None
         reader = reader.option("table", "deadletters")
-        letters = (reader.option("since", json.dumps(head["positions"])) if head else reader).load()
+        deaths = (reader.option("since", json.dumps(head["positions"])) if head else reader).load()
         source = ", ".join(directories) or nodes
         cluster = cluster_of_directories(directories) if directories else cluster_of_nodes(nodes)
-    letters = only(letters, topics, groups)
+    deaths = only(deaths, topics, groups)
     for column, names in (("topic", topics), ("group", groups)):
         if names:
             source += f"; {column} {', '.join(names)}"
-    inputs = Input(letters, problems, source, cluster, nodes, topics, groups, positions)
+    inputs = Input(deaths, problems, source, cluster, nodes, topics, groups, positions)
     if head is None:
         return inputs
     check_previous(head, since, inputs, same=True)
@@ -112,7 +112,7 @@ def known_to(session: SparkSession, out: Path) -> DataFrame:
 
     Its positions are from before it read, and a node whose segments are gone says again what it has.
     """
-    deaths = session.read.schema(LETTERS).parquet(exactly(file_path(out / "tables" / "letters")))
+    deaths = session.read.schema(DEATHS).parquet(exactly(file_path(out / "tables" / "letters")))
     known = deaths.select(death_hash().alias("hash"))
     if (out / KNOWN).is_dir():
         known = known.union(session.read.schema("hash BIGINT").parquet(exactly(file_path(out / KNOWN))))
@@ -149,18 +149,18 @@ def positions_in(directories: Sequence[str]) -> dict[str, Any] | None:
         return None
 
 
-def read_parquet(session: SparkSession, place: Path) -> DataFrame:
+def read_parquet(session: SparkSession, location: Path) -> DataFrame:
     """Return the rows of the table `deadletters` in a directory.
 
     Raises:
         NotFound: there is no Parquet in it.
         UsageError: a column that every dead letter has is missing.
     """
-    whole, path = schema("deadletters"), exactly(file_path(place))
-    if not any(name.is_file() and not name.name.startswith(("_", ".")) for name in place.rglob("*")):
-        if not (place / "_SUCCESS").exists():
+    whole, path = schema("deadletters"), exactly(file_path(location))
+    if not any(name.is_file() and not name.name.startswith(("_", ".")) for name in location.rglob("*")):
+        if not (location / "_SUCCESS").exists():
             raise NotFound(
-                f"{place} has no Parquet in it: --parquet takes what `DataFrame.write.parquet` wrote"
+                f"{location} has no Parquet in it: --parquet takes what `DataFrame.write.parquet` wrote"
             )
         # Spark makes no more than that of a table that has partitions and no rows.
         return session.createDataFrame([], whole)
@@ -169,7 +169,7 @@ def read_parquet(session: SparkSession, place: Path) -> DataFrame:
     missing = [name for name in needed if name not in there]
     if missing:
         raise UsageError(
-            f"{place} has no column {', '.join(missing)}: --parquet takes rows of the table deadletters"
+            f"{location} has no column {', '.join(missing)}: --parquet takes rows of the table deadletters"
         )
     return session.read.schema(whole).parquet(path)
 
@@ -211,7 +211,7 @@ def read_previous_head(previous: Path) -> dict[str, Any]:
 
 
 def check_previous(
-    previous: Mapping[str, Any], place: Path | None, inputs: Input, *, same: bool = False
+    previous: Mapping[str, Any], location: Path | None, inputs: Input, *, same: bool = False
 ) -> None:
     """Check that a run can be compared with this one: rows that only one looked at would be called new, or gone.
 
@@ -221,16 +221,16 @@ def check_previous(
     cluster = previous.get("cluster")
     if cluster is not None and inputs.cluster is not None and cluster != inputs.cluster:
         raise UsageError(
-            f"{place} is of cluster {cluster!r} and this one is {inputs.cluster!r}: give an OUT of the same cluster"
+            f"{location} is of cluster {cluster!r} and this one is {inputs.cluster!r}: give an OUT of the same cluster"
         )
     for option, names in (("topic", inputs.topics), ("group", inputs.groups)):
         before = previous.get("only", {}).get(f"{option}s", [])
         if same and set(before) != set(names):
             raise UsageError(
-                f"{place} is of {option} {', '.join(before) or 'all'}: choose the same with --{option}"
+                f"{location} is of {option} {', '.join(before) or 'all'}: choose the same with --{option}"
             )
         if before and not (names and set(names) <= set(before)):
             raise UsageError(
-                f"{place} is of {option} {', '.join(before)} only: choose no others with --{option}, or "
+                f"{location} is of {option} {', '.join(before)} only: choose no others with --{option}, or "
                 "give an OUT that has them all"
             )

@@ -24,11 +24,11 @@ from quorumq.core.values.errors import UsageError
 from ..report.deadletters import page
 from ..schemas import TABLES
 from ..session import exactly, file_path, interruptible, written
-from ..transforms import letters as t
+from ..transforms import deaths as t
 from ..transforms import plan, rates
+from .deaths_input import KNOWN, OUTPUT, Input, check_previous, death_hash, only, read_previous_head
+from .deaths_summary import PAYLOAD_SHOWN, iso, summarised, tops_of
 from .deaths_table import into_table
-from .letters_input import KNOWN, OUTPUT, Input, check_previous, death_hash, only, read_previous_head
-from .letters_summary import PAYLOAD_SHOWN, facts_of, iso, summarised
 from .output import SUMMARY
 
 PLAN: Final = "plan.jsonl"
@@ -70,15 +70,15 @@ def run(inputs: Input, out: Path, settings: Settings) -> dict[str, Any]:
         check_previous(previous, settings.previous, inputs)
     with OUTPUT.staged(out, settings.overwrite) as new, interruptible():
         frames = analyse(inputs, new, settings)
-        facts = facts_of(frames, settings.payloads)
+        tops = tops_of(frames, settings.payloads)
         before = {**previous, "out": str(settings.previous)} if previous is not None else None
-        summary = summarised(frames, facts, inputs, settings.now, before)
+        summary = summarised(frames, tops, inputs, settings.now, before)
         redrive = write_plan(frames, new, inputs, settings)
         assert redrive == summary["plan"]["redrive"]["messages"], (
             "the plan must have every message that it counts"
         )
         (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        (new / REPORT).write_text(page(summary, facts), encoding="utf-8")
+        (new / REPORT).write_text(page(summary, tops), encoding="utf-8")
         shutil.rmtree(new / STEPS)
         if settings.table:
             into_table(frames["letters"], settings.table, inputs.since["as_of"] if inputs.since else None)
@@ -101,14 +101,14 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
         frames[name] = stored.select(*frame.columns)
         return frames[name]
 
-    rows = t.letters(inputs.deadletters, now, payloads=settings.payloads)
+    rows = t.deaths(inputs.deadletters, now, payloads=settings.payloads)
     if inputs.known is not None:
         known = store(KNOWN, inputs.known, "")
         rows = rows.withColumn("hash", death_hash()).join(known, "hash", "left_anti").select(*rows.columns)
     seen = written(by_date(rows), out / "tables" / "letters", "date", observed=observed())
     check_complete(seen, inputs.source)
     stored = session.read.schema(rows.schema).parquet(exactly(file_path(out / "tables" / "letters")))
-    letters = frames["letters"] = stored.select(*rows.columns)
+    deaths = frames["letters"] = stored.select(*rows.columns)
     begin, end = period(seen, now)
     seconds = rates.bucket_seconds((end - begin).total_seconds())
     frames["period"] = session.createDataFrame(
@@ -117,17 +117,17 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
 
     before = failures_before(inputs, settings.previous)
     counted = {"quiet_s": limits.quiet_s, "redrives_max": limits.redrives_max}
-    cube = store("cube", t.cube(letters, seconds, now, before, **counted), STEPS)
-    sketches = store("sketches", t.sketches(letters, now), STEPS)
-    again = store("again", t.again(letters, store("repeated", t.repeated(letters), STEPS)), STEPS)
+    cube = store("cube", t.cube(deaths, seconds, now, before, **counted), STEPS)
+    sketches = store("sketches", t.sketches(deaths, now), STEPS)
+    again = store("again", t.again(deaths, store("repeated", t.repeated(deaths), STEPS)), STEPS)
 
-    places = store("places", t.places(cube, now))
-    proof = plan.evidence(cube, again, places)
+    locations = store("places", t.locations(cube, now))
+    proof = plan.evidence(cube, again, locations)
     decisions = store("decisions", plan.decisions(proof, now, limits, settings.decide))
     payload_bytes = PAYLOAD_SHOWN if settings.payloads else 0
-    fetched = store("fetched", t.fetched(letters, sketches, decisions, payload_bytes=payload_bytes), STEPS)
+    fetched = store("fetched", t.fetched(deaths, sketches, decisions, payload_bytes=payload_bytes), STEPS)
     samples = store("samples", t.shaped(fetched.where("rank IS NOT NULL"), t.SAMPLES_OF))
-    store("failures", t.failures(cube, samples, places, now, before))
+    store("failures", t.failures(cube, samples, locations, now, before))
     counts = store("counts", rates.counts(cube))
     over_time = store("rates", rates.rates(counts, begin, end, seconds))
     store("bursts", rates.bursts(over_time, counts, seconds))
@@ -142,14 +142,14 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
     return frames
 
 
-def by_date(letters: DataFrame) -> DataFrame:
+def by_date(deaths: DataFrame) -> DataFrame:
     """Return the rows so that their files are as many as their size and their days need, not their tasks.
 
     Of small input there are few tasks. Without adaptive execution, Spark would make as many pieces as its setting says.
     """
-    if letters.sparkSession.conf.get("spark.sql.adaptive.enabled") != "true":
-        return letters
-    return letters.hint("rebalance", "date")
+    if deaths.sparkSession.conf.get("spark.sql.adaptive.enabled") != "true":
+        return deaths
+    return deaths.hint("rebalance", "date")
 
 
 NEEDED: Final = tuple(
@@ -160,14 +160,14 @@ NEEDED: Final = tuple(
 
 
 def observed() -> dict[str, Column]:
-    """Return what is asked of letters while they are written."""
+    """Return what is asked of deaths while they are written."""
     at = F.when(F.col("dated"), F.unix_micros("died_at"))
     nulls = {f"no {name}": F.count_if(F.col(name).isNull()) for name in NEEDED}
     return {"begin": F.min(at), "end": F.max(at), **nulls}
 
 
 def check_complete(seen: Mapping[str, Any], source: str) -> None:
-    """Refuse letters without a value that every dead letter has: they would be in no group, kind or plan."""
+    """Refuse deaths without a value that every dead letter has: they would be in no group, kind or plan."""
     for name in NEEDED:
         if seen.get(f"no {name}"):
             raise UsageError(

@@ -50,7 +50,7 @@ class Thresholds(NamedTuple):
 
 DEFAULTS: Final = Thresholds()
 
-LETTERS: Final = """
+DEATHS: Final = """
     date DATE, id STRING, topic STRING, topic_id STRING, partition INT, producer_id STRING, seq BIGINT,
     `group` STRING, failure STRING, generation DECIMAL(20,0), n INT, resolution STRING, reason STRING,
     error_class STRING, message STRING, stack STRING, fingerprint STRING, attempts INT, published_at TIMESTAMP,
@@ -77,7 +77,7 @@ AGES: Final = """
     date DATE, topic STRING, `group` STRING, deaths BIGINT, dead BIGINT, oldest_published_at TIMESTAMP,
     oldest_died_at TIMESTAMP, age_p50 DOUBLE, age_p99 DOUBLE, age_max DOUBLE, to_death_known BIGINT,
     to_death_p50 DOUBLE, to_death_p99 DOUBLE, to_death_max DOUBLE, skewed BIGINT, undated BIGINT"""
-PLACES: Final = """
+LOCATIONS: Final = """
     date DATE, topic STRING, `group` STRING, kind STRING, name STRING, deaths BIGINT, dead BIGINT, share DOUBLE,
     failures BIGINT, first_died_at TIMESTAMP, last_died_at TIMESTAMP, failure STRING, failure_deaths BIGINT"""
 POISON: Final = """
@@ -113,8 +113,8 @@ TO_DEATH: Final = """
     date DATE, topic STRING, `group` STRING, seconds_from DOUBLE, seconds_to DOUBLE, deaths BIGINT"""
 
 
-def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
-    """Return a row for each death: the table `deadletters` in, LETTERS out, CONTENT too with ``payloads``."""
+def deaths(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
+    """Return a row for each death: the table `deadletters` in, DEATHS out, CONTENT too with ``payloads``."""
     reason = F.when(F.col("reason") == "", F.lit("unknown")).otherwise(F.col("reason"))
     dated = (F.col("died_at") >= F.lit(PLAUSIBLE_FROM).cast("timestamp")) & (
         F.col("died_at") <= F.lit(now) + F.expr(f"INTERVAL {PLAUSIBLE_AHEAD}")
@@ -126,11 +126,11 @@ def letters(deadletters: DataFrame, now: datetime, *, payloads: bool = False) ->
         .withColumn("seconds_to_death", seconds_of(F.col("died_at")) - seconds_of(F.col("published_at")))
         .withColumn("key_digest", F.sha2("key", 256))
     )
-    return shaped(made, f"{LETTERS}, {CONTENT}" if payloads else LETTERS)
+    return shaped(made, f"{DEATHS}, {CONTENT}" if payloads else DEATHS)
 
 
 def cube(
-    letters: DataFrame,
+    deaths: DataFrame,
     seconds: int,
     now: datetime,
     previous: DataFrame | None = None,
@@ -138,10 +138,10 @@ def cube(
     quiet_s: int = 3600,
     redrives_max: int = 3,
 ) -> DataFrame:
-    """Return the counts of all tables, in cells of SETS: LETTERS in, CUBE out.
+    """Return the counts of all tables, in cells of SETS: DEATHS in, CUBE out.
 
     Args:
-        letters: a row for each death.
+        deaths: a row for each death.
         seconds: width of a time bucket.
         now: time of the analysis.
         previous: PREVIOUS, to count the deaths since the last one of each kind there as ``since``.
@@ -152,13 +152,13 @@ def cube(
     known = F.col("dated") & (seconds_to >= 0)
     power = F.floor(F.log10(F.greatest(seconds_to, F.lit(0.001))) * 4)
     since = F.lit(False)
-    rows = letters
+    rows = deaths
     if previous is not None:
         before = previous.select(*KIND, F.lit(True).alias("known"), F.col("last_died_at").alias("until"))
-        rows = letters.join(before, [*KIND], "left")
+        rows = deaths.join(before, [*KIND], "left")
         since = F.col("known") & (F.col("until").isNull() | (F.col("died_at") > F.col("until")))
     recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {quiet_s} SECONDS")
-    rows = with_facts(rows, {
+    rows = with_columns(rows, {
         "from_at": F.when(F.col("dated"), bucket(F.col("died_at"), seconds)),
         "size_from": "CASE WHEN size = 0 THEN 0 WHEN size > 0 THEN bigint(pow(2.0, int(floor(log2(size))))) END",
         "step": F.when(known, F.when(seconds_to < 0.001, -13).otherwise(F.greatest(power, F.lit(-12)))),
@@ -202,8 +202,8 @@ def totals(rows: DataFrame, *by: str | Column) -> DataFrame:
     ))  # fmt: skip
 
 
-def sketches(letters: DataFrame, now: datetime) -> DataFrame:
-    """Return what counts cannot say: LETTERS in, SKETCHES out.
+def sketches(deaths: DataFrame, now: datetime) -> DataFrame:
+    """Return what counts cannot say: DEATHS in, SKETCHES out.
 
     A row for each kind has its first `SAMPLES` dead letters: those still dead first, then the newest. A row for each
     group, with no failure, has p50 and p99 of ages and of times to death: values that occur, off by at most a rank in
@@ -216,7 +216,7 @@ def sketches(letters: DataFrame, now: datetime) -> DataFrame:
         (~dead).alias("settled"), F.col("died_at").isNull().alias("undated"),
         (-F.unix_micros("died_at")).alias("back"), "id", (-F.col("n")).alias("down"), "generation",
     )  # fmt: skip
-    each = letters.select(
+    each = deaths.select(
         *GROUP, F.explode(F.array("failure", F.lit(None))).alias("failure"), age.alias("age"),
         to_death.alias("to_death"), order.alias("order"),
     )  # fmt: skip
@@ -231,7 +231,7 @@ def sketches(letters: DataFrame, now: datetime) -> DataFrame:
 def failures(
     cube: DataFrame,
     samples: DataFrame,
-    places: DataFrame,
+    locations: DataFrame,
     now: datetime,
     previous: DataFrame | None = None,
 ) -> DataFrame:
@@ -247,7 +247,7 @@ def failures(
         F.sort_array(F.collect_list(F.struct("rank", "id", "reason", "error_class", "message"))).alias("own")
     )
     versions = (
-        places.where((F.col("kind") == "version-of-failure") & (F.col("name") != ""))
+        locations.where((F.col("kind") == "version-of-failure") & (F.col("name") != ""))
         .groupBy(*KIND)
         .agg(
             F.sort_array(F.collect_list("name")).alias("versions"),
@@ -267,7 +267,7 @@ def failures(
     joined = (
         rows.join(own, [*KIND], "left").join(versions, [*KIND], "left").join(everywhere, ["failure"], "left")
     )
-    facts = {
+    more = {
         "share": F.when(all_of_group > 0, F.col("deaths") / all_of_group).otherwise(0.0),
         "per_hour": F.when(F.col("deaths") > 0, F.col("deaths") / hours).otherwise(0.0),
         **{name: f"coalesce(own[0].{name}, '')" for name in ("reason", "error_class", "message")},
@@ -277,7 +277,7 @@ def failures(
         "topics": "coalesce(topics, array(topic))",
         "groups": "coalesce(groups, array(`group`))",
     }
-    return shaped(with_facts(joined, facts), FAILURES, now)
+    return shaped(with_columns(joined, more), FAILURES, now)
 
 
 def _with_status(kinds: DataFrame, previous: DataFrame | None) -> DataFrame:
@@ -291,7 +291,7 @@ def _with_status(kinds: DataFrame, previous: DataFrame | None) -> DataFrame:
         F.col("last_died_at").alias("until"),
     )
     joined = kinds.join(before, [*KIND], "full")
-    facts = {
+    more = {
         **{name: f"coalesce({name}, 0)" for name in ("deaths", *RESOLUTIONS)},
         "fresh": "if(was_dead IS NULL, deaths, coalesce(since, 0))",
         "status": (
@@ -300,15 +300,15 @@ def _with_status(kinds: DataFrame, previous: DataFrame | None) -> DataFrame:
         ),
         "last_died_at": "coalesce(last_died_at, until)",
     }
-    return with_facts(joined, facts)
+    return with_columns(joined, more)
 
 
 def fetched(
-    letters: DataFrame, sketches: DataFrame, decisions: DataFrame, *, payload_bytes: int = 0
+    deaths: DataFrame, sketches: DataFrame, decisions: DataFrame, *, payload_bytes: int = 0
 ) -> DataFrame:
     """Return the samples, with ``rank``, and the messages to redrive, with ``planned``, the rank of their decision.
 
-    LETTERS, SKETCHES and `spark.transforms.plan.DECISIONS` in. Texts come with samples only. Of the first sample of a
+    DEATHS, SKETCHES and `spark.transforms.plan.DECISIONS` in. Texts come with samples only. Of the first sample of a
     kind come ``payload_bytes`` bytes of key and payload, and the headers, unless that is 0.
     """
     names = ("id", "group", "generation", "n")
@@ -319,18 +319,18 @@ def fetched(
         "it.id", "group", "it.generation", (-F.col("it.down")).alias("n"), (F.col("at") + 1).alias("rank")
     )
     planned = decisions.where("verdict = 'redrive'").select(*KIND, "topic_id", F.col("rank").alias("planned"))
-    rows = letters.join(F.broadcast(chosen), [*names], "left")
+    rows = deaths.join(F.broadcast(chosen), [*names], "left")
     rows = rows.join(F.broadcast(planned), [*KIND, "topic_id"], "left")
-    facts = {"planned": "if(resolution = 'dead', planned, NULL)"}
-    facts |= {name: f"if(rank IS NOT NULL, {name}, NULL)" for name in ("message", "stack")}
+    more = {"planned": "if(resolution = 'dead', planned, NULL)"}
+    more |= {name: f"if(rank IS NOT NULL, {name}, NULL)" for name in ("message", "stack")}
     columns = f"{SAMPLES_OF}, planned INT"
     if payload_bytes:
         cut = {name: f"substring({name}, 1, {payload_bytes})" for name in ("key", "payload")} | {
             "headers": "headers"
         }
-        facts |= {name: f"if(rank = 1, {text}, NULL)" for name, text in cut.items()}
+        more |= {name: f"if(rank = 1, {text}, NULL)" for name, text in cut.items()}
         columns += f", {CONTENT}"
-    rows = with_facts(rows, facts).where("rank IS NOT NULL OR planned IS NOT NULL")
+    rows = with_columns(rows, more).where("rank IS NOT NULL OR planned IS NOT NULL")
     return shaped(rows, columns)
 
 
@@ -342,14 +342,14 @@ def ages(cube: DataFrame, sketches: DataFrame, now: datetime) -> DataFrame:
     """
     of_group = sketches.where(F.col("failure").isNull()).select(*GROUP, "age", "to_death")
     made = totals(cells(cube, "size"), *GROUP).join(of_group, [*GROUP])
-    facts: dict[str, str | Column] = {
+    more: dict[str, str | Column] = {
         f"{name}_p{of}": f"{name}[{at}]" for name in ("age", "to_death") for at, of in enumerate((50, 99))
     }
-    facts["age_max"] = seconds_of(F.lit(now)) - seconds_of(F.col("oldest_dated_at"))
-    return shaped(with_facts(made, facts), AGES, now)
+    more["age_max"] = seconds_of(F.lit(now)) - seconds_of(F.col("oldest_dated_at"))
+    return shaped(with_columns(made, more), AGES, now)
 
 
-def places(cube: DataFrame, now: datetime) -> DataFrame:
+def locations(cube: DataFrame, now: datetime) -> DataFrame:
     """Return deaths by consumer version, host, consumer and node: CUBE in, PLACES out, with ``kind`` of those names.
 
     Rows of kind `version-of-failure` say which versions each kind of failure was seen with; ``failure`` is that kind.
@@ -372,16 +372,16 @@ def places(cube: DataFrame, now: datetime) -> DataFrame:
         of_failures.withColumn("share", F.col("deaths") / F.sum("deaths").over(Window.partitionBy(*KIND))),
         allowMissingColumns=True,
     )
-    return shaped(both, PLACES, now)
+    return shaped(both, LOCATIONS, now)
 
 
-def repeated(letters: DataFrame) -> DataFrame:
+def repeated(deaths: DataFrame) -> DataFrame:
     """Return hashes of the keys and payloads that enough deaths of a group have, and of messages that were redriven.
 
-    LETTERS in, REPEATED out. They may be poison. Nearly every key and payload dies once. Counting numbers first leaves
+    DEATHS in, REPEATED out. They may be poison. Nearly every key and payload dies once. Counting numbers first leaves
     these out.
     """
-    hashes = _named_deaths(letters.select(*GROUP, "id", "n", "key_digest", "digest"))
+    hashes = _named_deaths(deaths.select(*GROUP, "id", "n", "key_digest", "digest"))
     enough = F.lit(min(DEFAULTS.poison_key, DEFAULTS.poison_payload))
     made = hashes.groupBy("hash").agg(
         F.count("*").alias("count"), F.max(F.col("what.kind") == "message").alias("again")
@@ -389,12 +389,12 @@ def repeated(letters: DataFrame) -> DataFrame:
     return shaped(made.where((F.col("count") >= enough) | F.col("again")), REPEATED)
 
 
-def again(letters: DataFrame, repeated: DataFrame) -> DataFrame:
-    """Return the deaths of each message that may be poison: LETTERS and REPEATED in, AGAIN out.
+def again(deaths: DataFrame, repeated: DataFrame) -> DataFrame:
+    """Return the deaths of each message that may be poison: DEATHS and REPEATED in, AGAIN out.
 
     ``kind`` is `key`, `payload` or `message`. ``name`` is the SHA-256 of key or payload, or the message's id.
     """
-    rows = letters.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
+    rows = deaths.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
     each = _named_deaths(rows).join(repeated, "hash", "left_semi")
     made = each.groupBy(*KIND, "what.kind", "what.name", "id").agg(
         F.count("*").alias("deaths"),
@@ -498,10 +498,10 @@ def bucket(time: Column, seconds: int) -> Column:
     return F.timestamp_seconds(F.floor(seconds_of(time) / seconds) * seconds)
 
 
-def with_facts(rows: DataFrame, facts: Mapping[str, str | Column]) -> DataFrame:
+def with_columns(rows: DataFrame, more: Mapping[str, str | Column]) -> DataFrame:
     """Return the rows with more columns; a text is SQL, and may ask for those before it."""
-    for name, fact in facts.items():
-        rows = rows.withColumn(name, F.expr(fact) if isinstance(fact, str) else fact)
+    for name, column in more.items():
+        rows = rows.withColumn(name, F.expr(column) if isinstance(column, str) else column)
     return rows
 
 
