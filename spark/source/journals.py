@@ -21,7 +21,7 @@ from crc32c import crc32c
 from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
-from quorumq.storage.scan import Bad, Frame, Gap, Scan
+from quorumq.storage.scan import Bad, Frame, Scan
 from quorumq.storage.segment import (
     CRC_START,
     HEADER_BYTES_MAX,
@@ -237,33 +237,22 @@ def key_in(data: bytes, at: int) -> tuple[bytes, int] | None:
     )
 
 
-class KeysScan(Scan):
-    """A scan that reads of a RecordsMerged the topic partition alone."""
+class RecordsScan(Scan):
+    """A scan that passes over each RecordsMerged that need not be decoded."""
 
-    def fields(self, header: bytes) -> Any:
-        """Return the decoded header; of a RecordsMerged its type, durable offset and partition, if that is enough."""
-        size = _UINT_BYTES[header[3] & 31] if header[1:3] == _MERGED_HEAD else 0
-        key = key_in(header, 3 + size) if size and len(header) > _KEY_BYTES else None
-        return super().fields(header) if key is None else (RECORDS_MERGED, durable_in(header, size), key)
-
-
-class DecodedScan(Scan):
-    """A scan that passes over each RecordsMerged that is `Decoded`, or of another topic partition."""
-
-    decoded: Decoded
+    def passes(self, window: bytes, first: int, key: int, stop: int) -> bool:
+        """Return True if the record with its header at ``first`` to ``stop``, and its key at ``key``, can be passed."""
+        raise NotImplementedError
 
     def frame(self, offset: int) -> Frame | Bad:
         """Return the next record that is to be decoded, at ``offset`` or after it."""
         return super().frame(self._next(offset))
 
-    def gap(self, item: Frame | Bad) -> Gap:
-        """Return the bytes from what is no record to the next record, which need not be decoded."""
-        return Scan(self.read, self.size, self.salt, check_bodies=False).gap(item)
+    def _first(self, offset: int, accept: Callable[[Frame], bool]) -> Frame | None:
+        return Scan(self.read, self.size, self.salt, check_bodies=False)._first(offset, accept)
 
     def _next(self, offset: int) -> int:
         """Return the offset of the next record to decode. The last record of a segment is always one."""
-        known, again, keys = self.decoded.rows, self.decoded.again, self.decoded.keys
-        self.decoded.latest = None
         window, at, size = self._window, offset - self._base, 0
         while True:
             if not 0 <= at <= len(window) - REFILL_BYTES or size > len(window) - at:
@@ -282,16 +271,54 @@ class DecodedScan(Scan):
                 size = stop - at
                 continue
             key = first + 3 + _UINT_BYTES[window[first + 3] & 31]
-            latest = hash(window[key:stop])
-            rows = known.get(latest)
-            if rows is None and (keys is None or key_in(window, key) in keys):
-                self.decoded.latest = latest
+            if (
+                self._base + stop >= self.size
+                or crc32c(window[at + CRC_START : stop], self.salt) != crc
+                or not self.passes(window, first, key, stop)
+            ):
                 return offset
-            if self._base + stop >= self.size or crc32c(window[at + CRC_START : stop], self.salt) != crc:
-                return offset
-            if rows is not None:
-                again.append(rows)
             at, offset, size = stop, self._base + stop, 0
+
+
+class KeysScan(RecordsScan):
+    """A scan that gives out the first RecordsMerged of each topic partition alone, and its partition alone."""
+
+    seen: set[Any]
+
+    def passes(self, window: bytes, first: int, key: int, stop: int) -> bool:
+        """Return True if a record of its topic partition came before."""
+        self.durable = max(self.durable, durable_in(window[first:key], key - first - 3))
+        return key_in(window, key) in self.seen
+
+    def fields(self, header: bytes) -> Any:
+        """Return the decoded header; of a RecordsMerged its type, durable offset and partition, if that is enough."""
+        size = _UINT_BYTES[header[3] & 31] if header[1:3] == _MERGED_HEAD else 0
+        key = key_in(header, 3 + size) if size and len(header) > _KEY_BYTES else None
+        if key is None:
+            return super().fields(header)
+        self.seen.add(key)
+        return RECORDS_MERGED, durable_in(header, size), key
+
+
+class DecodedScan(RecordsScan):
+    """A scan that passes over each RecordsMerged that is `Decoded`, or of another topic partition."""
+
+    decoded: Decoded
+
+    def frame(self, offset: int) -> Frame | Bad:
+        """Return the next record that is to be decoded, at ``offset`` or after it."""
+        self.decoded.latest = None
+        return super().frame(offset)
+
+    def passes(self, window: bytes, first: int, key: int, stop: int) -> bool:
+        """Return True if it need not be decoded, and note it."""
+        latest = hash(window[key:stop])
+        rows = self.decoded.rows.get(latest)
+        if rows is not None:
+            self.decoded.again.append(rows)
+            return True
+        self.decoded.latest = latest
+        return self.decoded.keys is not None and key_in(window, key) not in self.decoded.keys
 
 
 WINDOW_BYTES: Final = 64 << 10

@@ -291,6 +291,7 @@ class _Planner:
         """Take in the newest segment's state; return the number of its bytes that count."""
         with OpenFile(self.path, number) as file:
             scan = KeysScan(file.read, file.size(), salt_of(directory, number), check_bodies=False)
+            scan.seen = set()
             for item in scan.records(newest=True):
                 if isinstance(item, Gap):
                     self.note(number, item.offset, item.stop - item.offset, "damage", item.reason)
