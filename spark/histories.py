@@ -10,7 +10,6 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -28,7 +27,8 @@ from quorumq.audit.table import Table, joined
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.history import LINE_BYTES_MAX, SUFFIXES
 
-from .session import exactly, file_path
+from .folders import Folder, system_of
+from .session import exactly
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def files(session: SparkSession, paths: Iterable[str]) -> list[str]:
 
 
 def _found(session: SparkSession, path: str) -> Iterable[str]:
-    where, system = _system(session, path)
+    where, system = system_of(session, path)
     there = system.exists(where)  # by this very name: then it is no pattern
     for status in [system.getFileStatus(where)] if there else system.globStatus(where) or []:
         if status.isFile():
@@ -121,12 +121,6 @@ def _found(session: SparkSession, path: str) -> Iterable[str]:
             if name.endswith(SUFFIXES):
                 names.append(name)
         yield from sorted(names)
-
-
-def _system(session: SparkSession, name: str) -> tuple[Any, Any]:
-    jvm: Any = session._jvm
-    path = jvm.org.apache.hadoop.fs.Path(name)
-    return path, path.getFileSystem(session._jsc.hadoopConfiguration())
 
 
 def read(session: SparkSession, paths: Sequence[str]) -> Histories:
@@ -149,7 +143,7 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
     every = [it.select(F.col("_metadata.file_path").alias("file"), F.col("value")) for it in parts]
     torn, cut_short = (
         {
-            _system(session, name)[0].toUri().toString(): line
+            system_of(session, name)[0].toUri().toString(): line
             for name, (line, whole) in ends.items()
             if whole is read
         }
@@ -157,14 +151,14 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
     )
     size = 0
     for name in names:
-        path, system = _system(session, name)
+        path, system = system_of(session, name)
         size += int(system.getFileStatus(path).getLen()) * (8 if name.endswith(".gz") else 1)
     return Histories(reduce(DataFrame.unionByName, every), torn, cut_short, size)
 
 
 def _end(session: SparkSession, name: str) -> tuple[bytes, bool] | None:
     """Return a file's last line without a newline, and True if Spark reads it; None if the file ends with a newline."""
-    path, system = _system(session, name)
+    path, system = system_of(session, name)
     try:
         size = system.getFileStatus(path).getLen()
         stream = system.open(path)
@@ -228,7 +222,7 @@ class Parts:
     parts, null but for a few rows, and the blobs of a part are aggregated.
     """
 
-    def __init__(self, histories: Histories, steps: Path) -> None:
+    def __init__(self, histories: Histories, steps: Folder) -> None:
         """Read all lines, once, and write the parts below ``steps``."""
         self._session = histories.lines.sparkSession
         self._steps, self._count, self._cut_short = steps, histories.parts, histories.cut_short
@@ -241,7 +235,7 @@ class Parts:
         self._rows = self._step("parts", histories.lines.select(items.alias("some")).select(F.inline("some")))
 
     def _step(self, name: str, frame: DataFrame) -> DataFrame:
-        path = file_path(self._steps / name)
+        path = (self._steps / name).uri
         frame.write.parquet(path)
         return self._session.read.schema(frame.schema).parquet(exactly(path))
 

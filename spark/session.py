@@ -32,6 +32,7 @@ from quorumq.core.values import errors
 from quorumq.core.values.errors import StorageError, UsageError
 
 from .errors import MEMORY_VARIABLE
+from .folders import Folder
 from .java import java_home
 from .source import register
 
@@ -185,27 +186,28 @@ def master_for(master: str | None) -> str:
     return master or said or master_of_defaults() or "local[*]"
 
 
-def check_shared(out: Path, shared: bool, master: str) -> None:
+def check_shared(out: Folder, shared: bool, master: str) -> None:
     """Refuse an OUT on this machine's disk if executors are elsewhere, unless it is said to be shared.
 
     Raises:
         UsageError: names OUT and the master.
     """
-    if not is_local(master) and not shared:
+    if not is_local(master) and not shared and out.session is None:
         raise UsageError(
-            f"--out {file_path(out)} is a directory of this machine, and the executors of {master} write to their own "
-            "disks: give a directory on a mount that all of them have under this path, and --shared to say so"
+            f"--out {out.uri} is a directory of this machine, and the executors of {master} write to their own "
+            "disks: give a URI such as s3a://… or hdfs://…, or a directory on a mount that all of them have under this "
+            "path, and --shared to say so"
         )
 
 
 def written(
-    frame: DataFrame, path: Path, *by: str, observed: Mapping[str, Column] | None = None
+    frame: DataFrame, out: Folder, *by: str, observed: Mapping[str, Column] | None = None
 ) -> dict[str, Any]:
     """Write a table, and check that this machine sees the rows that executors elsewhere wrote.
 
     Args:
         frame: the rows.
-        path: a new directory.
+        out: a new directory.
         by: columns by which the files are kept apart.
         observed: aggregates of the rows.
 
@@ -216,19 +218,19 @@ def written(
         StorageError: it sees fewer.
     """
     seen = Observation()
-    away = not is_local(frame.sparkSession.sparkContext.master)
+    away = out.session is None and not is_local(frame.sparkSession.sparkContext.master)
     measures = {**(observed or {}), **({"rows": F.count(F.lit(1))} if away else {})}
     if measures:
         frame = frame.observe(seen, *(value.alias(name) for name, value in measures.items()))
-    (frame.write.partitionBy(*by) if by else frame.write).parquet(file_path(path))
+    (frame.write.partitionBy(*by) if by else frame.write).parquet(out.uri)
     values = seen.get if measures else {}
     if away:
         wrote, here = values.get("rows", 0), 0
-        for part in path.rglob("*.parquet"):
+        for part in out.local.rglob("*.parquet"):
             here += ParquetFile(part).metadata.num_rows
         if wrote != here:
             raise StorageError(
-                f"{path}: executors wrote {wrote:,} rows, and {here:,} are here: OUT is not on a mount that all of "
+                f"{out}: executors wrote {wrote:,} rows, and {here:,} are here: OUT is not on a mount that all of "
                 "them share"
             )
     return values
@@ -300,11 +302,6 @@ def interruptible() -> Iterator[None]:
                     time.sleep(0.05)
                 time.sleep(TASK_ENDS_S)
         raise
-
-
-def file_path(path: Path) -> str:
-    """Return a place on this machine as Spark writes it: with nothing escaped, as Hadoop takes `%20` for a name."""
-    return f"file:{path.absolute()}"
 
 
 def exactly(path: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -20,6 +19,7 @@ from quorumq.audit.files import check_not_empty
 from quorumq.audit.findings import GUARANTEES
 from quorumq.audit.words import lines_of, rows_of
 
+from ..folders import Folder, folder_of, is_elsewhere
 from ..histories import Histories, Parts, arrow_schema, read
 from ..report.audit import page
 from ..report.page import counted
@@ -50,7 +50,7 @@ SCHEMAS: Final = {
 """The tables but `violations`, which alone grow with the input (spark/histories.py)."""
 
 
-def audited(histories: Histories, out: Path, *, drained: bool = False) -> Audit:
+def audited(histories: Histories, out: Folder, *, drained: bool = False) -> Audit:
     """Audit histories, and write the tables.
 
     Lines are read once and written in parts, so that no row is kept in memory for later.
@@ -66,11 +66,12 @@ def audited(histories: Histories, out: Path, *, drained: bool = False) -> Audit:
     result = audit(parts.summary(), parts, drained=drained)
     written(parts.findings(result.judged.findings), tables / "violations")
     for name, rows in result.tables().items():
-        (tables / name).mkdir()
+        folder = (tables / name).local
+        folder.mkdir(parents=True)
         schema = arrow_schema(SCHEMAS[name])
         columns = {column: [row[column] for row in rows] for column in schema.names}
-        write_table(pa.table(columns, schema), tables / name / "part-00000.parquet")
-    shutil.rmtree(steps)
+        write_table(pa.table(columns, schema), folder / "part-00000.parquet")
+    steps.remove()
     return result
 
 
@@ -98,9 +99,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     "--history", "paths", multiple=True, required=True,
     help="A file, a directory with *.jsonl or *.jsonl.gz below it, or a pattern; again for more.",
 )  # fmt: skip
-@click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write."
-)
+@click.option("--out", required=True, metavar="OUT", help="Where to write: a directory, or a URI.")
 @click.option(
     "--master",
     metavar="URL",
@@ -118,7 +117,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
 )
 def command(
     paths: tuple[str, ...],
-    out: Path,
+    out: str,
     master: str | None,
     shared: bool,
     overwrite: bool,
@@ -131,20 +130,23 @@ def command(
     Each guarantee holds, is broken, is not decidable (with how often), or was not checked. Writes Parquet tables,
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
-    OUTPUT.check(out, overwrite)
-    check_shared(out, shared, master_for(master))
-    spark = job_session("quorumq audit", size=bytes_in(*paths), master=master)
+    session = partial(job_session, "quorumq audit", size=bytes_in(*paths), master=master)
+    spark = session() if is_elsewhere(out) else None
+    target = folder_of(out, spark)
+    OUTPUT.check(target, overwrite)
+    check_shared(target, shared, master_for(master))
+    spark = spark or session()
     histories = read(spark, paths)
     fit(spark, histories.bytes)
-    with OUTPUT.staged(out, overwrite) as new, interruptible():
+    with OUTPUT.staged(target, overwrite) as new, interruptible():
         summary = {**OUTPUT.mark, **summarised(audited(histories, new, drained=drained), paths)}
         check_not_empty(summary["lines"], summary["unread"], paths)
-        (new / SUMMARY).write_text(json.dumps(summary, indent=1, default=float) + "\n")
-        (new / PAGE).write_text(page(summary, GUARANTEES), encoding="utf-8")
+        (new / SUMMARY).local.write_text(json.dumps(summary, indent=1, default=float) + "\n")
+        (new / PAGE).local.write_text(page(summary, GUARANTEES), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(summary, default=float))
     else:
         console = Console(highlight=False)
         shown(console, summary)
-        console.print(f"{out / PAGE}", soft_wrap=True, markup=False)
+        console.print(f"{target / PAGE}", soft_wrap=True, markup=False)
     sys.exit(exit_code(summary, strict=strict))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..folders import Folder, folder_of, is_elsewhere
 from ..session import bytes_in, check_shared, fit, job_session, master_for
 from ..transforms.plan import VERDICTS, Limits
 from .deaths_analysis import PLAN, REPORT, Settings, run
@@ -41,17 +43,20 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
 @click.option("--data", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
               help="A node's data directory, read offline; give those of all nodes.")  # fmt: skip
 @click.option("--nodes", default="", metavar="HOST:PORT,…", help="A running cluster, read by peeking.")
-@click.option("--parquet", type=click.Path(path_type=Path), metavar="DIR",
-              help="Rows of the table `deadletters` in Parquet.")  # fmt: skip
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="OUT",
-              help="Where tables, summary.json, plan.jsonl and report.html go.")  # fmt: skip
+@click.option("--parquet", metavar="DIR", help="Rows of the table `deadletters` in Parquet.")
+@click.option("--out", required=True, metavar="OUT",
+              help="Where tables, summary.json, plan.jsonl and report.html go: a directory, or a URI.")  # fmt: skip
 @click.option(
     "--overwrite", is_flag=True, help="Replace OUT, at the end and as a whole, if an earlier run wrote it."
 )
-@click.option("--previous", type=click.Path(file_okay=False, path_type=Path), metavar="OUT",
-              help="An earlier run's OUT: say what is new, regressed and gone since.")  # fmt: skip
-@click.option("--since", type=click.Path(file_okay=False, path_type=Path), metavar="OUT",
-              help="An earlier run's OUT, of --data: read only the dead letters that came since.")  # fmt: skip
+@click.option(
+    "--previous", metavar="OUT", help="An earlier run's OUT: say what is new, regressed and gone since."
+)
+@click.option(
+    "--since",
+    metavar="OUT",
+    help="An earlier run's OUT, of --data: read only the dead letters that came since.",
+)
 @click.option("--table", default="", metavar="NAME",
               help="A table of a catalog, as catalog.db.letters: write the table `letters` there too.")  # fmt: skip
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be repeated.")
@@ -83,11 +88,11 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
 def command(
     data: tuple[Path, ...],
     nodes: str,
-    parquet: Path | None,
-    out: Path,
+    parquet: str | None,
+    out: str,
     overwrite: bool,
-    previous: Path | None,
-    since: Path | None,
+    previous: str | None,
+    since: str | None,
     table: str,
     topics: tuple[str, ...],
     groups: tuple[str, ...],
@@ -114,40 +119,48 @@ def command(
         )
     if since is not None and previous is not None:
         raise click.UsageError("--since reads a part only, and --previous compares all: give one of them")
-    OUTPUT.check(out, overwrite)
-    check_shared(out, shared, master_for(master))
-    before = read_previous_head(previous) if previous is not None else None
-    if since is not None:
-        head_since(since, bool(data))
     size = None if nodes else bytes_in(*data, *([] if parquet is None else [parquet]))
-    spark = job_session("quorumq deadletters", size=size, master=master)
+    session = partial(job_session, "quorumq deadletters", size=size, master=master)
+    with_spark = any(map(is_elsewhere, filter(None, (out, previous, since, parquet))))
+    spark = session() if with_spark else None
+    target = folder_of(out, spark)
+    before, after, rows = (
+        None if name is None else folder_of(name, spark) for name in (previous, since, parquet)
+    )
+    OUTPUT.check(target, overwrite)
+    check_shared(target, shared, master_for(master))
+    if before is not None:
+        read_previous_head(before)
+    if after is not None:
+        head_since(after, bool(data))
+    spark = spark or session()
     fit(spark, size or 0)
     if table:
         check_table(spark, table)
-    inputs = read(spark, data=data, nodes=nodes, parquet=parquet, topics=topics, groups=groups, since=since)
+    inputs = read(spark, data=data, nodes=nodes, parquet=rows, topics=topics, groups=groups, since=after)
     settings = Settings(
         now=as_of or datetime.now(UTC),
-        previous=previous if before else None,
+        previous=before,
         payloads=payloads,
         overwrite=overwrite,
         table=table,
         limits=Limits(quiet_s=quiet_s, rate_max=rate_max),
         decide=decide,
     )
-    summary = run(inputs, out, settings)
+    summary = run(inputs, target, settings)
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
     else:
-        for line in told(summary, out):
+        for line in told(summary, target):
             click.echo(line)
     problems = summary["problems"]["count"]
     if problems:
-        click.echo(f"{problems:,} places could not be read: see {out / REPORT}", err=True)
+        click.echo(f"{problems:,} places could not be read: see {target / REPORT}", err=True)
         if strict and problems > summary["problems"]["harmless"]:
             raise click.exceptions.Exit(1)
 
 
-def told(summary: dict[str, Any], out: Path) -> list[str]:
+def told(summary: dict[str, Any], out: Folder) -> list[str]:
     """Return the lines for the operator at the end."""
     if not summary["deaths"]:
         return [f"no dead letters in {summary['source']}", f"report: {out / REPORT}"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,9 +20,10 @@ from pyspark.sql import functions as F
 
 from quorumq.core.values.errors import UsageError
 
+from ..folders import Folder
 from ..report.deadletters import page
 from ..schemas import TABLES
-from ..session import exactly, file_path, interruptible, written
+from ..session import exactly, interruptible, written
 from ..transforms import deaths as t
 from ..transforms import plan, rates
 from .deaths_input import KNOWN, OUTPUT, Input, check_previous, death_hash, only, read_previous_head
@@ -51,7 +51,7 @@ class Settings(NamedTuple):
     """
 
     now: datetime
-    previous: Path | None = None
+    previous: Folder | None = None
     payloads: bool = False
     overwrite: bool = False
     table: str = ""
@@ -59,7 +59,7 @@ class Settings(NamedTuple):
     decide: Mapping[str, str] = {}
 
 
-def run(inputs: Input, out: Path, settings: Settings) -> dict[str, Any]:
+def run(inputs: Input, out: Folder, settings: Settings) -> dict[str, Any]:
     """Analyse dead letters, and write OUT.
 
     Returns:
@@ -77,15 +77,17 @@ def run(inputs: Input, out: Path, settings: Settings) -> dict[str, Any]:
         assert redrive == summary["plan"]["redrive"]["messages"], (
             "the plan must have every message that it counts"
         )
-        (new / SUMMARY).write_text(json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        (new / REPORT).write_text(page(summary, tops), encoding="utf-8")
-        shutil.rmtree(new / STEPS)
+        (new / SUMMARY).local.write_text(
+            json.dumps(summary, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+        (new / REPORT).local.write_text(page(summary, tops), encoding="utf-8")
+        (new / STEPS).remove()
         if settings.table:
             into_table(frames["letters"], settings.table, inputs.since["as_of"] if inputs.since else None)
     return summary
 
 
-def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame]:
+def analyse(inputs: Input, out: Folder, settings: Settings) -> dict[str, DataFrame]:
     """Write every table of TABLES under ``tables``, what serves them under ``steps``, and return all, read from there.
 
     ``period`` besides: one row with the first and the last plausible time of death and the width of a bucket.
@@ -96,8 +98,9 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
 
     def store(name: str, frame: DataFrame, folder: str = "tables") -> DataFrame:
         by = [column for column in ("date", "of") if column in frame.columns]
-        written(frame, out / folder / name, *by)
-        stored = session.read.schema(frame.schema).parquet(exactly(file_path(out / folder / name)))
+        target = out / folder / name if folder else out / name
+        written(frame, target, *by)
+        stored = session.read.schema(frame.schema).parquet(exactly(target.uri))
         frames[name] = stored.select(*frame.columns)
         return frames[name]
 
@@ -107,7 +110,7 @@ def analyse(inputs: Input, out: Path, settings: Settings) -> dict[str, DataFrame
         rows = rows.withColumn("hash", death_hash()).join(known, "hash", "left_anti").select(*rows.columns)
     seen = written(by_date(rows), out / "tables" / "letters", "date", observed=observed())
     check_complete(seen, inputs.source)
-    stored = session.read.schema(rows.schema).parquet(exactly(file_path(out / "tables" / "letters")))
+    stored = session.read.schema(rows.schema).parquet(exactly((out / "tables" / "letters").uri))
     deaths = frames["letters"] = stored.select(*rows.columns)
     begin, end = period(seen, now)
     seconds = rates.bucket_seconds((end - begin).total_seconds())
@@ -175,11 +178,11 @@ def check_complete(seen: Mapping[str, Any], source: str) -> None:
             )
 
 
-def failures_before(inputs: Input, previous: Path | None) -> DataFrame | None:
+def failures_before(inputs: Input, previous: Folder | None) -> DataFrame | None:
     """Return the table `failures` of an earlier run; None without one."""
     if previous is None:
         return None
-    path = exactly(file_path(previous / "tables" / "failures"))
+    path = exactly((previous / "tables" / "failures").uri)
     before = inputs.deadletters.sparkSession.read.schema(t.PREVIOUS).parquet(path)
     return only(before, inputs.topics, inputs.groups)
 
@@ -216,13 +219,13 @@ def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
                 yield from zip(*(batch.column(name).to_pylist() for name in PLANNED), strict=True)
 
 
-def write_plan(frames: Mapping[str, DataFrame], out: Path, inputs: Input, settings: Settings) -> int:
+def write_plan(frames: Mapping[str, DataFrame], out: Folder, inputs: Input, settings: Settings) -> int:
     """Write the redrive plan as JSON Lines (docs/spark.md, "The redrive plan"); return its number of messages."""
     decisions = frames["decisions"].orderBy("rank").toLocalIterator()
     chosen = frames["decisions"].where("verdict = 'redrive'").agg(F.sum("messages").alias("count")).first()
     total = int(chosen["count"] or 0) if chosen is not None else 0
     folder = out / STEPS / "plan"
-    plan.messages(frames["fetched"], total).write.parquet(file_path(folder))
+    plan.messages(frames["fetched"], total).write.parquet(folder.uri)
     count = 0
     head = {
         "quorumq_plan": 1,
@@ -230,8 +233,8 @@ def write_plan(frames: Mapping[str, DataFrame], out: Path, inputs: Input, settin
         "made_at": iso(settings.now),
         "source": inputs.source,
     }
-    with (out / PLAN).open("w", encoding="utf-8") as lines:
-        messages = in_order(folder)
+    with (out / PLAN).local.open("w", encoding="utf-8") as lines:
+        messages = in_order(folder.fetch())
         waiting = next(messages, None)
 
         def write(value: dict[str, Any]) -> None:

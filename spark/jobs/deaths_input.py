@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from quorumq.client import connect
 from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, UsageError
 
+from ..folders import Folder
 from ..schemas import TABLES, schema
-from ..session import exactly, file_path
+from ..session import exactly
 from ..source import register
 from ..source.journals import ignore
 from ..source.options import names_in, read_options
@@ -62,10 +63,10 @@ def read(
     *,
     data: Iterable[Path] = (),
     nodes: str = "",
-    parquet: Path | None = None,
+    parquet: Folder | None = None,
     topics: Iterable[str] = (),
     groups: Iterable[str] = (),
-    since: Path | None = None,
+    since: Folder | None = None,
 ) -> Input:
     """Return the dead letters of data directories, of a running cluster, or of a table in Parquet.
 
@@ -81,7 +82,7 @@ def read(
     head = head_since(since, bool(directories)) if since is not None else None
     positions = positions_in(directories) if directories else None
     if parquet is not None:
-        if not parquet.is_dir():
+        if parquet.session is None and not parquet.local.is_dir():
             raise NotFound(f"{parquet} is no directory: --parquet takes what `DataFrame.write.parquet` wrote")
         deaths = read_parquet(session, parquet)
         problems, source, cluster = None, str(parquet), None
@@ -107,15 +108,15 @@ def read(
     return inputs._replace(since={"out": str(since), "as_of": head["as_of"]}, known=known_to(session, since))
 
 
-def known_to(session: SparkSession, out: Path) -> DataFrame:
+def known_to(session: SparkSession, out: Folder) -> DataFrame:
     """Return the hashes of the dead letters of a run, and of those before it.
 
     Its positions are from before it read, and a node whose segments are gone says again what it has.
     """
-    deaths = session.read.schema(DEATHS).parquet(exactly(file_path(out / "tables" / "letters")))
+    deaths = session.read.schema(DEATHS).parquet(exactly((out / "tables" / "letters").uri))
     known = deaths.select(death_hash().alias("hash"))
-    if (out / KNOWN).is_dir():
-        known = known.union(session.read.schema("hash BIGINT").parquet(exactly(file_path(out / KNOWN))))
+    if (out / KNOWN).exists():
+        known = known.union(session.read.schema("hash BIGINT").parquet(exactly((out / KNOWN).uri)))
     return known
 
 
@@ -124,7 +125,7 @@ def death_hash() -> Column:
     return F.xxhash64("id", "group", "generation", "n")
 
 
-def head_since(since: Path, offline: bool) -> dict[str, Any]:
+def head_since(since: Folder, offline: bool) -> dict[str, Any]:
     """Return the summary of the run to go on from.
 
     Raises:
@@ -149,16 +150,17 @@ def positions_in(directories: Sequence[str]) -> dict[str, Any] | None:
         return None
 
 
-def read_parquet(session: SparkSession, location: Path) -> DataFrame:
+def read_parquet(session: SparkSession, location: Folder) -> DataFrame:
     """Return the rows of the table `deadletters` in a directory.
 
     Raises:
         NotFound: there is no Parquet in it.
         UsageError: a column that every dead letter has is missing.
     """
-    whole, path = schema("deadletters"), exactly(file_path(location))
-    if not any(name.is_file() and not name.name.startswith(("_", ".")) for name in location.rglob("*")):
-        if not (location / "_SUCCESS").exists():
+    whole, path = schema("deadletters"), exactly(location.uri)
+    here = location.local if location.session is None else None
+    if here and not any(it.is_file() and not it.name.startswith(("_", ".")) for it in here.rglob("*")):
+        if not (here / "_SUCCESS").exists():
             raise NotFound(
                 f"{location} has no Parquet in it: --parquet takes what `DataFrame.write.parquet` wrote"
             )
@@ -202,16 +204,16 @@ def cluster_of_nodes(nodes: str) -> str:
     return trio.run(ask)
 
 
-def read_previous_head(previous: Path) -> dict[str, Any]:
+def read_previous_head(previous: Folder) -> dict[str, Any]:
     """Return the summary of a run; the table that is compared with must be there."""
     summary = OUTPUT.read_head(previous)
-    if not (previous / "tables" / "failures").is_dir():
+    if not (previous / "tables" / "failures").exists():
         raise StorageError(f"{previous}/tables/failures is missing: the run that wrote it was not complete")
     return summary
 
 
 def check_previous(
-    previous: Mapping[str, Any], location: Path | None, inputs: Input, *, same: bool = False
+    previous: Mapping[str, Any], location: Folder | None, inputs: Input, *, same: bool = False
 ) -> None:
     """Check that a run can be compared with this one: rows that only one looked at would be called new, or gone.
 

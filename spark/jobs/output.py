@@ -9,13 +9,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
+
+from ..folders import Folder
 
 SUMMARY: Final = "summary.json"
 """Every run has one; it says which job made it, and in which version."""
@@ -37,33 +38,37 @@ class Output(NamedTuple):
         """The fields that every summary of this job begins with."""
         return {f"quorumq_{self.job}": self.version}
 
-    def check(self, out: Path, overwrite: bool) -> None:
+    def check(self, out: Folder, overwrite: bool) -> None:
         """Raise UsageError if OUT may not or cannot be replaced, StorageError if it cannot be read."""
         try:
             self._check(out, overwrite)
         except OSError as error:
             raise StorageError(f"{out} cannot be read: {error}") from error
 
-    def _check(self, out: Path, overwrite: bool) -> None:
-        with suppress(FileNotFoundError):
-            out.stat()  # if this cannot be known, `exists` says no from Python 3.14 on
-        if out.is_mount():
-            raise UsageError(
-                f"{out} is a mount point, which cannot be replaced: give --out a directory in it"
-            )
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    def _check(self, out: Folder, overwrite: bool) -> None:
+        here = out.local if out.session is None else None
+        if here is not None:
+            with suppress(FileNotFoundError):
+                here.stat()  # if this cannot be known, `exists` says no from Python 3.14 on
+            if here.is_mount():
+                raise UsageError(
+                    f"{out} is a mount point, which cannot be replaced: give --out a directory in it"
+                )
+        if not out.exists() or (here is not None and here.is_dir() and not any(here.iterdir())):
             return
-        if not (out / SUMMARY).is_file():
+        if not (out / SUMMARY).exists():
             raise UsageError(f"{out} exists and is not from an earlier run: give --out another directory")
         self.read_head(out)
         if not overwrite:
             raise UsageError(f"{out} exists: give --overwrite to replace it, or --out another directory")
 
-    def read_head(self, out: Path) -> dict[str, Any]:
+    def read_head(self, out: Folder) -> dict[str, Any]:
         """Return the summary of a run, if it is one that can be read here."""
         path = out / SUMMARY
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
+            if not path.exists():
+                raise FileNotFoundError
+            summary = json.loads(path.fetch().read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise NotFound(f"{out} has no {SUMMARY}: it is not the --out of a run of this job") from None
         except (OSError, ValueError) as error:
@@ -75,36 +80,56 @@ class Output(NamedTuple):
         return summary
 
     @contextmanager
-    def staged(self, out: Path, overwrite: bool) -> Iterator[Path]:
+    def staged(self, out: Folder, overwrite: bool) -> Iterator[Folder]:
         """Yield a directory that becomes ``out``, in one rename, if nothing is raised.
 
         Raises:
             UsageError: another run writes to ``out``, or it is there and must not be replaced.
-            StorageError: the disk.
+            StorageError: the disk, or the other file system.
         """
         try:
-            out = out.resolve()  # the target of a link is replaced, not the link
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with locked(out):
-                old, new = out.parent / f".{out.name}.old", out.parent / f".{out.name}.new"
+            if out.session is None:
+                out = Folder(out.local.resolve())  # the target of a link is replaced, not the link
+                out.local.parent.mkdir(parents=True, exist_ok=True)
+            with locked(out.local) if out.session is None else locked_elsewhere(out):
+                old, new = out.beside("old"), out.beside("new")
                 if old.exists() and not out.exists():
-                    os.rename(old, out)  # killed between the two renames below
+                    old.rename(out)  # killed between the two renames below
                 self.check(out, overwrite)
-                shutil.rmtree(old, ignore_errors=True)
-                shutil.rmtree(new, ignore_errors=True)
-                new.mkdir()
+                old.remove()
+                new.remove()
+                new.local.mkdir(parents=True)
                 try:
                     yield new
+                    new.send()
                     if out.exists():
-                        os.rename(out, old)
-                    os.rename(new, out)
+                        out.rename(old)
+                    new.rename(out)
                 finally:
-                    shutil.rmtree(new, ignore_errors=True)
-                shutil.rmtree(old, ignore_errors=True)
+                    new.remove()
+                old.remove()
         except ConnectionError:
             raise  # Java has ended, which is not about the disk
         except OSError as error:
             raise StorageError(f"{out} cannot be written: {error}") from error
+
+
+@contextmanager
+def locked_elsewhere(out: Folder) -> Iterator[None]:
+    """Lock ``out`` by a file beside it, which a killed process leaves there.
+
+    Raises:
+        UsageError: the file is there.
+    """
+    lock = out.beside("lock")
+    if not lock.create():
+        raise UsageError(
+            f"another run writes to {out}, or was killed as it did: wait for it, or delete {lock}"
+        )
+    try:
+        yield
+    finally:
+        lock.remove()
 
 
 @contextmanager

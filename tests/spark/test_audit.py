@@ -19,6 +19,7 @@ from quorumq.audit.files import files as local_files
 from quorumq.audit.files import read as read_locally
 from quorumq.audit.findings import GUARANTEES
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from spark.folders import Folder
 from spark.histories import Histories, Parts, files, read
 from spark.jobs.audit import SCHEMAS, audited
 from tests.audit.histories import FAULTS, constant, good, on_machines
@@ -50,7 +51,7 @@ def test_spark_finds_what_one_machine_finds(spark: SparkSession, folder: Path, t
     summary, parts = read_locally(local_files([str(folder)]), tmp_path / "parts")
     here = audit(summary, parts)
     histories = read(spark, [str(folder)])
-    there = audited(Cut(*histories), tmp_path / "out")
+    there = audited(Cut(*histories), Folder(tmp_path / "out"))
     assert there.verdicts == here.verdicts
     folders = [it for it in (tmp_path / "out" / "tables").iterdir() if it.is_dir()]
     tables = {it.name: dataset(it, format="parquet").to_table().to_pylist() for it in folders}
@@ -80,7 +81,7 @@ class Cut(Histories):
 
 def summary_of(spark: SparkSession, paths: list[str], steps: Path) -> Any:
     """Return Spark's summary of these paths as a whole."""
-    return Parts(read(spark, paths), steps).summary()
+    return Parts(read(spark, paths), Folder(steps)).summary()
 
 
 def test_a_path_that_names_no_history_is_refused(spark: SparkSession, tmp_path: Path) -> None:

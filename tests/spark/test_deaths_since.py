@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import Span
+from spark.folders import Folder
 from spark.jobs import deadletters as job
 from spark.jobs.deaths_table import check_table, into_table
 from tests.spark.cluster_on_disk import HOUR_MS, PRODUCER_ID, START_MS, DiskCluster, die_at, mark, roll
@@ -30,9 +31,9 @@ def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
 
     def run(out: str, hours: int, since: str = "") -> list[int]:
         """Run the job; return the numbers of its messages."""
-        inputs = job.read(spark, data=cluster.data, since=tmp_path / since if since else None)
+        inputs = job.read(spark, data=cluster.data, since=Folder(tmp_path / since) if since else None)
         settings = job.Settings(now=NOON + timedelta(hours=hours), table=name, overwrite=True)
-        summary = job.run(inputs, tmp_path / out, settings)
+        summary = job.run(inputs, Folder(tmp_path / out), settings)
         rows = spark.read.parquet(str(tmp_path / out / "tables" / "letters")).select("seq").collect()
         assert len(rows) == summary["deaths"]
         return sorted(row["seq"] for row in rows)
@@ -54,9 +55,9 @@ def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
         "2026-11-22T13:00:00.000Z": 1,
     }
     with pytest.raises(UsageError, match="is of topic all: choose the same"):
-        job.read(spark, data=cluster.data, since=tmp_path / "two", topics=["mails"])
+        job.read(spark, data=cluster.data, since=Folder(tmp_path / "two"), topics=["mails"])
     with pytest.raises(UsageError, match="only journals have positions"):
-        job.read(spark, nodes="a:1", since=tmp_path / "two")
+        job.read(spark, nodes="a:1", since=Folder(tmp_path / "two"))
 
 
 @pytest.mark.soak

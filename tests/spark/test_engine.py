@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
+from spark.folders import Folder
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, TASK_BYTES, check_shared, master_of_defaults
 from tests.patience import PATIENCE_S
@@ -140,7 +141,7 @@ def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_pie
 
 
 def test_a_java_that_ends_while_a_job_writes_is_not_taken_for_the_disk(tmp_path: Path) -> None:
-    with pytest.raises(ConnectionRefusedError), Output("audit", 1).staged(tmp_path / "out", False):
+    with pytest.raises(ConnectionRefusedError), Output("audit", 1).staged(Folder(tmp_path / "out"), False):
         raise ConnectionRefusedError(111, "Connection refused")
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
@@ -211,10 +212,10 @@ def test_the_master_of_the_defaults_is_known(
 
 
 def test_an_out_on_this_machine_is_refused_where_executors_are_elsewhere() -> None:
-    check_shared(Path("/out"), False, "local[2]")
+    check_shared(Folder(Path("/out")), False, "local[2]")
     with pytest.raises(UsageError, match=r"--out file:/out .*the executors of spark://a:7077"):
-        check_shared(Path("/out"), False, "spark://a:7077")
-    check_shared(Path("/out"), True, "spark://a:7077")
+        check_shared(Folder(Path("/out")), False, "spark://a:7077")
+    check_shared(Folder(Path("/out")), True, "spark://a:7077")
 
 
 @pytest.mark.parametrize("job", [["audit", "--history", "h"], ["deadletters", "--nodes", "a:1"]])

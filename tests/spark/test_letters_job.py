@@ -18,6 +18,7 @@ from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, Usa
 from quorumq.lab.local import LocalCluster
 from spark.__main__ import main
 from spark.errors import told
+from spark.folders import Folder
 from spark.jobs import deadletters as job
 from spark.jobs import deaths_input
 from spark.jobs.deaths_analysis import by_date, observed, period
@@ -40,31 +41,31 @@ def finished(out: Path, version: int = 1) -> Path:
 def test_out_is_complete_or_not_there(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    def fails(new: Path) -> None:
-        (new / "half").write_text("")
+    def fails(new: Folder) -> None:
+        (new / "half").local.write_text("")
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), job.OUTPUT.staged(out, False) as new:
+    with pytest.raises(ZeroDivisionError), job.OUTPUT.staged(Folder(out), False) as new:
         fails(new)
     assert list(tmp_path.iterdir()) == []
-    with job.OUTPUT.staged(out, False) as new:
-        finished(new)
+    with job.OUTPUT.staged(Folder(out), False) as new:
+        finished(new.local)
         assert not out.exists()
-    assert job.OUTPUT.read_head(out)["as_of"] == "then"
+    assert job.OUTPUT.read_head(Folder(out))["as_of"] == "then"
 
 
 def test_out_is_replaced_only_when_told_and_only_if_it_is_ours(tmp_path: Path) -> None:
     out = finished(tmp_path / "out")
-    with pytest.raises(UsageError, match="--overwrite"), job.OUTPUT.staged(out, False):
+    with pytest.raises(UsageError, match="--overwrite"), job.OUTPUT.staged(Folder(out), False):
         pytest.fail("it must not begin")
-    with job.OUTPUT.staged(out, True) as new:
-        finished(new)
-        (new / "second").write_text("")
+    with job.OUTPUT.staged(Folder(out), True) as new:
+        finished(new.local)
+        (new / "second").local.write_text("")
     assert (out / "second").exists()
     foreign = tmp_path / "photos"
     foreign.mkdir()
     (foreign / "cat.jpg").write_text("")
-    with pytest.raises(UsageError, match="not from an earlier run"), job.OUTPUT.staged(foreign, True):
+    with pytest.raises(UsageError, match="not from an earlier run"), job.OUTPUT.staged(Folder(foreign), True):
         pytest.fail("it must not begin")
     assert (foreign / "cat.jpg").exists()
 
@@ -74,9 +75,9 @@ def test_an_out_that_is_a_link_stays_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.symlink_to(tmp_path / "disk" / "letters")
     for run in ("first", "second", "third"):
-        with job.OUTPUT.staged(out, True) as new:
-            finished(new)
-            (new / run).write_text("")
+        with job.OUTPUT.staged(Folder(out), True) as new:
+            finished(new.local)
+            (new / run).local.write_text("")
         assert out.is_symlink()
         assert (out / run).exists()
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["letters"]
@@ -84,16 +85,16 @@ def test_an_out_that_is_a_link_stays_one(tmp_path: Path) -> None:
 
 def test_an_out_that_cannot_be_renamed_is_refused_before_the_work() -> None:
     with pytest.raises(UsageError, match="/proc is a mount point"):
-        job.OUTPUT.check(Path("/proc"), True)
+        job.OUTPUT.check(Folder(Path("/proc")), True)
     with pytest.raises(StorageError, match="cannot be read"):
-        job.OUTPUT.check(Path("/tmp", "x" * 300), True)
+        job.OUTPUT.check(Folder(Path("/tmp", "x" * 300)), True)
 
 
 def test_two_runs_to_one_out_do_not_mix(tmp_path: Path) -> None:
     with (
-        job.OUTPUT.staged(tmp_path / "out", False) as new,
+        job.OUTPUT.staged(Folder(tmp_path / "out"), False) as new,
         pytest.raises(UsageError, match="another run"),
-        job.OUTPUT.staged(tmp_path / "out", True),
+        job.OUTPUT.staged(Folder(tmp_path / "out"), True),
     ):
         pytest.fail("it must not begin")
     assert not new.exists()
@@ -102,9 +103,9 @@ def test_two_runs_to_one_out_do_not_mix(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_while_it_replaced_out_loses_nothing(tmp_path: Path) -> None:
     finished(tmp_path / ".out.old")
     (tmp_path / ".out.new").mkdir()
-    with pytest.raises(UsageError, match="--overwrite"), job.OUTPUT.staged(tmp_path / "out", False):
+    with pytest.raises(UsageError, match="--overwrite"), job.OUTPUT.staged(Folder(tmp_path / "out"), False):
         pytest.fail("it must not begin")
-    assert job.OUTPUT.read_head(tmp_path / "out")["as_of"] == "then"
+    assert job.OUTPUT.read_head(Folder(tmp_path / "out"))["as_of"] == "then"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_previous_run_that_is_none_is_refused(
     if content is not None:
         (tmp_path / SUMMARY).write_text(content)
     with pytest.raises(error, match=said):
-        job.read_previous_head(tmp_path)
+        job.read_previous_head(Folder(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        seen = written(letters, tmp_path / "letters", observed=observed())
+        seen = written(letters, Folder(tmp_path / "letters"), observed=observed())
         assert period(seen, NOON) == (first, last)
     finally:
         monkeypatch.undo()
@@ -193,24 +194,24 @@ def test_parquet_that_is_no_table_of_dead_letters_is_refused(spark: SparkSession
     rows = frame(spark, [letter(1), letter(2)])
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFound, match="has no Parquet in it"):
-        job.read(spark, parquet=tmp_path / "empty")
+        job.read(spark, parquet=Folder(tmp_path / "empty"))
     rows.drop("resolution", "n").write.parquet(str(tmp_path / "fewer"))
     with pytest.raises(UsageError, match="has no column n, resolution"):
-        job.read(spark, parquet=tmp_path / "fewer")
+        job.read(spark, parquet=Folder(tmp_path / "fewer"))
     unknown = rows.withColumn("fingerprint", F.when(F.col("seq") == 1, F.col("fingerprint")))
     unknown.write.parquet(str(tmp_path / "nulls"))
-    nulls = job.read(spark, parquet=tmp_path / "nulls")
+    nulls = job.read(spark, parquet=Folder(tmp_path / "nulls"))
     with pytest.raises(UsageError, match="1 rows without fingerprint"):
-        job.run(nulls, tmp_path / "out", job.Settings(now=NOON))
+        job.run(nulls, Folder(tmp_path / "out"), job.Settings(now=NOON))
     assert not (tmp_path / "out").exists()
     rows.write.parquet(str(tmp_path / "whole [1]"))
-    assert job.read(spark, parquet=tmp_path / "whole [1]").deadletters.count() == 2
+    assert job.read(spark, parquet=Folder(tmp_path / "whole [1]")).deadletters.count() == 2
 
 
 @pytest.mark.soak
 def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out [1] {a} 100%20"  # a name is no pattern, and nothing in it stands for something else
-    summary = job.run(Input(frame(spark, []), None, "nothing"), out, job.Settings(now=NOON))
+    summary = job.run(Input(frame(spark, []), None, "nothing"), Folder(out), job.Settings(now=NOON))
     assert list(tmp_path.iterdir()) == [out]
     assert (summary["deaths"], summary["first_died_at"], summary["plan"]["redrive"]["messages"]) == (
         0,
@@ -229,7 +230,7 @@ def test_letters_are_as_many_files_as_they_have_days(spark: SparkSession, tmp_pa
     letters = t.deaths(frame(spark, rows), NOON).repartition(8)
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
-        written(by_date(letters), tmp_path / "letters", "date")
+        written(by_date(letters), Folder(tmp_path / "letters"), "date")
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", str(before))
     assert len([*(tmp_path / "letters").rglob("*.parquet")]) == 3
@@ -255,7 +256,11 @@ def test_a_run_reads_its_letters_five_times(spark: SparkSession, tmp_path: Path)
     )
     try:
         known = len(plans_of(spark))
-        job.run(job.read(spark, parquet=source), tmp_path / "out", job.Settings(now=NOON, payloads=True))
+        job.run(
+            job.read(spark, parquet=Folder(source)),
+            Folder(tmp_path / "out"),
+            job.Settings(now=NOON, payloads=True),
+        )
         plans = plans_of(spark, known)
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", str(before))
@@ -276,7 +281,9 @@ def test_a_run_reads_its_letters_five_times(spark: SparkSession, tmp_path: Path)
 def test_a_refusal_of_the_data_source_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "no-node").mkdir()
     with pytest.raises(Exception, match="no-node") as raised:
-        job.run(job.read(spark, data=[tmp_path / "no-node"]), tmp_path / "out", job.Settings(now=NOON))
+        job.run(
+            job.read(spark, data=[tmp_path / "no-node"]), Folder(tmp_path / "out"), job.Settings(now=NOON)
+        )
     said = told(raised.value)
     assert isinstance(said, QuorumqError)
     assert "Traceback" not in str(said)
@@ -312,7 +319,7 @@ def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
         data = [nodes / name / "data" for name in ("n1", "n2", "n3")]
         inputs = job.read(spark, data=data)
         later = job.Settings(now=datetime.now(UTC) + timedelta(hours=2), decide={"nothing": "hold"})
-        summary = job.run(inputs, out, later)
+        summary = job.run(inputs, Folder(out), later)
         tables = spark.read.parquet(str(out / "tables" / "failures")).collect()
         assert {(row["topic"], row["group"], row["failure"]): row["dead"] for row in tables} == listed
         assert (summary["dead"], summary["deaths"], summary["problems"]["count"]) == (7, 7, 0)
