@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 import click
@@ -75,6 +76,29 @@ def audited(histories: Histories, out: Folder, *, drained: bool = False) -> Audi
     return result
 
 
+def compared(summary: Mapping[str, Any], before: Mapping[str, Any] | None, out: str) -> dict[str, Any]:
+    """Return a summary with what changed since an earlier run, whose summary is ``before``, in ``out``.
+
+    Each verdict gets ``was``, the verdict before, and each cause ``status``: `new` or `ongoing`. ``gone`` are the
+    causes of that run that are not in this one. Without that run all are null.
+    """
+    if before is None:
+        rows = {name: [{**row, key: None} for row in summary[name]] for name, key in _COMPARED.items()}
+        return {**summary, **rows, "previous": None, "gone": None}
+    was = {row["guarantee"]: row["verdict"] for row in before["verdicts"]}
+    verdicts = [{**row, "was": was.get(row["guarantee"])} for row in summary["verdicts"]]
+    named = itemgetter("verdict", "guarantee", "cause")
+    known, now = (set(map(named, run["causes"])) for run in (before, summary))
+    causes = [{**row, "status": "ongoing" if named(row) in known else "new"} for row in summary["causes"]]
+    gone = [{name: row[name] for name in GONE} for row in before["causes"] if named(row) not in now]
+    previous = {"out": out, **{name: before[name] for name in ("runs", "lines")}}
+    return {**summary, "verdicts": verdicts, "causes": causes, "previous": previous, "gone": gone}
+
+
+_COMPARED: Final = {"verdicts": "was", "causes": "status"}
+GONE: Final = ("verdict", "guarantee", "cause", "count")
+
+
 # ------------------------------------------------------------------------ the command
 
 PAGE: Final = "audit.html"
@@ -92,6 +116,10 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(table)
     for line in lines_of(summary):
         console.print(line, soft_wrap=True, markup=False)
+    if summary["previous"]:
+        new = sum(row["status"] == "new" for row in summary["causes"])
+        line = f"since {summary['previous']['out']}: {counted(new, 'cause')} new, {len(summary['gone'])} gone"
+        console.print(line, soft_wrap=True, markup=False)
 
 
 @click.command("audit")
@@ -107,6 +135,9 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
 )
 @click.option("--shared", is_flag=True,
               help="OUT and the input are on a mount that all executors have under the same paths.")  # fmt: skip
+@click.option(
+    "--previous", metavar="OUT", help="An earlier run's OUT: say which causes are new and gone since."
+)
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in OUT, once all is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
 @click.option(
@@ -120,6 +151,7 @@ def command(
     out: str,
     master: str | None,
     shared: bool,
+    previous: str | None,
     overwrite: bool,
     as_json: bool,
     strict: bool,
@@ -131,16 +163,18 @@ def command(
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
     session = partial(job_session, "quorumq audit", size=bytes_in(*paths), master=master)
-    spark = session() if is_elsewhere(out) else None
+    spark = session() if is_elsewhere(out) or is_elsewhere(previous or "") else None
     target = folder_of(out, spark)
     OUTPUT.check(target, overwrite)
     check_shared(target, shared, master_for(master))
+    before = None if previous is None else OUTPUT.read_head(folder_of(previous, spark))
     spark = spark or session()
     histories = read(spark, paths)
     fit(spark, histories.bytes)
     with OUTPUT.staged(target, overwrite) as new, interruptible():
         summary = {**OUTPUT.mark, **summarised(audited(histories, new, drained=drained), paths)}
         check_not_empty(summary["lines"], summary["unread"], paths)
+        summary = compared(summary, before, previous or "")
         (new / SUMMARY).local.write_text(json.dumps(summary, indent=1, default=float) + "\n")
         (new / PAGE).local.write_text(page(summary, GUARANTEES), encoding="utf-8")
     if as_json:

@@ -104,7 +104,10 @@ def head(summary: Row) -> Html:
     """Return the title, and the subject of the report."""
     about = f"{counted(summary['runs'], 'run')} · {counted(summary['lines'], 'line')} · read from "
     paths = summary["paths"]
-    parts = [tag("h1", "Delivery audit"), tag("p", about + ", ".join(paths[:3]), class_="meta")]
+    about += ", ".join(paths[:3])
+    if summary["previous"]:
+        about += f" · compared with {summary['previous']['out']}"
+    parts = [tag("h1", "Delivery audit"), tag("p", about, class_="meta")]
     if len(paths) > 3:
         more = tag("summary", f"and {counted(len(paths) - 3, 'path')} more")
         parts.append(
@@ -209,6 +212,10 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         ),
         Column("Not decidable", "n", "the same", marked("undecidable", "warn", "checked")),
     ]
+    if summary["previous"]:
+        columns.insert(
+            1, Column("Before", "", "its verdict in the previous run", lambda row: label(row["was"]))
+        )
     if summary["runs"] > 1:
         of = f"of {counted(summary['runs'], 'run')}"
         columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
@@ -238,13 +245,23 @@ def caused(summary: Row, verdict: str) -> Html:
             story = tag("details", join((tag("summary", "the first message's story"), lines)))
         return join((tag("b", row["cause"]), tag("div", first["text"], class_="soft"), story), "")
 
+    def since(row: Row) -> Html:
+        return tag("span", row["status"], class_=f"tag {row['status']}")
+
     rows = [row for row in summary["causes"] if row["verdict"] == verdict]
     columns = [
         Column("Guarantee", of=lambda row: tag("b", row["guarantee"])), Column("Cause", "w", of=matter),
         Column("Times", "n", of=lambda row: (number(row["count"]), row["count"])),
         Column("Runs", "n", of=lambda row: (number(row["runs"]), row["runs"])),
     ]  # fmt: skip
-    return table(columns, rows, empty="", whole=True) if rows else EMPTY
+    gone = EMPTY
+    if summary["previous"]:
+        columns.insert(1, Column("Since", "", "compared with the previous run", since))
+        names = [
+            f"{row['guarantee']}: {row['cause']}" for row in summary["gone"] if row["verdict"] == verdict
+        ]
+        gone = tag("p", "Gone since the previous run: " + "; ".join(names) + ".") if names else EMPTY
+    return join((table(columns, rows, empty="", whole=True) if rows else EMPTY, gone))
 
 
 def undecided(summary: Row) -> Html:
@@ -399,9 +416,9 @@ def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) ->
     return table(columns, rows, empty=empty, more=more, whole=len(rows) <= SHORT and not more)
 
 
-def label(verdict: str) -> Html:
-    """Return a verdict, coloured."""
-    return tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
+def label(verdict: str | None) -> Html:
+    """Return a verdict, coloured; nothing for None."""
+    return EMPTY if verdict is None else tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
 
 
 def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:

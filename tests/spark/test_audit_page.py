@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quorumq.audit.findings import GUARANTEES
+from spark.jobs.audit import compared
 from spark.report.audit import CAUSES, LOOKED_AT, NOTHING_TO_ASK, VERDICTS, moment, page
 from spark.report.plots import tick
 from tests.spark.pages import HOSTILE, SHOWN, Elements, browsed, needs_browser
@@ -27,7 +28,8 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
         for guarantee, verdict in zip(GUARANTEES, said, strict=True)
     ]  # fmt: skip
     result: dict[str, Any] = {"paths": [word or "h.jsonl"] * 5, "runs": runs, "lines": 4321, "unread": unread,
-                             "verdicts": rows, "causes": [], **{name: [] for name in LISTS}}  # fmt: skip
+                             "verdicts": rows, "causes": [], "previous": None, "gone": None,
+                             **{name: [] for name in LISTS}}  # fmt: skip
     if word is not None:
         finding = {"guarantee": "G1", "run": word, "group": word, "id": word, "at": 12.5, "text": word}
         waits = {"topic": word, "messages": 100, "deliveries": 106, "redelivered": 5, "untimed": 2}
@@ -61,6 +63,23 @@ def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int 
         }  # fmt: skip
     result["counts"] = {name: len(result[name]) for name in LISTS}
     return result
+
+
+def test_a_run_is_compared_with_the_one_before() -> None:
+    before, now = summary("broken", word="before"), summary("holds", "not decidable", word="now")
+    now["causes"].append({**before["causes"][0], "count": 5})
+    result = compared(now, before, "last")
+    assert [(row["cause"], row["verdict"], row["status"]) for row in result["causes"]] == [
+        ("now", "broken", "new"), ("now", "not decidable", "new"), ("before", "broken", "ongoing"),
+    ]  # fmt: skip
+    assert result["gone"] == [{"verdict": "not decidable", "guarantee": "G1", "cause": "before", "count": 20}]
+    assert [row["was"] for row in result["verdicts"]] == ["broken", *["holds"] * (len(GUARANTEES) - 1)]
+    text = page(result, GUARANTEES)
+    assert all(
+        it in text for it in ("compared with last", "Gone since the previous run: G1: before.", "ongoing")
+    )
+    alone = compared(now, None, "")
+    assert (alone["previous"], alone["gone"], alone["verdicts"][0]["was"]) == (None, None, None)
 
 
 def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
