@@ -45,7 +45,7 @@ STREAM: Final = {
         for name in ("table", "data", "path", "columns", "topic", "partition", "group", "bodies")
     },
     "onDamage": READ["onDamage"],
-    "maxRowsPerTrigger": "most letters of a micro-batch; a node's snapshot is not cut (default: no limit)",
+    "maxRowsPerTrigger": "most dead letters of a micro-batch; a node's snapshot is not cut (default: no limit)",
     "maxBytesPerTrigger": "most bytes of journals that a micro-batch reads, of all nodes together (default 268435456)",
     "from": "earliest (default): begin with the dead letters that are there; latest: with those that come",
     "onGap": "fail (default): a node's journal no longer reaches back to the checkpoint, or it is another one; reread: "
