@@ -47,8 +47,7 @@ TASK_DEATHS: Final = 4096
 TASK_BYTES: Final = 4 << 20
 TASK_PARTS: Final = 32
 TASK_CODES: Final = 1000
-PART_GAP: Final = 64 << 10
-"""Most deaths, bytes of records, parts and packed codes of one task; bytes between two deaths that end a part."""
+"""Most deaths, bytes of records, parts and packed codes of one task."""
 
 BATCH_BYTES: Final = 256 << 20
 """Bytes of journals that a micro-batch reads if no option says how many."""
