@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -114,6 +115,12 @@ def folder_of(name: str, session: SparkSession | None = None) -> Folder:
     copies = TemporaryDirectory(prefix="quorumq-")
     _COPIES.append(copies)
     return Folder(Path(copies.name, "folder"), name.rstrip("/"), session)
+
+
+def folders_of(session: Callable[[], SparkSession], *names: str | None) -> tuple[Any, ...]:
+    """Return a session, or None if no directory is elsewhere, and the directory of each name, or None."""
+    spark = session() if any(is_elsewhere(name or "") for name in names) else None
+    return spark, *(None if name is None else folder_of(name, spark) for name in names)
 
 
 _COPIES: list[TemporaryDirectory[str]] = []

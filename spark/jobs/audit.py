@@ -20,7 +20,7 @@ from quorumq.audit.files import check_not_empty
 from quorumq.audit.findings import GUARANTEES
 from quorumq.audit.words import lines_of, rows_of
 
-from ..folders import Folder, folder_of, is_elsewhere
+from ..folders import Folder, folders_of
 from ..histories import Histories, Parts, arrow_schema, read
 from ..report.audit import page
 from ..report.page import counted
@@ -163,11 +163,10 @@ def command(
     summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
     """
     session = partial(job_session, "quorumq audit", size=bytes_in(*paths), master=master)
-    spark = session() if is_elsewhere(out) or is_elsewhere(previous or "") else None
-    target = folder_of(out, spark)
+    spark, target, earlier = folders_of(session, out, previous)
     OUTPUT.check(target, overwrite)
     check_shared(target, shared, master_for(master))
-    before = None if previous is None else OUTPUT.read_head(folder_of(previous, spark))
+    before = None if earlier is None else OUTPUT.read_head(earlier)
     spark = spark or session()
     histories = read(spark, paths)
     fit(spark, histories.bytes)

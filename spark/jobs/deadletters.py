@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ..folders import Folder, folder_of, is_elsewhere
+from ..folders import Folder, folders_of
 from ..session import bytes_in, check_shared, fit, job_session, master_for
 from ..transforms.plan import VERDICTS, Limits
 from .deaths_analysis import PLAN, REPORT, Settings, run
@@ -121,12 +121,7 @@ def command(
         raise click.UsageError("--since reads a part only, and --previous compares all: give one of them")
     size = None if nodes else bytes_in(*data, *([] if parquet is None else [parquet]))
     session = partial(job_session, "quorumq deadletters", size=size, master=master)
-    with_spark = any(map(is_elsewhere, filter(None, (out, previous, since, parquet))))
-    spark = session() if with_spark else None
-    target = folder_of(out, spark)
-    before, after, rows = (
-        None if name is None else folder_of(name, spark) for name in (previous, since, parquet)
-    )
+    spark, target, before, after, rows = folders_of(session, out, previous, since, parquet)
     OUTPUT.check(target, overwrite)
     check_shared(target, shared, master_for(master))
     if before is not None:
@@ -148,6 +143,11 @@ def command(
         decide=decide,
     )
     summary = run(inputs, target, settings)
+    show(summary, target, as_json=as_json, strict=strict)
+
+
+def show(summary: dict[str, Any], target: Folder, *, as_json: bool, strict: bool) -> None:
+    """Print a summary; exit with 1 if it is strict and something was not read."""
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
     else:
