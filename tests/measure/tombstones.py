@@ -1,7 +1,7 @@
 """Disk space of tombstones: ``python -m tests.measure.tombstones [--messages N]``.
 
 One group acks N messages of one producer id, each with an ACK of its own: in order, and in random order. The records
-are the core's, merged as it merges them; the journal is on a real directory, and begins new segments as a node does.
+are in the core's table; the journal is on a real directory, and begins new segments as a node does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(order: Iterable[int], count: int, name: str) -> None:
         written = peak = stall = spans = snapshot_bytes = 0.0
         for done, seq in enumerate(order, start=1):
             span = Span(PRODUCER_ID, seq, seq + 1)
-            view.merge(span, ACKED)
+            view.records.set(span, ACKED)
             before = store.pending_bytes
             store.append([RecordsMerged(PARTITION, view.name, (SpanRecord(span, ACKED),))])
             written += store.pending_bytes - before
