@@ -96,7 +96,7 @@ class Place(NamedTuple):
                 await trio.sleep(0.1)
 
     @property
-    def begun(self) -> list[Begun]:
+    def jobs(self) -> list[Begun]:
         return [job for pool in self.pools for job in pool.jobs]
 
 
