@@ -53,6 +53,7 @@ bytecode: $(VENV)/.dev-stamp
 soak: $(VENV)/.dev-stamp
 	$(LOCKED) -r .ci/java.txt -r .ci/dramatiq.txt -r .ci/taskiq.txt -r .ci/kombu.txt -r .ci/celery.txt
 	$(LOCKED) --upgrade --target build/boto3 -r .ci/boto3.txt
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/python -m pytest -m soak --fuzz-seconds $(FUZZ_SECONDS) --mixed-seconds $(MIXED_SECONDS)
 
 $(VENV)/bin/python:

@@ -19,7 +19,8 @@ from quorumq.lab import local
 from quorumq.lab.leash import Leashed
 from tests import bound, forked, virtual
 
-settings.register_profile("quorumq", deadline=None)
+settings.register_profile("quorumq", deadline=None, max_examples=50)
+settings.register_profile("soak", deadline=None, max_examples=500)
 settings.load_profile("quorumq")
 
 # A process that a test starts ends with the tests, also if these are killed.
