@@ -112,7 +112,7 @@ def test_a_core_that_loops_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
     assert CPU_LIMIT_S > 10
 
 
-def test_the_command_writes_a_history_that_the_checkers_can_checker(tmp_path: Path) -> None:
+def test_the_command_writes_a_history_that_the_checkers_can_read(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     for seed in range(9, 30):  # only some draws deliver and ack messages
         done = CliRunner().invoke(main, ["run", "--seed", str(seed), "--history", str(path)])
