@@ -50,7 +50,7 @@ def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluste
 
 @dataclass
 class Load:
-    """Producers and consumers that go on while their group g is rewound; sim/checkers judge their histories.
+    """Producers and consumers that go on while their group g is rewound. sim/checkers check their histories.
 
     Group h reads the same topic, and must not notice.
     """

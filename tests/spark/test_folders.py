@@ -22,7 +22,7 @@ OUTPUT = Output("audit", 1)
 
 @pytest.fixture
 def hadoop(tmp_path: Path) -> Iterator[Any]:
-    """What a `Folder` needs of a session: Java's classes, and Hadoop's settings. viewfs://view/all is `tmp_path`."""
+    """Java's classes and Hadoop's settings, as a session has them for a `Folder`. viewfs://view/all is `tmp_path`."""
     with java_home():
         gateway: Any = launch_gateway()
     settings = gateway.jvm.org.apache.hadoop.conf.Configuration()

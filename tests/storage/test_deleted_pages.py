@@ -23,7 +23,7 @@ def page(number: int, index: int = 0, entries: int = ENTRIES) -> DeletedPage:
 
 
 def drop(store: Journal, numbers: Iterable[int]) -> None:
-    """Drop records that nobody needs any more."""
+    """Drop records that are needed no longer."""
     store.forget(numbers)
 
 
