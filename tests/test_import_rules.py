@@ -48,7 +48,7 @@ OURS = {
 
 CORE_MAY_USE = {
     "__future__", "abc", "array", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
-    "hashlib", "heapq", "itertools", "operator", "random", "sortedcontainers", "typing",
+    "hashlib", "heapq", "itertools", "operator", "random", "sortedcontainers", "struct", "typing",
     "fnmatch",
     "math",
 }  # fmt: skip
