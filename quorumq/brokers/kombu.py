@@ -36,6 +36,7 @@ from quorumq.brokers.kombu_calls import (
     settle,
     topic_name,
     ttl_of,
+    warn_of_options,
 )
 from quorumq.brokers.kombu_source import Source, Waker
 from quorumq.client import (
@@ -72,6 +73,13 @@ TRANSIENT: Final = 1
 """Delivery mode of messages that need not survive their broker."""
 CONNECT: Final = ("tls_ca", "cluster_id", "timeout")
 """Transport options that are those of `quorumq.client.connect`."""
+
+OPTIONS: Final = frozenset({
+    *CONNECT, "client", "group", "hold_time", "max_deliveries", "nodes", "prefix",
+    "body_encoding", "callback", "client_properties", "confirm_publish", "connect_retries_timeout", "deadletter_queue",
+    "errback", "interval_max", "interval_start", "interval_step", "max_retries", "polling_interval",
+})  # fmt: skip
+"""Transport options: those above, and those of kombu."""
 
 log = logging.getLogger("quorumq.brokers")
 
@@ -432,6 +440,7 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
+        warn_of_options(tuple(sorted(set(client.transport_options) - OPTIONS)))
         self.changed = threading.Condition()  # a message has come, or there is a place for one
         self.handing: Channel | None = None  # channel that a message is being handed over to
         self.waker = Waker()

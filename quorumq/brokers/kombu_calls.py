@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -92,6 +93,13 @@ def check_arguments(queue: str, arguments: dict[str, Any] | None) -> None:
             raise UsageError(
                 f"queue {queue!r} has {name}, which quorumq:// does not: leave it out, and {remedy}"
             )
+
+
+@cache
+def warn_of_options(unknown: tuple[str, ...]) -> None:
+    """Log transport options that have no effect, once in a process."""
+    if unknown:
+        log.warning("transport options without effect on quorumq://: %s", ", ".join(unknown))
 
 
 def certified_by(client: Any, tls_ca: str | None) -> str | None:

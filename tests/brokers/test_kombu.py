@@ -21,7 +21,7 @@ from kombu.asynchronous import Hub
 from kombu.exceptions import ChannelError
 
 from quorumq.brokers import kombu as transport
-from quorumq.brokers import kombu_source
+from quorumq.brokers import kombu_calls, kombu_source
 from quorumq.brokers.kombu_calls import certified_by, delay_of, nodes_of, topic_name
 from quorumq.client import UsageError
 from quorumq.testing import blocking
@@ -538,6 +538,15 @@ def test_nodes_are_those_of_all_urls() -> None:
     for url in ("quorumq://a.example", "quorumq://a.example:7401;quorumq://b.example"):
         with pytest.raises(UsageError, match=r"'[ab]\.example' without a port"):
             nodes_of(Connection(url))
+
+
+def test_an_option_without_effect_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(kombu_calls.log, "warning", lambda text, *args: lines.append(text % args))
+    for _ in range(2):
+        options = {"nodes": ["a.example:7401"], "hold_time": 5, "visibility_timeout": 60}
+        assert Connection("quorumq://", transport_options=options).transport
+    assert lines == ["transport options without effect on quorumq://: visibility_timeout"]
 
 
 def test_tls_is_never_left_out() -> None:
