@@ -215,7 +215,7 @@ class Catalogue:
 
     def is_group_deleted(self, topic: bytes, group: str) -> bool:
         """Return True if the group is known to be deleted."""
-        register = self.group(topic, group)
+        register = self.groups.get((topic, group)) or self.group(topic, group)
         return register is not None and register.deleted
 
     def makes_group(self, topic: Topic, group: str) -> bool:

@@ -134,7 +134,8 @@ class Views:
         if name.endswith(DEAD_SUFFIX):
             return GroupView(name, min_ballot, closed, self.look(source_of(name)))
         view = GroupView(name, min_ballot, closed)
-        register = self.node.catalogue.group(self.partition.topic, name)
+        topic, catalogue = self.partition.topic, self.node.catalogue
+        register = catalogue.groups.get((topic, name)) or catalogue.group(topic, name)
         if register is not None:
             view.read_by(register)
         return view
