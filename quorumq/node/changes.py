@@ -27,6 +27,7 @@ WHAT: Final[dict[type, str]] = {
     m.PurgeRequest: "messages purged",
     m.RedriveRequest: "dead letters redriven",
     m.DeclareSurvivors: "survivors declared",
+    m.ChangeMembers: "node added",
 }
 """Words of the log for each kind of request."""
 
@@ -113,6 +114,9 @@ def facts_of(request: Any, who: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"client": who, "what": change}
     if isinstance(request, m.DeclareSurvivors):
         facts["survivors"] = ", ".join(request.survivors)
+        return facts
+    if isinstance(request, m.ChangeMembers):
+        facts["node"], facts["address"] = request.node, request.address
         return facts
     facts["topic"] = request.name if hasattr(request, "name") else request.topic
     for name in ("group", "partition"):

@@ -242,7 +242,9 @@ def open_node(
         core.load_damaged([record for record in damaged if isinstance(record, BatchStored)], clock())
         core.state.next_batch = max(core.state.next_batch, store.next_number)
         if core.trust.moved:
-            log.warning("directory_moved", reason=core.trust.explain_suspicion(), data_dir=config.data_dir)
+            log.warning(
+                "directory_moved", reason=core.trust.explain_suspicion(core.context), data_dir=config.data_dir
+            )
         elif newest:
             reason = (
                 "nothing is asked of the others"

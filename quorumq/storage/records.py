@@ -163,6 +163,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.TrustLost: 40,
     core.PeerPosition: 41,
     core.ClusterMade: 42,
+    core.ClusterPut: 46,
     core.Placed: 43,
     core.LabelsPut: 36,
     core.Reclaimed: 30,

@@ -30,7 +30,7 @@ from quorumq.core.messages.effects import (
 )
 from quorumq.core.messages.records import NUMBERED, BatchStored, JournalRecord
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.values.types import NodeId, Now
+from quorumq.core.values.types import ClusterLayout, NodeId, Now
 from quorumq.driver import Driver
 
 NAMES: Final = "abcdefghi"
@@ -49,6 +49,7 @@ class Nodes:
         journals: durable records of each node; what is left of a node that was killed.
         dropped: numbers of the batches whose bytes each node has dropped.
         nodes: cores of the nodes that run.
+        layouts: layout of the cluster that each node was let in by that was added; ``names`` has these, too.
         isolated: nodes that no message reaches or leaves.
         stopped: reasons of the nodes that have ended by themselves.
     """
@@ -56,6 +57,7 @@ class Nodes:
     def __init__(self, count: int, rng: random.Random, **settings: object) -> None:
         self.rng = rng
         self.names = tuple(NAMES[:count])
+        self.layouts: dict[NodeId, ClusterLayout] = {}
         self.settings = {"auto_create_topics": True, **settings}
         self.journals: dict[NodeId, list[JournalRecord]] = {name: [] for name in self.names}
         self.dropped: defaultdict[NodeId, set[int]] = defaultdict(set)
@@ -78,7 +80,9 @@ class Nodes:
 
     def start(self, name: NodeId) -> None:
         """Start a node from its journal, and link it to every node that it reaches."""
-        self.nodes[name] = self.make(name, NodeConfig(node=name, nodes=self.names, **self.settings))  # type: ignore[arg-type]
+        founders = tuple(other for other in self.names if other not in self.layouts)
+        config = NodeConfig(node=name, nodes=founders, layout=self.layouts.get(name), **self.settings)  # type: ignore[arg-type]
+        self.nodes[name] = self.make(name, config)
         self.drivers[name] = NodeDriver(self, name)
         self.drivers[name].start()
         self.run()

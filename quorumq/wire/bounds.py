@@ -36,6 +36,7 @@ from quorumq.core.values.limits import (
     STORE_BATCHES_MAX,
     WORDS_END,
 )
+from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX
 from quorumq.wire import batch as batches
 
 NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
@@ -73,6 +74,8 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "replicas"): PARTITIONS_MAX,
     ("Layout", "placements"): PARTITIONS_MAX,
     ("Hello", "layouts"): LAYOUT_MARKS_MAX,
+    ("ClusterLayout", "members"): MEMBERS_MAX,
+    ("Topic", "over"): NODES_MAX,
     ("Topic", "backoff"): BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
     ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
@@ -152,14 +155,19 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
     "Decision": (
-        "(v_topic is None) + (v_group is None) + (v_layout is None) >= 2",
+        "(v_topic is None) + (v_group is None) + (v_layout is None) + (v_cluster is None) >= 3",
         "group",
-        "a topic, a group or a layout, not two of them",
+        "a topic, a group, or a layout of either kind, not two of them",
     ),
     "Accept": (
-        "(v_topic is None) + (v_group is None) + (v_layout is None) == 2",
+        "(v_topic is None) + (v_group is None) + (v_layout is None) + (v_cluster is None) == 3",
         "group",
-        "a topic, a group or a layout",
+        "a topic, a group, or a layout of either kind",
+    ),
+    "ClusterLayout": (
+        "1 <= v_voters <= len(v_members)",
+        "voters",
+        "one at least, and all of them members",
     ),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }

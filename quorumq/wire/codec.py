@@ -27,7 +27,7 @@ from quorumq.wire.values import Decoders, Encoders, SignedNamed
 
 TYPES: Final[Mapping[int, type]] = {
     # the first frames of a connection, and the answer to anything that failed
-    1: m.Hello, 2: m.Welcome, 3: m.Failed, 4: m.Challenge, 5: m.Proof,
+    1: m.Hello, 2: m.Welcome, 3: m.Failed, 4: m.Challenge, 5: m.Proof, 6: m.Admitted,
     # node to node
     10: m.Store, 11: m.StoreReply, 12: m.Hold, 13: m.HoldReply, 14: m.Release, 15: m.ReleaseReply,
     16: m.Extend, 17: m.ExtendReply, 18: m.Ack, 19: m.AckReply, 20: m.Reject, 21: m.RejectReply,
@@ -40,7 +40,7 @@ TYPES: Final[Mapping[int, type]] = {
     47: m.PutLabels, 48: m.PutLabelsReply, 49: m.SyncLabels, 39: m.LabelsListed,
     50: m.Survey, 51: m.SurveyReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest, 55: m.CloseReply,
     56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,
-    60: m.SlotRequest, 61: m.SlotReply, 62: m.SourceRequest, 63: m.SourceReply,
+    60: m.SlotRequest, 61: m.SlotReply, 62: m.SourceRequest, 63: m.SourceReply, 7: m.PutCluster,
     # client to node and back
     64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.CreateTopicReply,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.PublishReply, 72: m.Fetch, 73: m.FetchReply,
@@ -53,6 +53,7 @@ TYPES: Final[Mapping[int, type]] = {
     102: m.DescribeGroup, 103: m.DescribeGroupReply, 104: m.MovePartition, 105: m.MovePartitionReply,
     106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup, 109: m.PauseGroupReply,
     110: m.FindName, 111: m.FindNameReply, 118: m.DescribeGroups, 119: m.DescribeGroupsReply,
+    112: m.ChangeMembers, 113: m.ChangeMembersReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

@@ -138,6 +138,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.ShowRequest: lambda request, name: [Need(_LOOK, name(request.partition.topic) or EVERYTHING)],
     m.StatusRequest: lambda request, name: [Need(_ADMIN, EVERYTHING)],
     m.DeclareSurvivors: lambda request, name: [Need(_ADMIN, EVERYTHING)],
+    m.ChangeMembers: lambda request, name: [Need(_ADMIN, EVERYTHING)],
 }
 
 

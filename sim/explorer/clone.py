@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from sortedcontainers import SortedDict, SortedList
 
+from quorumq.core.cluster.members import Members
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.digests import Digests
@@ -31,6 +32,7 @@ SHARED: tuple[type, ...] = (
     bool,
     type(None),
     Enum,
+    Members,
     NodeConfig,
     random.Random,
     memoryview,
@@ -50,7 +52,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept"}),
     "ClosedSessions": frozenset({"digests"}),
-    "Catalogue": frozenset({"sums"}),
+    "Catalogue": frozenset({"cluster", "sums"}),
 }
 """Attributes that `key_of` leaves out, by class: what is the same in every state of an exploration, what is worked out
 from the rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and the time when a

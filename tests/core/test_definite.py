@@ -21,6 +21,7 @@ from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
     BrowseRequest,
+    ChangeMembers,
     ClientReply,
     ClientRequest,
     CloseRequest,
@@ -473,6 +474,7 @@ ROWS: dict[str, Scene] = {
     "MOVE to a node that has the partition": on(
         lambda cluster, topic: MovePartition("jobs", 0, "a", "b")
     ),
+    "MEMBERS": lambda cluster: ChangeMembers("add", "a", "a:7401"),
     "SURVIVORS": on(lambda cluster, topic: DeclareSurvivors(("a", "b", "c"))),
     "METADATA": on(lambda cluster, topic: Metadata(("jobs", "other"))),
     "STATUS": on(lambda cluster, topic: StatusRequest()),

@@ -13,6 +13,7 @@ from quorumq.core.cluster.deleted_names import (
     entries_of,
     key_of,
 )
+from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.topics import closed
 from quorumq.core.messages import (
     AlterTopic,
@@ -275,7 +276,7 @@ def test_the_longest_deleted_are_packed_and_the_last_ones_stay() -> None:
 
 def test_a_topic_whose_partitions_were_moved_is_not_packed() -> None:
     """DELETE has to reach the sets of all its layouts, and the register alone has them."""
-    catalogue = Catalogue("a", b"key", NODES)
+    catalogue = Catalogue("a", b"key", first_layout(NODES))
     topic = topic_of("t", 0, 1)
     moved = closed(topic._replace(layout=Layout(topic.id, 2, Stamp(2, "a"), ())))
     for register in (moved, gone("u")):
@@ -541,7 +542,7 @@ def test_packed_registers_that_came_from_a_peer_get_a_page_when_they_are_many(
 @given(st.lists(st.tuples(st.sampled_from(NODES), st.integers(0, 3), st.sampled_from("tgp")), max_size=25))
 def test_catalogues_agree_whatever_each_has_packed(steps: list[tuple[str, int, str]]) -> None:
     """Registers come to all nodes in the same order, and each packs at other times."""
-    catalogues = {node: Catalogue(node, b"key", NODES) for node in NODES}
+    catalogues = {node: Catalogue(node, b"key", first_layout(NODES)) for node in NODES}
     topic = topic_of("kept", 0, 1)
     clock = 1
     for catalogue in catalogues.values():

@@ -29,6 +29,7 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
         m.AlterTopic("jobs", max_deliveries=7),
         m.DeleteTopic("jobs", topic.id),
         m.MovePartition("jobs", 0, "a", "b"),
+        m.ChangeMembers("add", "d", "d:7401"),
         m.Publish(cluster.batch(topic, producer_id, 10, [b"x"])),
         fetch(),
         m.AckRequest(got),

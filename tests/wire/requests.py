@@ -50,6 +50,7 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "AlterTopic": (m.AlterTopic("orders"), ("admin",)),
     "LabelsRequest, read": (m.LabelsRequest("orders"), RIGHTS),
     "LabelsRequest": (m.LabelsRequest("orders", (m.LabelChange("owner", "x"),)), ("admin",)),
+    "ChangeMembers": (m.ChangeMembers("add", "d", "d:7401"), ()),
     "MovePartition": (m.MovePartition("orders", 0, "a", "b"), ("admin",)),
     "DeleteTopic": (m.DeleteTopic("orders", ORDERS), ("admin",)),
     "Metadata": (m.Metadata(), RIGHTS),

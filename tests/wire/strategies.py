@@ -17,10 +17,12 @@ from quorumq.core.values.limits import NUMBERS_END, STAMPS_END, STARTS_MAX
 from quorumq.core.values.types import (
     Batch,
     BatchHeader,
+    ClusterLayout,
     Decision,
     Incarnation,
     Kind,
     Letter,
+    Member,
     Owner,
     PartitionId,
     ProducerId,
@@ -188,10 +190,13 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
             lambda it: it._replace(
                 group=None if it.topic is not None else it.group,
                 layout=None if it.topic is not None or it.group is not None else it.layout,
+                cluster=None if it.topic or it.group or it.layout else it.cluster,
             )
         )
     if cls is messages.Accept:  # one of them
-        made = made.filter(lambda it: [it.topic, it.group, it.layout].count(None) == 2)
+        made = made.filter(lambda it: [it.topic, it.group, it.layout, it.cluster].count(None) == 3)
+    if cls is ClusterLayout:  # one member at least, and the first is a voter
+        made = made.map(lambda it: it._replace(members=it.members or (Member("a"),), voters=1))
     if cls is messages.SyncOffer:  # as many sums as the places have parts
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
     if cls is messages.SyncRegisters:

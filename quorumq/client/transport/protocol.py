@@ -31,6 +31,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.CreateTopic: m.CreateTopicReply,
     m.AlterTopic: m.AlterTopicReply,
     m.MovePartition: m.MovePartitionReply,
+    m.ChangeMembers: m.ChangeMembersReply,
     m.DeleteTopic: m.DeleteTopicReply,
     m.LabelsRequest: m.LabelsReply,
     m.Metadata: m.MetadataReply,

@@ -14,6 +14,7 @@ from sortedcontainers import SortedDict
 
 from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, key_of, key_of_register
 from quorumq.core.cluster.labels import LabelTable
+from quorumq.core.cluster.members import Members, first_layout
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed
@@ -22,6 +23,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
+    ClusterLayout,
     Decision,
     Group,
     Instance,
@@ -60,6 +62,7 @@ class Catalogue:
     Registers of deleted names are kept as they are, the last ones, or packed (core/cluster/deleted_names.py).
 
     Attributes:
+        cluster: members of the cluster.
         topics: registers by topic id, deleted ones included that are not packed.
         names: id of the newest topic of each name, deleted or not, whose register is not packed.
         living: id of each topic that is not deleted, by name.
@@ -76,11 +79,12 @@ class Catalogue:
 
     Args:
         key: secret of the cluster for these digests.
-        nodes: the node list.
+        layout: the first layout of the cluster; None: this node is alone.
     """
 
     __slots__ = (
         "_used",
+        "cluster",
         "decisions",
         "deleted",
         "groups",
@@ -96,9 +100,10 @@ class Catalogue:
         "unpacked",
     )
 
-    def __init__(self, me: NodeId, key: bytes = b"", nodes: Sequence[NodeId] = ()) -> None:
+    def __init__(self, me: NodeId, key: bytes = b"", layout: ClusterLayout | None = None) -> None:
         self.me = me
-        self.deleted = DeletedNames(nodes, key)
+        self.cluster = Members(first_layout((me,)) if layout is None else layout)
+        self.deleted = DeletedNames(self.cluster.voters, key)
         self.sums = RegisterSums(self.deleted)
         self.unpacked: dict[tuple[bytes, str], None] = {}
         self.unpackable: dict[tuple[bytes, str], None] = {}
@@ -419,15 +424,29 @@ class Catalogue:
             oldest = next(iter(self.replaced))
             del self.replaced[oldest], self.topics[oldest]
 
-    def register_of(self, instance: Instance) -> Topic | Group | None:
+    def take_cluster(self, layout: ClusterLayout) -> bool:
+        """Take over a layout of the cluster if it is newer than ours, and return True if it is.
+
+        Two have one number only if a majority of the directories was lost; the later proposal stands then.
+        """
+        ours = self.cluster.layout
+        if (layout.number, layout.made) <= (ours.number, ours.made):
+            return False
+        self.cluster = Members(layout)
+        self._forget_decided(instance_of(layout))
+        return True
+
+    def register_of(self, instance: Instance) -> Topic | Group | ClusterLayout | None:
         """Return the newest register that an instance decides about. If it is no older, the outcome is known."""
+        if not instance.topic and not instance.name:
+            return self.cluster.layout
         if instance.topic and not instance.name:
             return self.topics.get(instance.topic)
         if instance.topic:
             return self.group(instance.topic, instance.name)
         return self.register_named(instance.name)
 
-    def outcome_of(self, instance: Instance) -> Topic | Group | None:
+    def outcome_of(self, instance: Instance) -> Topic | Group | ClusterLayout | None:
         """Return the register that was chosen in an instance, or a later one; None if none is known.
 
         The outcome of a layout's instance is the register of its topic, which has that layout or a later one.
@@ -497,6 +516,7 @@ class Catalogue:
 
     def check(self) -> None:
         """Assert the invariants between any two steps."""
+        self.cluster.check()
         assert len(self.topics) == len(self.names) + len(self.replaced), (
             "a topic is neither the newest nor replaced"
         )

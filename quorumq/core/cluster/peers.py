@@ -9,14 +9,17 @@ from collections.abc import Iterable
 from quorumq.core.cluster.positions import Positions
 from quorumq.core.cluster.state import NodeState
 from quorumq.core.cluster.topics import layout_digest
-from quorumq.core.messages import VERSIONS, Failed, Heartbeat, Hello, LayoutMark, Welcome
+from quorumq.core.messages import VERSIONS, Admitted, Failed, Heartbeat, Hello, LayoutMark, Welcome
 from quorumq.core.messages.effects import Effect, Persist, Reply, Send
 from quorumq.core.messages.records import JournalRecord, PeerPosition, PeerSeen
 from quorumq.core.values.errors import Code
-from quorumq.core.values.limits import LAYOUT_MARKS_MAX
-from quorumq.core.values.types import Incarnation, Machines, NodeId, Now, PartitionId
+from quorumq.core.values.limits import DIGEST_BYTES, LAYOUT_MARKS_MAX
+from quorumq.core.values.types import ClusterLayout, Incarnation, Machines, NodeId, Now, PartitionId
 
 SOFTWARE = "quorumq"
+
+OF_CLUSTER = bytes(16)
+"""Stands for the id of a topic in the mark of the layout of the cluster."""
 
 TWICE_S = 3.0
 """Seconds. If a start was heard from within them, it is running: another one of the same node runs beside it."""
@@ -71,10 +74,17 @@ class Peers:
     def layout_marks(self) -> tuple[LayoutMark, ...]:
         """Return the layouts that a peer compares with its own. A node that is not trusted may have an old one."""
         adopted = [topic.layout for topic in self.state.catalogue.live() if topic.layout is not None]
-        if not (adopted and self.state.trusted):
+        if not self.state.trusted or not (adopted or self.layout.number):
             return ()
-        first = heapq.nsmallest(LAYOUT_MARKS_MAX, adopted)
-        return tuple(LayoutMark(each.topic, each.number, layout_digest(each)) for each in first)
+        cluster = (LayoutMark(OF_CLUSTER, self.layout.number, cluster_digest(self.layout)),)
+        first = heapq.nsmallest(LAYOUT_MARKS_MAX - 1, adopted)
+        marks = tuple(LayoutMark(each.topic, each.number, layout_digest(each)) for each in first)
+        return cluster + marks if self.layout.number else marks
+
+    @property
+    def layout(self) -> ClusterLayout:
+        """Return the newest layout of the cluster that is known here."""
+        return self.state.catalogue.cluster.layout
 
     def on_hello(self, key: int, hello: Hello, now: Now) -> list[Effect]:
         """Welcome a node or client that was not refused. All that we have seen of a node becomes durable first."""
@@ -130,14 +140,19 @@ class Peers:
             )
         if not hello.node:
             return None
-        if hello.node not in config.nodes or hello.nodes != node_list_digest(config.nodes, config.machines):
+        if not hello.nodes:
+            return None  # it asks to be let in
+        if hello.nodes != node_list_digest(config.nodes, config.machines):
             on = dict(config.machines)
             nodes = ", ".join(f"{node} on {on[node]}" if node in on else node for node in config.nodes)
             return Failed(
                 Code.CLUSTER_MISMATCH,
                 f"node {hello.node!r} has another node list than node {config.node!r}, whose list is "
-                f"{nodes}: make `nodes` and `machines` the same everywhere",
+                f"{nodes}: make `nodes` and `machines` the same everywhere. A list says which nodes the cluster was "
+                "made with; a node that was added has `join` instead",
             )
+        if why := self.why_no_member(hello):
+            return Failed(Code.CLUSTER_MISMATCH, why)
         if hello.hold_time_max != config.hold_time_max:
             return Failed(
                 Code.CLUSTER_MISMATCH,
@@ -153,14 +168,40 @@ class Peers:
         )
         for mark in hello.layouts:
             if ours.get(mark[:2], mark.digest) != mark.digest:
-                topic = self.state.catalogue.topics[mark.topic]
+                of_cluster = mark.topic == OF_CLUSTER
+                name = (
+                    "the cluster" if of_cluster else f"topic {self.state.catalogue.topics[mark.topic].name!r}"
+                )
                 return Failed(
                     Code.CLUSTER_MISMATCH,
-                    f"layout {mark.number} of topic {topic.name!r} at node {hello.node!r} is another one than at node "
+                    f"layout {mark.number} of {name} at node {hello.node!r} is another one than at node "
                     f"{self.state.me!r}: these are nodes of two clusters, or survivors were declared without one of "
                     "them. Start the one that is wrong with an empty data directory",
                 )
         return None
+
+    def why_no_member(self, hello: Hello) -> str:
+        """Return why the node that says HELLO has no part in this cluster; "" if it has."""
+        node, layout = hello.node, self.layout
+        if self.state.catalogue.cluster.is_member(node):
+            return ""
+        if self.state.catalogue.cluster.member(node) is not None:
+            return f"node {node!r} was removed from this cluster (layout {layout.number} at node {self.state.me!r})"
+        names = ", ".join(self.state.catalogue.cluster.present)
+        return f"node {node!r} is not in the node list of node {self.state.me!r}, which is {names}: {add_it(hello)}"
+
+    def admission(self, hello: Hello) -> Admitted | Failed:
+        """Return the answer to a node that asks to be let in: all that it has to know, once it is a member.
+
+        Until then it is to ask again, which `NOT_STORED` says.
+        """
+        config, layout, me = self.state.config, self.layout, self.state.me
+        if self.state.catalogue.cluster.is_member(hello.node):
+            return Admitted(config.nodes, config.hold_time_max, config.machines, layout)
+        return Failed(
+            Code.NOT_STORED,
+            f"node {hello.node!r} is no member of this cluster at node {me!r}: {add_it(hello)}",
+        )
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
         """Return why this start of a node that belongs here is not welcome."""
@@ -194,7 +235,11 @@ class Peers:
     def heartbeats(self, waiting: Iterable[tuple[PartitionId, str]], quarantine_s: float) -> list[Effect]:
         """Return a heartbeat for every peer that there is a link to."""
         beat = Heartbeat(
-            tuple(waiting), quarantine_s, position=self.positions.durable, trusted=self.state.trusted
+            tuple(waiting),
+            quarantine_s,
+            position=self.positions.durable,
+            trusted=self.state.trusted,
+            layout=self.layout.number,
         )
         return [Send(peer, beat) for peer in self.state.links]
 
@@ -229,6 +274,17 @@ class Peers:
 def seen_last(seen: tuple[PeerSeen, ...], start: PeerSeen) -> tuple[PeerSeen, ...]:
     """Return the last starts seen of a node, with one more; a record that is replayed twice changes nothing."""
     return (*(known for known in seen if known != start), start)[-STARTS_TOLD:]
+
+
+def add_it(hello: Hello) -> str:
+    """Return the command that has a node be a member."""
+    return f"`quorumq nodes add {hello.node} --address {hello.address or 'HOST:PORT'}` lets it in"
+
+
+def cluster_digest(layout: ClusterLayout) -> bytes:
+    """Return the digest of a layout of the cluster."""
+    words = [layout.number, *layout.made, layout.voters, *(word for each in layout.members for word in each)]
+    return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def node_list_digest(nodes: tuple[NodeId, ...], machines: Machines = ()) -> bytes:

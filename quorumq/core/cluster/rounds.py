@@ -54,8 +54,8 @@ class Round:
         return bit
 
     def bits_of(self, nodes: Iterable[NodeId]) -> int:
-        """Return the bits of these members, each once."""
-        return sum(1 << self.members.index(node) for node in nodes)
+        """Return the bits of these nodes, each once, as far as they are members."""
+        return sum(1 << self.members.index(node) for node in nodes if node in self.members)
 
     def valid(self, state: NodeState) -> int:
         """Return the bits of members whose replies count now."""
@@ -95,6 +95,29 @@ class Round:
     def is_refused(self, bits: int) -> bool:
         """Return True if these refusals alone leave no majority. A replica that is out of touch has not refused."""
         return len(self.members) - bits.bit_count() < self.majority
+
+
+class RegisterRound(Round):
+    """A round among all members of a cluster whose list has grown: only the voters, who are the first, are counted.
+
+    The others are asked because replica sets need a majority, too, and have them as members.
+    """
+
+    __slots__ = ("mask", "voters")
+
+    def __init__(self, number: int, members: tuple[NodeId, ...], voters: int) -> None:
+        super().__init__(number, members)
+        self.voters = voters
+        self.mask = (1 << voters) - 1
+        self.majority = majority_of(voters)
+
+    def is_majority(self, bits: int) -> bool:
+        """Return True if these bits are a majority of the voters."""
+        return (bits & self.mask).bit_count() >= self.majority
+
+    def is_read(self, bits: int) -> bool:
+        """Return True if one of these voters is in every majority of the voters."""
+        return (bits & self.mask).bit_count() > self.voters - self.majority
 
 
 class Votes(SpanMap[int]):

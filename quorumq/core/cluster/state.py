@@ -20,6 +20,7 @@ from quorumq.core.values.clock import HybridClock
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.types import (
+    ClusterLayout,
     Incarnation,
     Machines,
     NodeId,
@@ -68,9 +69,11 @@ class NodeConfig:
     """Settings of a node at its start; the same on all nodes but for ``node`` and the times marked so.
 
     Args:
-        nodes: the ids of all nodes of the cluster, this one included.
+        nodes: the ids of all nodes that the cluster was made with. These are the voters, who keep the registers.
+        layout: a layout of the cluster with this node, if it is none of them.
         cluster_id: name that the cluster was made with.
         addresses: (node id, "host:port" for clients) pairs, for METADATA.
+        peer_addresses: those for the other nodes, where they differ.
         machines: the machine of each node, if several nodes share one: no machine has two replicas of a partition.
         hold_time_max: longest hold that may be granted, in seconds; the same everywhere.
         request_timeout: longest quorum round, in seconds (may differ).
@@ -90,7 +93,9 @@ class NodeConfig:
     nodes: tuple[NodeId, ...]
     cluster_id: str = "cluster"
     addresses: tuple[tuple[NodeId, str], ...] = ()
+    peer_addresses: tuple[tuple[NodeId, str], ...] = ()
     machines: Machines = ()
+    layout: ClusterLayout | None = None
     hold_time_max: float = limits.HOLD_TIME_MAX_DEFAULT_S
     request_timeout: float = limits.REQUEST_TIMEOUT_S
     auto_create_topics: bool = False
@@ -104,7 +109,7 @@ class NodeConfig:
     registers_key: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        if self.node not in self.nodes:
+        if self.node not in self.nodes and self.layout is None:
             raise UsageError(f"node {self.node!r} is not in the node list {', '.join(self.nodes)}")
         if self.hold_time_max < limits.HOLD_TIME_MIN_S:
             raise UsageError(f"hold_time_max is {self.hold_time_max} s, below {limits.HOLD_TIME_MIN_S} s")
@@ -119,7 +124,8 @@ class NodeConfig:
             raise UsageError(
                 f"the cluster was made with nodes {', '.join(sorted(nodes))}, and node {self.node!r} is configured "
                 f"with nodes {', '.join(sorted(self.nodes))}: which nodes have a message depends on the list, so "
-                "it cannot change. Put the old list back; another list is another cluster, with empty data directories"
+                "it cannot change so. Put the old list back, and add nodes by `quorumq nodes add`; another list is "
+                "another cluster, with empty data directories"
             )
         if sorted(machines) != sorted(self.machines):
             raise UsageError(
@@ -226,6 +232,16 @@ class NodeState:
         if found is None:
             found = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
         return found
+
+    def register_vector(self) -> tuple[Incarnation, ...]:
+        """Return the known incarnations of the members, by number: sent with every reply about registers."""
+        return self.vector(self.catalogue.cluster.names)
+
+    def learn_register_vector(self, known: tuple[Incarnation, ...]) -> None:
+        """Take note of a peer's vector of members. It may know fewer layouts, or more, and numbers stay the same."""
+        names = self.catalogue.cluster.names
+        size = min(len(names), len(known))
+        self.learn_vector(names[:size], known[:size])
 
     def learn_vector(self, nodes: tuple[NodeId, ...], known: tuple[Incarnation, ...]) -> None:
         """Take note of a peer's vector. One of another length is from another epoch and says nothing."""
@@ -357,5 +373,4 @@ class NodeState:
     def check(self) -> None:
         """Assert all that holds between any two events."""
         self.clock.check()
-        assert self.config.node in self.config.nodes
         assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.trusted

@@ -64,7 +64,7 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
         return closed(with_proposed(later, proposed)._replace(layout=layout, next_layout=chosen))
     merged = ours if ours.partitions >= theirs.partitions else theirs
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
-    merged = merged._replace(digest_key=later.digest_key)
+    merged = merged._replace(digest_key=later.digest_key, over=later.over)
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
     newer = {
         name: getattr(ours if mine >= other else theirs, name)
@@ -105,7 +105,7 @@ def closed(topic: Topic) -> Topic:
     """Return the register of the topic once it is deleted: only what tells it from others is kept, for good."""
     gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
     gone = gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
-    return gone._replace(layout=topic.layout, next_layout=topic.next_layout)
+    return gone._replace(layout=topic.layout, next_layout=topic.next_layout, over=topic.over)
 
 
 def first_topic(
@@ -115,8 +115,11 @@ def first_topic(
     made: Stamp,
     machines: Machines = (),
     digest_key: bytes = b"",
+    over: Machines = (),
 ) -> Topic:
     """Return the register that a creation proposes, under the ballot ``made``.
+
+    ``over``: members, with their machines, from which its replica sets are drawn if the cluster has grown.
 
     If a producer made it, no operator chose the settings: their stamp is below all others, and a later CREATE
     sets its own.
@@ -138,6 +141,7 @@ def first_topic(
         auto_create_groups=request.auto_create_groups,
         on_expiry=request.on_expiry,
         digest_key=digest_key,
+        over=over,
     )
     return with_partitions(topic, request.partitions, nodes, machines)
 
@@ -251,8 +255,14 @@ def with_replicas(topic: Topic, sets: tuple[tuple[NodeId, ...], ...]) -> Topic:
 def replica_sets(
     topic: Topic, partitions: int, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> tuple[tuple[NodeId, ...], ...]:
-    """Return the sets of at least ``partitions``, confirmed or not: drawn from the node list, which does not change."""
+    """Return the sets of at least ``partitions``, confirmed or not.
+
+    They are drawn from the node list, which does not change, or from the members that the topic was made with.
+    """
     more = range(topic.partitions, partitions)
+    if topic.over:
+        nodes = tuple(node for node, _ in topic.over)
+        machines = tuple((node, machine) for node, machine in topic.over if machine)
     return topic.replicas + tuple(replica_set(nodes, machines, topic.rf, topic.id, number) for number in more)
 
 

@@ -19,7 +19,7 @@ from quorumq.core.values.types import Incarnation, NodeId
 
 PeerMessage = Union[
     Store, StoreReply, Hold, HoldReply, Release, ReleaseReply, Extend, ExtendReply, Ack, AckReply, Reject, RejectReply,
-    Merge, MergeReply, PutTopic, PutGroup, PutReply, Prepare, Accept, ProposalReply,
+    Merge, MergeReply, PutTopic, PutGroup, PutCluster, PutReply, Prepare, Accept, ProposalReply,
     PeekRequest, PeekReply, Survey, SurveyReply,
     Heartbeat, SyncOffer, SyncListed, SyncState, SyncPull, SyncRegisters, SyncTopics, GroupsRequest, GroupsReply,
     PutLabels, PutLabelsReply, SyncLabels, LabelsListed,
@@ -54,7 +54,7 @@ ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, MovePartition, DeleteTopic, Metadata, Publish, Fetch,
     AckRequest, RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest,
     BrowseRequest, ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
-    DescribeGroups,
+    DescribeGroups, ChangeMembers,
 ]  # fmt: skip
 
 ClientReply = Union[
@@ -62,5 +62,5 @@ ClientReply = Union[
     DeleteTopicReply, MetadataReply, PublishReply, FetchReply,
     SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
     DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, PauseGroupReply, FindNameReply,
-    DescribeGroupsReply, Failed,
+    DescribeGroupsReply, ChangeMembersReply, Admitted, Failed,
 ]  # fmt: skip

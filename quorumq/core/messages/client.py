@@ -130,6 +130,9 @@ class NodeInfo(NamedTuple):
     node: NodeId
     address: str  # "host:port" for clients
     up: bool
+    voter: bool = True  # keeps the registers
+    machine: str = ""
+    state: int = 0  # `MemberState`
 
 
 class MetadataReply(NamedTuple):
@@ -141,6 +144,7 @@ class MetadataReply(NamedTuple):
     message_bytes_max: int
     batch_bytes_max: int
     hold_time_max: float
+    layout: int = 0  # number of the cluster layout with these nodes
 
 
 class Publish(NamedTuple):

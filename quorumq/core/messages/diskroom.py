@@ -32,6 +32,7 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     # A start, of this node or of a peer.
     r.DirectoryMade: Capacity.NONE,
     r.ClusterMade: Capacity.NONE,
+    r.ClusterPut: Capacity.NONE,
     r.Started: Capacity.NONE,
     r.Trusted: Capacity.NONE,
     r.TrustLost: Capacity.NONE,

@@ -1,10 +1,10 @@
-"""The first frame on every connection."""
+"""The first frame on every connection; how a node is let in, and how the members of a cluster change."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from quorumq.core.values.types import Incarnation, NodeId
+from quorumq.core.values.types import ClusterLayout, Incarnation, Machines, NodeId
 
 VERSIONS: Final = (1, 1)
 """The lowest and highest version of the protocol that this software speaks."""
@@ -24,10 +24,11 @@ class LayoutMark(NamedTuple):
 class Hello(NamedTuple):
     """HELLO from a node or a client (``node`` is "" then, and so are incarnation and directory).
 
-    ``nodes`` is a digest of the configured node list; a client leaves ``cluster_id`` empty to take any.
+    ``nodes`` is a digest of the node list that the cluster was made with; a client leaves ``cluster_id`` empty to take
+    any. A node with an empty directory that asks to be let in leaves ``nodes`` empty.
     ``versions`` are the lowest and highest protocol versions the sender speaks; ``token`` is a client's proof of
-    identity, which only the node's shell reads, and so is ``on_behalf``. ``layouts`` are those of topics that were
-    moved, of a node that is trusted, the first `LAYOUT_MARKS_MAX` by topic id.
+    identity, which only the node's shell reads, and so is ``on_behalf``. ``layouts`` are those of the
+    cluster and of topics that were moved, of a node that is trusted, the first `LAYOUT_MARKS_MAX` by topic id.
     """
 
     versions: tuple[int, int]
@@ -43,6 +44,7 @@ class Hello(NamedTuple):
     token: str = ""  # token of a client, if nodes have a clients file
     on_behalf: str = ""  # name of the client for which a gateway, whose token it is, asks; "" for itself
     layouts: tuple[LayoutMark, ...] = ()
+    address: str = ""  # address that clients would get, of a node that asks to be let in
 
 
 class Welcome(NamedTuple):
@@ -62,9 +64,13 @@ class Welcome(NamedTuple):
 
 
 class Challenge(NamedTuple):
-    """The answer to a node's HELLO: show that you know the cluster's secret. ``nonce`` has 16 bytes."""
+    """The answer to a node's HELLO: show that you know the cluster's secret. ``nonce`` has 16 bytes.
+
+    ``node`` is the answering node, for a node that asks to be let in and dials an address.
+    """
 
     nonce: bytes
+    node: NodeId = ""
 
 
 class Proof(NamedTuple):
@@ -75,3 +81,35 @@ class Proof(NamedTuple):
 
     nonce: bytes
     digest: bytes
+
+
+class Admitted(NamedTuple):
+    """The answer to the HELLO of a node that asks to be let in, once it is a member: what a directory begins with."""
+
+    nodes: tuple[NodeId, ...]  # that the cluster was made with
+    hold_time_max: float
+    machines: Machines
+    layout: ClusterLayout
+
+
+class PutCluster(NamedTuple):
+    """Take over a layout of the cluster that was chosen. Answered with PutReply once durable, if in a round."""
+
+    round: int
+    layout: ClusterLayout
+
+
+class ChangeMembers(NamedTuple):
+    """Have a node be a member of the cluster, or change its addresses. ``change`` is "add"."""
+
+    change: str
+    node: NodeId
+    address: str = ""  # "host:port" for clients
+    peer_address: str = ""  # for the other nodes, if that differs
+    machine: str = ""
+
+
+class ChangeMembersReply(NamedTuple):
+    """A majority of the voters has this layout of the cluster, in which the change was made, or a later one."""
+
+    layout: ClusterLayout

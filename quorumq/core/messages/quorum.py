@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
     Batch,
+    ClusterLayout,
     Decision,
     Group,
     Incarnation,
@@ -366,7 +367,7 @@ class PutReply(NamedTuple):
     detail: str
     topic: Topic | None
     group: Group | None
-    known: tuple[Incarnation, ...] = ()  # starts of the node list, in its order
+    known: tuple[Incarnation, ...] = ()  # starts of the members, by number
 
 
 class Prepare(NamedTuple):
@@ -384,7 +385,7 @@ class Prepare(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """ACCEPT: accept this value, durably, unless a higher ballot was promised: a topic, a group or a layout."""
+    """ACCEPT: accept this value, durably, unless a higher ballot was promised: one of the four."""
 
     round: int
     ballot: Stamp
@@ -392,11 +393,12 @@ class Accept(NamedTuple):
     group: Group | None = None
     implicit: bool = False
     layout: Layout | None = None
+    cluster: ClusterLayout | None = None
 
     @property
     def instance(self) -> Instance:
         """Return the instance that it is about."""
-        value = self.topic or self.group or self.layout
+        value = self.topic or self.group or self.layout or self.cluster
         assert value is not None, "the reader of a frame refuses one without"
         return instance_of(value)
 
@@ -404,17 +406,18 @@ class Accept(NamedTuple):
 class ProposalReply(NamedTuple):
     """Answers Prepare and Accept: the sender's promise and acceptance by now, or the chosen register if it knows it.
 
-    ``topic`` or ``group`` is a register that was chosen in this instance or a later one, deleted or not. Asked about a
-    group, ``topic`` says that the topic was deleted, or makes no groups for a FETCH. ``error`` is "", "unknown-topic"
-    or "not-trusted": no vote.
+    ``topic`` or ``group`` is a register that was chosen in this instance or a later one, deleted or not; ``cluster`` is
+    a layout of the cluster. Asked about a group, ``topic`` says that the topic was deleted, or makes no groups for a
+    FETCH. ``error`` is "", "unknown-topic" or "not-trusted": no vote.
     """
 
     round: int
     decision: Decision | None
     topic: Topic | None
     group: Group | None
-    known: tuple[Incarnation, ...]  # starts of the node list, in its order
+    known: tuple[Incarnation, ...]  # starts of the members, by number
     error: str = ""
+    cluster: ClusterLayout | None = None
 
 
 class Peeked(NamedTuple):

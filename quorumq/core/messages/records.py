@@ -11,6 +11,7 @@ from typing import NamedTuple, Union
 from quorumq.core.messages import Counted, NotDue, SpanRecord
 from quorumq.core.values.types import (
     Batch,
+    ClusterLayout,
     Decision,
     Group,
     Incarnation,
@@ -42,6 +43,12 @@ class ClusterMade(NamedTuple):
     nodes: tuple[NodeId, ...]
     hold_time_max: float
     machines: Machines = ()
+
+
+class ClusterPut(NamedTuple):
+    """A layout of the cluster that was chosen: its members. The one with the highest number stands."""
+
+    layout: ClusterLayout
 
 
 class Started(NamedTuple):
@@ -292,9 +299,10 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, ClusterMade, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved, TopicPut,
-    DecisionPut, GroupPut, PartitionTrusted, PartitionDropped, BatchStored, RecordsMerged, AttemptsCounted, DelaysSet,
-    Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted, DeletedNoted, DeletedPage,
+    DirectoryMade, ClusterMade, ClusterPut, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved,
+    TopicPut, DecisionPut, GroupPut, PartitionTrusted, PartitionDropped, BatchStored, RecordsMerged, AttemptsCounted,
+    DelaysSet, Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted, DeletedNoted,
+    DeletedPage,
 ]  # fmt: skip
 
 NUMBERED = (BatchStored, DeletedPage)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from quorumq.core.messages.quorum import NotDue, SpanRecord
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
+    ClusterLayout,
     Decision,
     Group,
     Incarnation,
@@ -29,6 +30,7 @@ class Heartbeat(NamedTuple):
     disk_free: int = -1
     position: int = 0  # records durable in the sender's directory, or 0 if they are not counted
     trusted: bool = True  # True if the sender is trusted
+    layout: int = 0  # number of the cluster layout that the sender knows
 
 
 class HoldsRequest(NamedTuple):
@@ -295,6 +297,7 @@ class ResyncReply(NamedTuple):
     state: SyncState | None
     decisions: tuple[Decision, ...] = ()  # with the registers: instances undecided at the sender
     labels: tuple[Labels, ...] = ()  # with the registers, behind those of topics
+    cluster: ClusterLayout | None = None  # with the registers, in each chunk: layout 0 is known to all
 
 
 class SurvivorsRequest(NamedTuple):

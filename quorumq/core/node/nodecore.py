@@ -45,7 +45,14 @@ from quorumq.core.messages.effects import (
     Unposted,
     Unsent,
 )
-from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Reserved, Started
+from quorumq.core.messages.records import (
+    BatchStored,
+    ClusterPut,
+    DirectoryMade,
+    JournalRecord,
+    Reserved,
+    Started,
+)
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.status import status
 from quorumq.core.node.timers import ABOUT, LASTING, Timers
@@ -179,13 +186,15 @@ class NodeCore:
             records.append(DirectoryMade(config.node, config.cluster_id, state.directory))
         if not self.is_noted:
             records.append(cluster_made(config))
+            if config.layout is not None:
+                records.append(ClusterPut(config.layout))
         started = Started(state.incarnation, self.context.peers.positions.found, self.boot)
         self.trust.note_start(started)
         records += [started, Reserved(reserve)]
         if self.trust.resync is not None:
             state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
         records += self.trust.start(self.context)
-        for peer in (node for node in config.nodes if node != config.node):
+        for peer in (node for node in self.catalogue.cluster.present if node != config.node):
             state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
         state.at(now.mono + config.heartbeat, ("heartbeat",))
         state.at(now.mono + config.sync_interval, ("reclaim",))
@@ -479,7 +488,9 @@ class NodeCore:
             case m.ReleaseReply(released):
                 self.state.release_confirmed(sender, released)
             case m.Heartbeat():
-                self.upkeep.on_heartbeat(sender, incarnation, message, now)
+                return self.upkeep.on_heartbeat(sender, incarnation, message, now)
+            case m.PutCluster(n) if self.state.trusted or not n:
+                return context.put_cluster(sender, message, now)
             case m.PutTopic(n, topic) if self.state.trusted or not n or topic.next_layout is not None:
                 return context.put_topic(sender, message, now)
             case m.Prepare() | m.Accept() if self.state.trusted:
@@ -553,7 +564,7 @@ class NodeCore:
             if sender != self.state.me:
                 context.note_answered(message.round, now)
         elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply | m.PutLabelsReply):
-            self.state.learn_vector(self.config.nodes, message.known)
+            self.state.learn_register_vector(message.known)
             if (
                 isinstance(message, m.PutReply)
                 and message.topic is not None

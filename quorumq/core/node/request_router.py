@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
+from quorumq.core.cluster.members import address_of, check_member
 from quorumq.core.cluster.topics import check_alteration, check_move, check_topic_request, is_pattern
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
@@ -26,6 +27,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
+from quorumq.core.requests.membership import MembersCoordinator, member_of
 from quorumq.core.requests.moving import MoveCoordinator
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import PauseCoordinator
@@ -47,7 +49,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanSet
-from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import Kind, MemberState, NodeId, Now, PartitionId, ProducerId, Topic
 
 Admitted = Coordinator | m.ClientReply
 """Coordinator that carries a request through, or the answer."""
@@ -55,6 +57,7 @@ Admitted = Coordinator | m.ClientReply
 
 STAMPED = (
     m.Fetch, m.CreateTopic, m.AlterTopic, m.MovePartition, m.DeleteTopic, m.SetGroup, m.DeleteGroup, m.PauseGroup,
+    m.ChangeMembers,
 )  # fmt: skip
 """Requests that are nothing without a fresh stamp."""
 BUG_CHARS_MAX = 200
@@ -177,6 +180,8 @@ class RequestRouter:
         refusal = self.context.peers.refusal(hello, now)
         if refusal is not None:
             return [Reply(key, refusal)]
+        if hello.node and not hello.nodes:
+            return [Reply(key, self.context.peers.admission(hello))]
         if hello.node:
             self.context.hold_recovery.on_hello(hello.node)
         return self.context.peers.on_hello(key, hello, now)
@@ -196,13 +201,21 @@ class RequestRouter:
             if not found and not is_pattern(name):
                 return catalogue.not_found(name)
             topics.update((topic.id, topic) for topic in found)
-        addresses = dict(config.addresses)
+        cluster = catalogue.cluster
         return m.MetadataReply(
             cluster_id=config.cluster_id,
             node=config.node,
             nodes=tuple(
-                m.NodeInfo(node, addresses.get(node, ""), node == config.node or node in links)
-                for node in config.nodes
+                m.NodeInfo(
+                    member.node,
+                    address_of(member, config.node, config.addresses),
+                    member.node == config.node or member.node in links,
+                    number < cluster.layout.voters,
+                    member.machine,
+                    member.state,
+                )
+                for number, member in enumerate(cluster.layout.members)
+                if member.state != MemberState.REMOVED
             ),
             topics=tuple(topics.values()),
             groups=tuple(
@@ -213,10 +226,21 @@ class RequestRouter:
             message_bytes_max=limits.MESSAGE_BYTES_MAX,
             batch_bytes_max=limits.BATCH_BYTES_MAX,
             hold_time_max=config.hold_time_max,
+            layout=cluster.layout.number,
         )
 
+    def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
+        if request.change != "add":
+            return m.Failed(Code.USAGE, f"change is {request.change[:50]!r}: it must be 'add'")
+        problem = check_member(member_of(request), self.context.catalogue.cluster)
+        if problem:
+            return m.Failed(Code.USAGE, problem)
+        full = self.context.state.no_capacity(Kind.OPEN)
+        return m.Failed(Code.STORAGE_FULL, full) if full else MembersCoordinator(key, request)
+
     def _create_topic(self, key: int, request: m.CreateTopic) -> Admitted:
-        problem = check_topic_request(request, self.context.config.nodes, self.context.config.machines)
+        cluster = self.context.catalogue.cluster
+        problem = check_topic_request(request, cluster.joined, cluster.machines)
         if problem:
             return m.Failed(Code.USAGE, problem)
         known = self.context.catalogue.topic_named(request.name)
@@ -259,8 +283,8 @@ class RequestRouter:
         partition = self.context.catalogue.partition_named(request.name, request.partition)
         if isinstance(partition, m.Failed):
             return partition
-        topic, config = self.context.catalogue.topics[partition.topic], self.context.config
-        problem = check_move(request, topic, config.nodes, config.machines)
+        topic, cluster = self.context.catalogue.topics[partition.topic], self.context.catalogue.cluster
+        problem = check_move(request, topic, cluster.joined, cluster.machines)
         if problem:
             return m.Failed(Code.USAGE, problem)
         full = self.context.state.no_capacity(Kind.OPEN)
@@ -561,5 +585,6 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.DescribeGroup: lambda router, key, request, now: router._describe(request, now),
     m.DescribeGroups: lambda router, key, request, now: router._describe_some(request, now),
     m.DeclareSurvivors: lambda router, key, request, now: DeclareCoordinator(key, request),
+    m.ChangeMembers: lambda router, key, request, now: router._change_members(key, request),
 }
 """Functions that return a request's coordinator or the answer, by kind, if all of its names are known here."""

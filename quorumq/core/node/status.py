@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from quorumq.core.cluster.members import outdated
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
@@ -33,7 +34,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
             "heard_s_ago": round(now.mono - peers.heard_at[node], 3) if node in peers.heard_at else None,
             **peers.facts.get(node, {}),
         }
-        for node in state.config.nodes
+        for node in context.catalogue.cluster.present
         if node != state.config.node
     }
     return {
@@ -42,7 +43,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "incarnation": state.incarnation.n,
         "trusted": state.trusted,
         "resync": f"{trust.resync.reason}; {trust.resync.explain(context)}" if trust.resync else "",
-        "moved": trust.explain_suspicion(),
+        "moved": trust.explain_suspicion(context),
         "placed": trust.placed.why if trust.placed is not None else "",
         "placed_by": trust.placed.n if trust.placed is not None else 0,
         "quarantine_s": round(context.quarantine_left(now), 3),
@@ -56,6 +57,20 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "slow_answers": slow_answers(p99, state.config),
         "moves": list(islice(moves(context), MOVES_SHOWN_MAX)),
         "peers": others,
+        **members_status(context),
+    }
+
+
+def members_status(context: Context) -> dict[str, object]:
+    """Return the members of a cluster that has grown, and how the configuration file differs; nothing else."""
+    cluster, config = context.catalogue.cluster, context.config
+    if not cluster.layout.number:
+        return {}
+    return {
+        "layout": cluster.layout.number,
+        "members": list(cluster.present),
+        "voters": list(cluster.voters),
+        "outdated": outdated(cluster, config.node, config.addresses),
     }
 
 

@@ -155,7 +155,7 @@ class Timers:
             case ("reclaim",):
                 state.at(now.mono + context.config.sync_interval, ("reclaim",))
                 return self.upkeep.reclaim(now)
-            case ("sync", peer):
+            case ("sync", peer) if context.catalogue.cluster.is_member(peer):
                 pause = context.config.sync_interval * (0.5 + context.rng.random())
                 state.at(now.mono + pause, ("sync", peer))
                 if peer in state.links and state.trusted:

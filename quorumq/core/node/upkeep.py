@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from quorumq.core.messages import Heartbeat, SyncLabels, SyncListed, SyncOffer, SyncRegisters
+from quorumq.core.messages import Heartbeat, PutCluster, SyncLabels, SyncListed, SyncOffer, SyncRegisters
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.resync import in_chunks
@@ -43,8 +43,13 @@ class Upkeep:
             effects.append(Persist(peers.positions.records(peers.seen, now), (Done(TOKEN_POSITION),)))
         return effects
 
-    def on_heartbeat(self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now) -> None:
-        """Note that a peer lives, the groups it has a FETCH parked for, and its statement about itself."""
+    def on_heartbeat(
+        self, sender: NodeId, incarnation: Incarnation, message: Heartbeat, now: Now
+    ) -> list[Effect]:
+        """Note that a peer lives, the groups it has a FETCH parked for, and its statement about itself.
+
+        One that knows only an older layout of the cluster gets ours.
+        """
         self.context.peers.note_position(sender, incarnation, message.position)
         # Partitions without a replica here (their topics were deleted) are left out: nothing would drop them, or ask.
         named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
@@ -53,6 +58,8 @@ class Upkeep:
         for partition, group in named:
             self.context.state.parked[(partition, group, sender)] = now.mono
         self.context.peers.on_heartbeat(sender, message)
+        layout = self.context.catalogue.cluster.layout
+        return [Send(sender, PutCluster(0, layout))] if message.layout < layout.number else []
 
     # ---------------------------------------------------------------- anti-entropy
 

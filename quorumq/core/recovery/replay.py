@@ -7,6 +7,7 @@ from typing import Final
 
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.deleted_names import KEY_BYTES, entries_of
+from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.peers import Seen, seen_last
 from quorumq.core.cluster.state import NodeConfig, NodeState
 from quorumq.core.messages.records import (
@@ -14,6 +15,7 @@ from quorumq.core.messages.records import (
     BatchStored,
     CleanStopped,
     ClusterMade,
+    ClusterPut,
     DecisionPut,
     DelaysSet,
     DeletedNoted,
@@ -77,7 +79,11 @@ class Replay:
     ) -> None:
         self.config = config
         self.trust = trust
-        self.catalogue = Catalogue(config.node, config.registers_key, config.nodes)
+        self.catalogue = Catalogue(
+            config.node, config.registers_key, first_layout(config.nodes, config.machines)
+        )
+        if config.layout is not None:
+            self.catalogue.take_cluster(config.layout)
         self.directory = directory
         self.is_new = True
         self.is_noted = False
@@ -135,6 +141,8 @@ class Replay:
             case ClusterMade(nodes, hold_time_max, machines):
                 self.config.check_same(nodes, hold_time_max, machines)
                 self.is_noted = True
+            case ClusterPut(layout):
+                self.catalogue.take_cluster(layout)
             case Started(incarnation):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
                 self.trust.note_start(record)
@@ -363,6 +371,8 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
         *trust.begun,
         Reserved(state.clock.reserving),
     ]
+    if catalogue.cluster.layout.number:
+        records.append(ClusterPut(catalogue.cluster.layout))
     records += trust.snapshot(trusted=state.trusted)
     records += context.peers.snapshot()
     records += [TopicPut(topic) for topic in catalogue.registers()]

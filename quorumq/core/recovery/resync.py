@@ -58,13 +58,15 @@ class Resync:
 
     Attributes:
         survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
+        is_first: True if no start of this node was ever trusted: it has promised nothing in any partition.
     """
 
-    __slots__ = ("reason", "survivors")
+    __slots__ = ("is_first", "reason", "survivors")
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self.survivors: tuple[NodeId, ...] = ()
+        self.is_first = False
 
     # --------------------------------------------------------------------- what is needed
 
@@ -76,6 +78,8 @@ class Resync:
             lacks.append(f"the registers of {lacking} more nodes")
         if any(isinstance(action, Topic) for action in context.completions.values()):
             lacks.append("layouts on the disk")  # the questions about their partitions follow
+        if self.is_first:
+            return lacks
         for partition, replica in context.replicas.items():
             lacking = self.lacking(context, replica.members, partition)
             before = replica.placement.nodes_before if replica.placement is not None else ()
@@ -97,12 +101,16 @@ class Resync:
     ) -> int:
         """Return how many more of ``members`` must report what they have of a partition, or their registers."""
         silent = [member for member in members if (member, partition) not in context.answers.complete]
-        needed = self.needed(len(members)) if needed is None else needed
+        if needed is None:
+            needed = self.needed(len(members)) if context.state.me in members else majority_of(len(members))
         lacking = max(0, needed - len(members) + len(silent))
         return min(lacking, sum(node in self.survivors for node in silent)) if self.survivors else lacking
 
     def needed(self, size: int) -> int:
-        """Return how many of the ``size - 1`` others must report what they have."""
+        """Return how many of the ``size - 1`` others must report what they have.
+
+        A node that is none of them hears a majority: two resyncs of it have one of them in common.
+        """
         return min(size - majority_of(size) + 1, size - 1)
 
     def explain(self, context: Context) -> str:
@@ -110,7 +118,7 @@ class Resync:
         lacks = self.missing(context)
         if not lacks:
             return "still missing nothing but its own disk"
-        others = [node for node in context.config.nodes if node != context.state.me]
+        others = [node for node in context.catalogue.cluster.present if node != context.state.me]
         away = [node for node in others if node not in context.state.links]
         learning = [node for node in others if not context.peers.facts.get(node, {}).get("trusted", True)]
         if away:
@@ -128,7 +136,7 @@ class Resync:
         """Ask ``peer`` for all that it has not sent yet; for parts asked for already only ``afresh``."""
         if peer not in context.state.links:
             return []
-        parts: list[Part] = [(peer, None)]
+        parts: list[Part] = [(peer, None)] if peer in context.config.nodes else []
         parts += [
             (peer, partition) for partition, replica in context.replicas.items() if peer in replica.tellers
         ]
@@ -149,14 +157,15 @@ class Resync:
         effects = take_in(context, sender, message, now)
         if not context.answers.take(sender, message):
             return effects
-        for peer in context.config.nodes:  # new partitions may have come with the registers
+        for peer in context.catalogue.cluster.present:  # new partitions may have come with the registers
             effects += self.ask(context, peer, now, afresh=False)
         return effects
 
 
 def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
     """Merge a chunk of an answer."""
-    effects = context.take_in_registers(sender, message.registers, now)
+    effects = context.take_in_cluster(message.cluster, now) if message.cluster is not None else []
+    effects += context.take_in_registers(sender, message.registers, now)
     effects += context.take_in_decisions(message.decisions)
     for labels in message.labels:
         effects += put_labels(context, sender, PutLabels(0, labels))
@@ -225,8 +234,13 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     elif message.epoch > FIRST_LAYOUT:
         return []  # a node without the partition must not count as one that has answered
     answers = answers or [(nothing, None, (), ())]
+    layout = catalogue.cluster.layout
+    cluster = layout if layout.number and message.partition is None else None
     return [
-        Send(sender, ResyncReply(message.round, message.partition, at, len(answers), following, *answer))
+        Send(
+            sender,
+            ResyncReply(message.round, message.partition, at, len(answers), following, *answer, cluster),
+        )
         for at, answer in enumerate(answers)
     ]
 

@@ -67,14 +67,14 @@ class DeclareCoordinator(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         away = [
             node
-            for node in context.config.nodes
+            for node in context.catalogue.cluster.present
             if node != context.state.me and node not in context.state.links
         ]
         if away:
             return self.refuse(
                 context, f"{_cannot(away, 'be reached')} from {context.state.me}: {_bring_back(away)}"
             )
-        return self.ask_all(context, context.config.nodes, (), now)
+        return self.ask_all(context, context.catalogue.cluster.present, (), now)
 
     def ask_all(
         self, context: Context, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
@@ -108,12 +108,12 @@ class DeclareCoordinator(Coordinator):
             )
             return self.fail(context, Code.CONFLICT, detail)
         self.plan = plan
-        return self.ask_all(context, context.config.nodes, plan.survivors, now)
+        return self.ask_all(context, context.catalogue.cluster.present, plan.survivors, now)
 
     def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
         """Return the survivors and the learners, once all nodes have answered; or why nothing can be declared."""
-        survivors = tuple(node for node in context.config.nodes if self.told[node][1].trusted)
-        others = [node for node in context.config.nodes if node not in survivors]
+        survivors = tuple(node for node in context.catalogue.cluster.present if self.told[node][1].trusted)
+        others = [node for node in context.catalogue.cluster.present if node not in survivors]
         waiting = [node for node in others if not self.told[node][1].why]
         if waiting:  # new, or about to be trusted: with what it has, it is no node that learns
             return _refused(
@@ -126,7 +126,9 @@ class DeclareCoordinator(Coordinator):
             )
         for learner in others:
             own = m.Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
-            unseen = [node for node in context.config.nodes if own not in self.told[node][1].seen]
+            unseen = [
+                node for node in context.catalogue.cluster.present if own not in self.told[node][1].seen
+            ]
             if unseen:
                 detail = (
                     f"{', '.join(unseen)} has not seen start {own.incarnation.n} of {learner} yet: is there a way "
@@ -156,8 +158,8 @@ class DeclareCoordinator(Coordinator):
         if self.plan is None:
             return self.refuse(context, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
         detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
-        heard = len(context.config.nodes) - len(silent)
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, len(context.config.nodes), heard)
+        heard = len(context.catalogue.cluster.present) - len(silent)
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, len(context.catalogue.cluster.present), heard)
 
     def refuse(self, context: Context, detail: str) -> list[Effect]:
         """Answer that nothing was declared."""

@@ -39,6 +39,9 @@ STARTS_KEPT = 256
 """Last starts of a directory that its journal has. A peer that has slept through all of them may tell of
 an older one, which is not looked for."""
 
+FIRST_ABOVE = far_above(0)
+"""Start count above which a node that was added begins. A node that lost trust later begins above a higher one."""
+
 IF_ALL_WERE_RESTORED = (
     "if the whole cluster was restored from a backup, what was acked since that was taken is delivered again"
 )
@@ -118,9 +121,15 @@ class Trust:
             starts: count of starts that the journal has seen.
             newest: True if an operator says that this directory is the newest there is, wherever it lies.
         """
-        if self.is_elsewhere and self.resync is not None:
+        if self.has_joined and not self.once and self.resync is None:
+            self.resync = Resync("it was added to the cluster, and its directory is empty")
+            self.above = far_above(starts)
+            starts = self.above
+        elif self.is_elsewhere and self.resync is not None:
             self.above = far_above(starts)  # an old copy may lack the last starts
             return self.above, self.once
+        if self.resync is not None:
+            self.resync.is_first = self.has_joined and self.above == FIRST_ABOVE
         self.moved = self.is_elsewhere and not newest
         return starts, self.once and not self.moved
 
@@ -137,16 +146,28 @@ class Trust:
                 if self.resync is not None
                 else "an operator said that it is the newest there is",
             )
-        if len(self.config.nodes) == 1 and not context.state.trusted:
+        if self.has_joined and not self.once:
+            assert self.resync is not None
+            records.append(TrustLost(self.above, self.resync.reason))
+        if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
             records += [*self._trust_place(start, why), Trusted()]
         return records
 
     def on_started(self, context: Context) -> None:
         """Go on after the first Persist is durable. A node that is alone has no other to ask."""
-        if len(self.config.nodes) == 1:
+        if self.is_alone(context):
             context.state.trusted = self.once = True
             self.moved = False
+
+    @property
+    def has_joined(self) -> bool:
+        """Return True if this node was added to a cluster that was made without it."""
+        return self.config.node not in self.config.nodes
+
+    def is_alone(self, context: Context) -> bool:
+        """Return True if there is no other node to ask."""
+        return context.catalogue.cluster.present == (self.config.node,)
 
     def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
         """Return the record that makes this start's place the one that later starts compare theirs with."""
@@ -158,9 +179,14 @@ class Trust:
 
     # -------------------------------------------------------------------- gaining it
 
-    def unconfirmed(self) -> list[NodeId]:
-        """Return the other nodes that have not yet reported their view of this one."""
-        return [node for node in self.config.nodes if node not in (*self.confirmed_by, self.config.node)]
+    def unconfirmed(self, context: Context) -> list[NodeId]:
+        """Return the other nodes that have not yet reported their view of this one.
+
+        A directory that may be an old copy asks all members, because one that joined may alone know of more. An empty
+        one asks the nodes that the cluster was made with: they knew this node before it ever voted.
+        """
+        nodes = context.catalogue.cluster.present if self.moved else self.config.nodes
+        return [node for node in nodes if node not in (*self.confirmed_by, self.config.node)]
 
     def hear(self, context: Context, peer: NodeId) -> list[Effect]:
         """Count a peer's confirmation. An empty directory is new once every peer has confirmed that it knows no
@@ -172,7 +198,7 @@ class Trust:
         if context.state.trusted or self.resync is not None:
             return []
         self.confirmed_by[peer] = None
-        if self.unconfirmed():
+        if self.unconfirmed(context):
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         trusted = self._trust_place(context.state.incarnation.n, why)
@@ -194,23 +220,28 @@ class Trust:
         state.clock.reserving = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
         self.joined = {
-            partition: replica.since for partition, replica in context.replicas.items() if replica.placement
+            partition: replica.since
+            for partition, replica in context.replicas.items()
+            if replica.placement and not self.resync.is_first
         }
         slots = [PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
         return [Persist((Reserved(reserve), *absent, Trusted(), *slots), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
-        """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine."""
+        """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine.
+
+        A node that was added and was never trusted needs none: it has granted no hold.
+        """
         context.state.trusted = self.once = True
         self.moved = False
         if self.resync is None:
             return False
-        self.resync = None
+        is_first, self.resync = self.resync.is_first, None
         context.answers = Answers()
         clock = context.state.clock
         clock.min_ballot = max(clock.min_ballot, self.min_ballot)
-        until = now.mono + limits.QUARANTINE_SHARE * self.config.hold_time_max
+        until = now.mono + (0.0 if is_first else limits.QUARANTINE_SHARE * self.config.hold_time_max)
         context.state.quarantine_until = until
         for replica in context.replicas.values():
             replica.trust_slot(self.joined.get(replica.partition, 0))
@@ -274,16 +305,16 @@ class Trust:
 
     # --------------------------------------------------------------------- for people
 
-    def explain_suspicion(self) -> str:
+    def explain_suspicion(self, context: Context) -> str:
         """Return why this node does not trust its directory yet, and what would have it go on; "" if it does."""
         if not self.moved:
             return ""
         return (
             "the data directory lies elsewhere than at its last start: it was copied, or restored from a backup, and "
             "may lack what was promised since. Every other node has to say first what it knows: still missing "
-            f"{', '.join(self.unconfirmed()) or 'nothing but its own disk'}. Start these; or empty the directory, and "
-            "the node learns from the others; or, if nothing has run from another copy of it since, start this node "
-            "once with --directory-is-newest"
+            f"{', '.join(self.unconfirmed(context)) or 'nothing but its own disk'}. Start these; or empty the "
+            "directory, and the node learns from the others; or, if nothing has run from another copy of it since, "
+            "start this node once with --directory-is-newest"
         )
 
     def refusal(self, context: Context) -> Failed:
@@ -297,10 +328,10 @@ class Trust:
             return Failed(Code.NOT_STORED, detail)
         detail = (
             f"node {me} is new and waits until every other node has said that it never saw it: "
-            f"still missing {', '.join(self.unconfirmed()) or 'nothing but its own disk'}"
+            f"still missing {', '.join(self.unconfirmed(context)) or 'nothing but its own disk'}"
         )
         if self.moved:
-            detail = f"node {me} takes part in nothing yet: {self.explain_suspicion()}"
+            detail = f"node {me} takes part in nothing yet: {self.explain_suspicion(context)}"
         return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.confirmed_by) + 1)
 
 

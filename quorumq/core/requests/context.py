@@ -18,7 +18,7 @@ from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
-from quorumq.core.messages.records import DecisionPut, GroupPut, TopicPut
+from quorumq.core.messages.records import ClusterPut, DecisionPut, GroupPut, TopicPut
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.packing import keep_packed, pack_deleted
 from quorumq.core.requests.placing import Placing, discarded
@@ -28,6 +28,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller, FairQueue, Whose, whose
 from quorumq.core.values.latency import Latency
 from quorumq.core.values.types import (
+    ClusterLayout,
     Decision,
     Group,
     Incarnation,
@@ -423,12 +424,37 @@ class Context(Placing):
         self.join_soon(now)
         return self.ask_for_holds(now) if made and self.hold_recovery.awaited else []
 
+    def take_in_cluster(self, layout: ClusterLayout, now: Now) -> list[Effect]:
+        """Take over a layout of the cluster that was chosen, if it is newer: peers come and go."""
+        before = self.catalogue.cluster.present
+        if not self.catalogue.take_cluster(layout):
+            return []
+        self.state.clock.merge(layout.made.time)
+        for peer in self.catalogue.cluster.present:
+            if peer not in before and peer != self.state.me:
+                self.state.at(now.mono + self.rng.random() * self.config.sync_interval, ("sync", peer))
+        return [Persist((ClusterPut(layout),))]
+
+    def put_cluster(self, sender: NodeId, message: m.PutCluster, now: Now) -> list[Effect]:
+        """Take over a layout of the cluster, in a round, or as news (round 0). A sender behind gets the newer one."""
+        number, layout = message
+        effects = self.take_in_cluster(layout, now)
+        ours = self.catalogue.cluster.layout
+        if ours.number > layout.number:
+            effects.append(Send(sender, m.PutCluster(0, ours)))
+        if number:
+            reply = m.PutReply(number, "", "", None, None, self.state.register_vector())
+            effects.append(Persist((), (Send(sender, reply),)))
+        return effects
+
     def take_in_chosen(self, value: Value, now: Now) -> list[Effect]:
         """Take in a value that was just chosen. A layout is not adopted before a majority of the nodes has it."""
         if isinstance(value, Topic):
             return self.take_in_topic(value, now)
         if isinstance(value, Group):
             return self.take_in_group(value, now)
+        if isinstance(value, ClusterLayout):
+            return self.take_in_cluster(value, now)
         topic = self.catalogue.topics.get(value.topic)
         return self.take_in_topic(topic._replace(next_layout=value), now) if topic is not None else []
 
@@ -495,7 +521,7 @@ class Context(Placing):
         """
         number, topic, groups, _ = message
         newest = self.catalogue.register_named(topic.name)
-        known = self.state.vector(self.config.nodes)
+        known = self.state.register_vector()
         if newest is not None and newest.deletions > topic.deletions:
             if number:
                 reply = m.PutReply(
@@ -527,7 +553,7 @@ class Context(Placing):
         if topic is None or not self.state.trusted:
             code = Code.UNKNOWN_TOPIC if self.state.trusted else Code.NOT_TRUSTED
             return [Send(sender, m.PutReply(number, code, "", None, None))]
-        known = self.state.vector(self.config.nodes)
+        known = self.state.register_vector()
         if topic.deleted:
             reply = m.PutReply(number, Code.DELETED, "", topic, None, known)
             return [Persist((), (Send(sender, reply),))]

@@ -10,7 +10,7 @@ from typing import Any
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.deleted_names import PAGES, topic_of
-from quorumq.core.cluster.rounds import Round
+from quorumq.core.cluster.rounds import RegisterRound, Round
 from quorumq.core.messages.effects import Effect, Reply, Send
 from quorumq.core.requests.context import Context, Pending
 from quorumq.core.values.errors import Code
@@ -52,6 +52,15 @@ class Coordinator(Pending):
         this = Round(context.state.next_round(), members)
         self.adopt(context, this, now, timeout)
         return this
+
+    def open_register_round(self, context: Context, now: Now, timeout: float | None = None) -> Round:
+        """Open a round among all members, in which the voters are counted, and which replica sets need a part of."""
+        cluster = context.catalogue.cluster
+        if not cluster.layout.number:
+            return self.open_round(context, cluster.voters, now, timeout)
+        round_ = RegisterRound(context.state.next_round(), cluster.present, len(cluster.voters))
+        self.adopt(context, round_, now, timeout)
+        return round_
 
     def adopt(self, context: Context, this: Round, now: Now, timeout: float | None) -> None:
         """Add ``this`` round to our own: replies to it and its timer come here."""

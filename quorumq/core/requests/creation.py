@@ -64,7 +64,8 @@ class CreateTopicCoordinator(ChangeCoordinator):
         config, deletions = context.config, self.proposer.instance.number
         if deletions not in self.ours:
             key = context.rng.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES, "big")
-            first = first_topic(self.request, config.nodes, deletions, ballot, config.machines, key)
+            over = context.catalogue.cluster.over
+            first = first_topic(self.request, config.nodes, deletions, ballot, config.machines, key, over)
             self.ours[deletions] = first
         return self.ours[deletions]
 

@@ -122,7 +122,7 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
         message.round,
         tuple({topic.id: topic for topic in topics if topic is not None}.values())[:TOLD_MAX],
         (*groups, *more[:GROUPS_PER_CHUNK]),
-        context.state.vector(context.config.nodes),
+        context.state.register_vector(),
         len(more) > GROUPS_PER_CHUNK or page < PAGES,
         packed,
         page if page < PAGES else 0,
@@ -151,14 +151,14 @@ class FindCoordinator(Coordinator):
         self.sets = tuple(
             dict.fromkeys([nodes, *(members for topic in groups for members in topic.replicas)])
         )
-        this = self.open_round(context, nodes, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
+        round_ = self.open_register_round(context, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
         effects: list[Effect] = []
-        for at, node in enumerate(nodes):
+        for at, node in enumerate(round_.members):
             if node == context.state.me or node in context.state.links:
-                effects.append(Send(node, self.wanted._replace(round=this.number)))
+                effects.append(Send(node, self.wanted._replace(round=round_.number)))
             else:
-                this.unreachable |= 1 << at
-        return effects or self.give_up(context, this)
+                round_.unreachable |= 1 << at
+        return effects or self.give_up(context, round_)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
@@ -191,7 +191,7 @@ class FindCoordinator(Coordinator):
             return self.take_up(context, looked=True)
         what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
         what += [f"group {group.name!r}" for group in self.wanted.groups]
-        nodes = len(this.members)
+        nodes = len(context.config.nodes)
         detail = (
             f"{', '.join(what[:5])} is not known to node {context.state.me}, and too few others could be asked: "
             "try again, through any node"

@@ -23,7 +23,7 @@ def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[E
     number, labels = message
     catalogue = context.catalogue
     topic = catalogue.topics.get(labels.topic)
-    known = context.state.vector(context.config.nodes)
+    known = context.state.register_vector()
     if topic is None or topic.deleted:
         if not number:
             return []  # anti-entropy comes again

@@ -310,7 +310,7 @@ def change_layouts(context: Context, now: Now) -> list[Effect]:
     waiting = [topic for topic in catalogue.live() if topic.next_layout is not None]
     partitions = [each for each in needless(context) if catalogue.topics[each.topic] not in waiting]
     request: UpkeepCoordinator
-    if waiting and context.rng.random() * len(context.config.nodes) < 1:
+    if waiting and context.rng.random() * len(context.catalogue.cluster.present) < 1:
         request = UpkeepCoordinator(context.next_key(), waiting[0], 0)
     elif partitions:
         partition = partitions[int(context.rng.random() * len(partitions))]

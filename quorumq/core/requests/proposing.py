@@ -22,6 +22,7 @@ from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
     STAMP_ZERO,
+    ClusterLayout,
     Decision,
     Group,
     Incarnation,
@@ -66,15 +67,18 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
             effects = context.take_in_group(message.base, now)
     chosen = context.catalogue.outcome_of(instance)
     if chosen is not None:
-        topic, group = (chosen, None) if isinstance(chosen, Topic) else (None, chosen)
-        return [*effects, Persist((), (Send(sender, _told(context, message.round, None, topic, group)),))]
+        topic = chosen if isinstance(chosen, Topic) else None
+        group = chosen if isinstance(chosen, Group) else None
+        reply = _told(context, message.round, None, topic, group)
+        if isinstance(chosen, ClusterLayout):
+            reply = reply._replace(cluster=chosen)
+        return [*effects, Persist((), (Send(sender, reply),))]
     ours = context.catalogue.decisions.get(instance) or Decision(instance)
     after = ours
     if isinstance(message, Accept):
         if message.ballot >= ours.promised:
-            after = Decision(
-                instance, message.ballot, message.ballot, message.topic, message.group, message.layout
-            )
+            values = (message.topic, message.group, message.layout, message.cluster)
+            after = Decision(instance, message.ballot, message.ballot, *values)
     elif message.ballot > ours.promised:
         after = ours._replace(promised=message.ballot)
     records = (DecisionPut(after),) if after != ours else ()
@@ -96,7 +100,7 @@ def is_refused(message: Prepare | Accept, topic: Topic) -> bool:
 def _told(
     context: Context, number: int, decision: Decision | None, topic: Topic | None, group: Group | None
 ) -> ProposalReply:
-    return ProposalReply(number, decision, topic, group, context.state.vector(context.config.nodes))
+    return ProposalReply(number, decision, topic, group, context.state.register_vector())
 
 
 # ------------------------------------------------------------------------------- a proposer
@@ -178,6 +182,8 @@ class Proposer:
                 return message._replace(topic=self.value)
             case Layout():
                 return message._replace(layout=self.value)
+            case ClusterLayout():
+                return message._replace(cluster=self.value)
         return message._replace(group=self.value)
 
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
@@ -211,6 +217,9 @@ class Proposer:
             return [], False
         if message.error == Code.UNKNOWN_TOPIC:
             return self._teach(owner, context, sender, now), False
+        if message.cluster is not None:
+            self.close(owner, context)
+            return context.take_in_cluster(message.cluster, now), not owner.done
         if message.topic is not None or message.group is not None:
             self.close(owner, context)
             effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
@@ -249,7 +258,7 @@ class Proposer:
             asked = self._acceptance()._replace(round=this.number)
         return [Send(sender, PutTopic(0, topic)), Send(sender, asked)]
 
-    def ours_as_chosen(self, context: Context) -> Topic | Group | None:
+    def ours_as_chosen(self, context: Context) -> Topic | Group | ClusterLayout | None:
         """Return our own value if it was chosen; None if another value was, or nothing yet."""
         chosen = context.catalogue.outcome_of(self.instance)
         mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made

@@ -53,7 +53,7 @@ class TopicCoordinator(Coordinator):
         """Begin a round among all nodes; the one before, if any, does not count any more."""
         self.close_rounds(context)
         self.stored = 0
-        return self.open_round(context, context.config.nodes, now)
+        return self.open_register_round(context, now)
 
     def is_crowded_out(self) -> bool:
         """Return True if others have got in between too often."""

@@ -116,10 +116,10 @@ class Registration(Coordinator):
             told = [Send(node, m.PutGroup(0, known)) for node in context.state.links]
             return [*told, *self.skipping.start(context, now), *self._skipped(context, now)]
         self.written = known
-        self.put = this = self.open_round(context, context.config.nodes, now)
+        self.put = round_ = self.open_register_round(context, now)
         topic = context.catalogue.topics[self.topic]
-        put = m.PutGroup(this.number, known, topic.all_partitions, topic.layout_known)
-        return [Send(node, put) for node in this.members]
+        put = m.PutGroup(round_.number, known, topic.all_partitions, topic.layout_known)
+        return [Send(node, put) for node in round_.members]
 
     def _propose(self, context: Context, now: Now) -> list[Effect]:
         if self.proposer is None:

@@ -22,7 +22,10 @@ Machines = tuple[tuple[NodeId, str], ...]
 
 
 NODES_MAX = 64
-"""Nodes in a cluster's list."""
+"""Nodes in a cluster at one time."""
+
+MEMBERS_MAX = 256
+"""Nodes that a cluster ever had: each keeps its number for good."""
 
 
 class Incarnation(NamedTuple):
@@ -300,6 +303,7 @@ class Topic(NamedTuple):
     digest_key: bytes = b""  # key of the digests that replicas compare; no client gets it
     layout: Layout | None = None  # adopted; ``replicas`` has its sets. None: no partition was ever moved
     next_layout: Layout | None = None  # chosen, and not yet at a majority of the nodes: no node may adopt it
+    over: Machines = ()  # nodes, with their machines, that sets are drawn from; empty: those of the first list
 
     @property
     def partitions(self) -> int:
@@ -405,11 +409,42 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
     return stands if stands.pause == pause else stands._replace(pause=pause)
 
 
+class MemberState(IntEnum):
+    """Part of a node in the cluster."""
+
+    JOINED = 0
+    DRAINING = 1  # it is to leave: no new partition is placed on it
+    REMOVED = 2  # no member any more; its number is never used again
+
+
+class Member(NamedTuple):
+    """One node in a cluster layout. Its place in the list of members is its number, for good."""
+
+    node: NodeId
+    address: str = ""  # "host:port" for clients; empty: as each node's configuration says
+    peer_address: str = ""  # for the other nodes, if that differs
+    machine: str = ""
+    state: MemberState = MemberState.JOINED
+
+
+class ClusterLayout(NamedTuple):
+    """Members of the cluster, as one value that wins whole (docs/protocol.md, MEMBERS).
+
+    The first ``voters`` members are those that the cluster was made with. They keep the registers.
+    """
+
+    number: int
+    made: Stamp  # stamp of the proposal that was chosen
+    members: tuple[Member, ...]
+    voters: int
+
+
 class Instance(NamedTuple):
-    """One thing to decide: the first register of a topic of some name, the next change of a group, or of a layout.
+    """One thing to decide: a topic's first register, the next change of a group, the next layout of a topic or cluster.
 
     ``topic`` is the id of the group's topic, or of the layout's, whose ``name`` is empty; empty if ``name`` is a
-    topic's. ``number``: how often that name had been deleted before; of a group, the generation.
+    topic's. Both are empty for a layout of the cluster. ``number``: how often that name had been deleted before; of a
+    group, the generation.
     """
 
     topic: bytes
@@ -420,7 +455,7 @@ class Instance(NamedTuple):
 class Decision(NamedTuple):
     """One node's promise and acceptance in one instance, until it knows what was chosen.
 
-    ``promised``: no proposal with a lower ballot is accepted. ``topic``, ``group`` or ``layout`` was proposed, and
+    ``promised``: no proposal with a lower ballot is accepted. One of the values was proposed, and
     accepted here under ``ballot``; it may never be chosen, and no node serves it.
     """
 
@@ -430,14 +465,15 @@ class Decision(NamedTuple):
     topic: Topic | None = None
     group: Group | None = None
     layout: Layout | None = None
+    cluster: ClusterLayout | None = None
 
     @property
     def value(self) -> Value | None:
         """Return the accepted value."""
-        return self.topic or self.group or self.layout
+        return self.topic or self.group or self.layout or self.cluster
 
 
-Value = Topic | Group | Layout
+Value = Topic | Group | Layout | ClusterLayout
 """Values that an instance may choose."""
 
 
@@ -447,6 +483,8 @@ def instance_of(value: Value) -> Instance:
         return Instance(b"", value.name, value.deletions)
     if isinstance(value, Layout):
         return Instance(value.topic, "", value.number)
+    if isinstance(value, ClusterLayout):
+        return Instance(b"", "", value.number)
     return Instance(value.topic, value.name, value.generation)
 
 

@@ -1,0 +1,335 @@
+"""A cluster gets more nodes: who is a member, how it begins, and what it may vote on (docs/protocol.md, MEMBERS)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import RegisterRound
+from quorumq.core.cluster.topics import replica_sets
+from quorumq.core.messages.records import TrustLost
+from quorumq.core.recovery import resync
+from quorumq.core.recovery.trust import Trust
+from quorumq.core.values.errors import Code
+from tests.core.growing import GrowingCluster
+from tests.core.network import cut, wipe
+from tests.core.steps import fetch, outcomes, published, receipts
+
+
+def test_a_node_is_let_in_once_it_is_a_member() -> None:
+    cluster = GrowingCluster(3)
+    refused = cluster.asks("d")
+    assert refused.code == Code.NOT_STORED
+    assert "quorumq nodes add d --address d:7401" in refused.detail
+    layout = cluster.change("d", "b")
+    assert (layout.number, [member.node for member in layout.members], layout.voters) == (1, [*"abcd"], 3)
+    cluster.enter("d", "c")
+    assert cluster.nodes["d"].state.trusted
+    assert sorted(cluster.nodes["d"].state.links) == ["a", "b", "c"]
+    assert all("d" in cluster.nodes[name].state.links for name in "abc")
+    known = cluster.ask("d", m.Metadata())
+    assert [(info.node, info.voter, info.up) for info in known.nodes] == [
+        ("a", True, True), ("b", True, True), ("c", True, True), ("d", False, True)
+    ]  # fmt: skip
+
+
+def test_adding_a_node_again_changes_nothing_but_its_address() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    assert cluster.change("d", "c").number == 1
+    assert cluster.ask("d", m.ChangeMembers("add", "d", "elsewhere:7401")).layout.number == 2
+    cluster.advance(1.0)
+    known = cluster.ask("b", m.Metadata())
+    assert (known.layout, known.nodes[3].node, known.nodes[3].address) == (2, "d", "elsewhere:7401")
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (m.ChangeMembers("add", "D!", "d:1"), "a-z, 0-9 and '-'"),
+        (m.ChangeMembers("add", "d", "nowhere"), "HOST:PORT"),
+        (m.ChangeMembers("add", "d", "d:99999"), "HOST:PORT"),
+        (m.ChangeMembers("add", "d", "d:1", "peers"), "peer address is 'peers'"),
+        (m.ChangeMembers("add", "d", "d:1", machine="m1"), "every node has one if nodes share machines"),
+        (m.ChangeMembers("add", "d", "a:7401"), "that is a's"),
+        (m.ChangeMembers("elect", "d"), "it must be 'add'"),
+    ],
+)
+def test_a_node_that_cannot_be_added_is_refused(request_: m.ChangeMembers, why: str) -> None:
+    cluster = GrowingCluster(3, addresses=(("a", "a:7401"), ("b", "b:7401"), ("c", "c:7401")))
+    cluster.add("e")
+    refused = cluster.ask("b", request_)
+    assert refused.code == Code.USAGE
+    assert why in refused.detail
+    assert [info.address for info in cluster.ask("e", m.Metadata()).nodes] == [
+        f"{name}:7401" for name in "abce"
+    ]
+
+
+def test_nodes_added_at_once_through_several_nodes_all_become_members() -> None:
+    cluster = GrowingCluster(3)
+    cluster.delay = 0.002
+    pairs = zip("abc", "def", strict=True)
+    keys = [cluster.submit(name, m.ChangeMembers("add", other, f"{other}:1")) for name, other in pairs]
+    cluster.advance(5.0)
+    assert all(isinstance(cluster.replies[key], m.ChangeMembersReply) for key in keys), cluster.replies
+    layouts = [cluster.nodes[name].catalogue.cluster.layout for name in "abc"]
+    assert layouts[0] == layouts[1] == layouts[2]
+    assert layouts[0].number == 3
+    assert sorted(member.node for member in layouts[0].members) == [*"abcdef"]
+
+
+def test_a_node_that_was_added_keeps_replicas_and_coordinates() -> None:
+    cluster = GrowingCluster(3, hold_time_max=2.0)
+    cluster.add("d")
+    cluster.add("e", "d")
+    topic = cluster.ask("e", m.CreateTopic("jobs", 3, 8)).topic
+    nodes = {node for members in topic.replicas for node in members}
+    assert nodes == {*"abcde"}
+    number = next(at for at, members in enumerate(topic.replicas) if "d" in members and "e" in members)
+    (other,) = set(topic.replicas[number]) - {"d", "e"}
+    cluster.kill(other)
+    producer_id = cluster.ask("d", m.OpenSession()).producer_id
+    reply = cluster.ask("d", m.Publish(cluster.batch(topic, producer_id, 0, [b"0", b"1"], number)))
+    assert isinstance(reply, m.PublishReply)
+    got = receipts(cluster.ask("e", fetch(hold_time=1.0)))
+    assert outcomes(cluster.ask("d", m.AckRequest(got))) == ["acked"]
+    for name in "de":
+        cluster.kill(name)
+        cluster.start(name)
+    cluster.advance(3.0)
+    assert not receipts(cluster.ask("d", fetch(hold_time=1.0))), "they start again from their own journals"
+
+
+@pytest.mark.parametrize("lost", ["", "all", "some"])
+def test_only_a_node_without_a_past_grants_holds_at_once(lost: str) -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    if lost:
+        cluster.kill("d")
+        cluster.journals["d"].append(TrustLost(0, "the data directory is damaged"))
+        cluster.enter("d", journal=lost == "some")
+    assert cluster.nodes["d"].state.trusted
+    cluster.ask("d", m.CreateTopic("jobs", 1, 8))
+    quarantined = [replica.in_quarantine(cluster.now) for replica in cluster.nodes["d"].replicas.values()]
+    assert quarantined == [bool(lost)] * len(quarantined) != []
+
+
+def test_a_partition_moves_to_a_node_that_was_added() -> None:
+    cluster = GrowingCluster(3)
+    published(cluster, 5)
+    cluster.add("d")
+    reply = cluster.ask("d", m.MovePartition("jobs", 0, "a", "d"))
+    assert isinstance(reply, m.MovePartitionReply), reply
+    cluster.advance(12.0)
+    assert not cluster.nodes["a"].context.sources, "its payload is at d"
+    cluster.kill("b")
+    assert len(receipts(cluster.ask("a", fetch()))) == 1
+
+
+def test_partitions_of_a_topic_are_drawn_from_the_members_that_it_was_made_with() -> None:
+    """A coordinator that has not heard of the members draws the same sets."""
+    cluster = GrowingCluster(3)
+    old = cluster.topic("old", partitions=2)
+    cluster.add("d")
+    new = cluster.topic("new", partitions=2)
+    assert (old.over, new.over) == ((), tuple((name, "") for name in "abcd"))
+    more = cluster.ask("b", m.AlterTopic("new", partitions=12)).topic
+    assert more.replicas == replica_sets(new, 12, ("x", "y", "z"))
+    assert any("d" in members for members in more.replicas)
+    assert not any(
+        "d" in each for each in cluster.ask("d", m.AlterTopic("old", partitions=12)).topic.replicas
+    )
+
+
+# ------------------------------------------------------------- the rules, and what breaks without each
+
+
+def test_a_node_that_was_added_waits_for_no_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs a majority of the voters."""
+    cluster = GrowingCluster(3)
+    cluster.kill("c")
+    cluster.add("d")
+    assert cluster.nodes["d"].state.trusted
+    monkeypatch.setattr(Trust, "has_joined", property(lambda self: False))
+    cluster.add("e")
+    assert not cluster.nodes["e"].state.trusted, "it waits until c says that it never saw it"
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_nodes_that_were_never_trusted_do_not_wait_for_each_other(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition of both may be made before either has begun. A restart before they have changes nothing."""
+    cluster = GrowingCluster(3)
+    cluster.change("d")
+    cluster.change("e")
+    topic = cluster.ask("a", m.CreateTopic("jobs", 3, 8)).topic
+    assert any({"d", "e"} <= set(members) for members in topic.replicas)
+    for name in "abc":
+        cluster.isolated.add(name)
+    for name in "de":
+        cluster.layouts[name] = cluster.nodes["a"].catalogue.cluster.layout
+        cluster.names += (name,)
+        cluster.journals[name] = []
+        for _ in range(2):
+            cluster.start(name)
+    if not rule:
+        for name in "de":
+            cluster.nodes[name].trust.resync.is_first = False
+    cluster.isolated.clear()
+    cluster.relink()
+    assert [cluster.nodes[name].state.trusted for name in "de"] == [rule, rule]
+    assert not rule or not cluster.nodes["d"].context.quarantine_left(cluster.now)
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it uses a start number twice: votes of the one start pass for those of the other."""
+    if not rule:
+        monkeypatch.setattr(resync, "majority_of", lambda size: size // 2)
+    cluster = GrowingCluster(4)
+    cluster.change("e")
+    cluster.advance(2.0)
+    cluster.drop = lambda sender, to, message: "e" in (sender, to) and bool({"c", "d"} & {sender, to})
+    for name in "cd":
+        cluster.isolated.add(name)
+    cluster.enter("e")
+    first = cluster.nodes["e"].state.incarnation.n
+    cluster.kill("e")
+    for name in "cd":
+        cluster.isolated.discard(name)
+    for name in "ab":
+        cluster.isolated.add(name)
+    cluster.drop = lambda sender, to, message: "e" in (sender, to) and bool({"a", "b"} & {sender, to})
+    cluster.enter("e", "c")
+    again = cluster.nodes["e"].state
+    assert (again.trusted and again.incarnation.n == first) is not rule
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_resync_brings_the_cluster_layout(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next layout is chosen in an instance that is over: one number has two contents."""
+    if not rule:
+        take_in = resync.take_in
+        monkeypatch.setattr(
+            resync,
+            "take_in",
+            lambda context, sender, reply, now: take_in(context, sender, reply._replace(cluster=None), now),
+        )
+    cluster = GrowingCluster(3)
+    cluster.drop = lambda sender, to, message: (
+        "c" in (sender, to) or (type(message) is m.PutCluster and not message.round)
+    )
+    cluster.change("d")
+    cluster.drop = lambda sender, to, message: type(message) is m.PutCluster and not message.round
+    wipe(cluster, "a")
+    cluster.advance(3.0)
+    assert cluster.nodes["a"].state.trusted
+    cluster.drop = lambda sender, to, message: "b" in (sender, to)
+    key = cluster.submit("a", m.ChangeMembers("add", "e", "e:7401"))
+    cluster.advance(6.0)
+    layout = cluster.replies[key].layout
+    assert [member.node for member in layout.members] == ([*"abcde"] if rule else [*"abce"])
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_only_voters_make_a_majority_for_registers(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a change is OK that no majority of the voters has."""
+    if not rule:
+        monkeypatch.setattr(RegisterRound, "is_majority", lambda self, bits: bits.bit_count() >= 3)
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.add("e")
+    cluster.topic()
+    cluster.kill("b")
+    cluster.kill("c")
+    key = cluster.submit("d", m.AlterTopic("jobs", max_deliveries=9))
+    cluster.advance(6.0)
+    assert isinstance(cluster.replies[key], m.Failed) is rule
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_moved_directory_is_confirmed_by_members_that_were_added(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else, as d alone has seen the second start of c, what c and d acked is delivered again by c's copy and a."""
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    topic = cluster.ask("a", m.CreateTopic("jobs", 3, 8)).topic
+    assert any(set(members) == {*"acd"} for members in topic.replicas)
+    cluster.advance(3.0)
+    backup = list(cluster.journals["c"])
+    cut(cluster, "ac", "bc")
+    cluster.kill("c")
+    cluster.start("c")
+    cluster.kill("d")
+    cut(cluster)
+    cluster.kill("c")
+    cluster.journals["c"] = backup
+    if not rule:
+        monkeypatch.setattr(
+            Trust, "unconfirmed", lambda self, context: [it for it in "ab" if it not in self.confirmed_by]
+        )
+    cluster.start("c")
+    cluster.advance(10.0)
+    assert cluster.nodes["c"].catalogue.cluster.is_member("d")
+    assert cluster.nodes["c"].state.trusted is not rule
+    if rule:
+        cluster.start("d")
+        cluster.relink()
+        assert cluster.nodes["c"].state.trusted
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_answers_about_registers_name_the_starts_of_all_members(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the nodes know different layouts: numbers of members stay the same."""
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.drop = lambda sender, to, message: type(message) is m.PutCluster and to == "c"
+    cluster.change("e")
+    vectors = [cluster.nodes[name].state.register_vector() for name in "ac"]
+    assert [len(vector) for vector in vectors] == [5, 4]
+    later = vectors[0][3]._replace(n=vectors[0][3].n + 1)
+    news = (*vectors[0][:3], later, vectors[0][4])
+    state = cluster.nodes["c"].state
+    if rule:
+        state.learn_register_vector(news)
+    else:
+        state.learn_vector(state.catalogue.cluster.names, news)
+    assert (state.known["d"] == later) is rule
+
+
+def test_a_node_hears_of_members_by_its_peers_heartbeats() -> None:
+    cluster = GrowingCluster(3)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    cluster.change("d")
+    assert not cluster.nodes["c"].catalogue.cluster.is_member("d")
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(1.0)
+    assert cluster.nodes["c"].catalogue.cluster.is_member("d")
+
+
+def test_layouts_of_one_number_and_other_content_are_refused_by_name() -> None:
+    one, other = GrowingCluster(3), GrowingCluster(3)
+    one.change("d")
+    other.change("e")
+    refused = one.ask("a", other.nodes["b"].hello(other.now))
+    assert refused.code == Code.CLUSTER_MISMATCH
+    assert "layout 1 of the cluster at node" in refused.detail
+    other.change("f")
+    assert "not in the node list" in one.ask("a", other.nodes["b"].hello(other.now)._replace(node="e")).detail
+
+
+def test_status_says_where_the_configuration_is_out_of_date() -> None:
+    cluster = GrowingCluster(3, addresses=(("a", "a:7401"), ("b", "b:1"), ("c", "c:7401")))
+    assert "layout" not in cluster.nodes["a"].status(cluster.now)
+    cluster.change("d")
+    cluster.ask("a", m.ChangeMembers("add", "b", "b:2"))
+    status = cluster.nodes["a"].status(cluster.now)
+    assert (status["layout"], status["members"], status["voters"]) == (2, [*"abcd"], [*"abc"])
+    assert status["outdated"] == "it lacks d = 'd:7401'; it has b = 'b:1', and the members' list 'b:2'"
