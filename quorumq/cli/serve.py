@@ -20,7 +20,13 @@ import click
     is_flag=True,
     help="Trust a data directory that was copied or restored, without asking the other nodes.",
 )
-def serve(config: Path, directory_is_newest: bool) -> None:
+@click.option(
+    "--join",
+    multiple=True,
+    metavar="ADDRESS",
+    help="With an empty directory: ask the node there to let this one in. May be repeated.",
+)
+def serve(config: Path, directory_is_newest: bool, join: tuple[str, ...]) -> None:
     """Run one node until SIGTERM or Ctrl-C, which stop it cleanly.
 
     The configuration names this node, all nodes of the cluster with their addresses, the cluster's secret and the
@@ -33,9 +39,13 @@ def serve(config: Path, directory_is_newest: bool) -> None:
     node has run from another copy of this directory since this one was taken. Else messages that were acked are
     delivered again.
 
+    A node that is to be added to a running cluster has join = ["HOST:PORT", ...] in its file, or --join, and no table
+    of nodes. It asks until `quorumq nodes add` has made it a member, and says so. Afterwards its directory has
+    everything that it needs to know.
+
     The exit code is 0 after a clean stop, and otherwise that of the reason, which is the last line of the log.
     """
-    from quorumq.node.config import load_config
+    from quorumq.node.config import load_config, with_join
     from quorumq.node.serve import run
 
-    raise click.exceptions.Exit(run(load_config(config), directory_is_newest))
+    raise click.exceptions.Exit(run(with_join(load_config(config), join), directory_is_newest))

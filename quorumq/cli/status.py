@@ -211,9 +211,12 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    up = sum(row["up"] for row in rows)
-    if 0 < up <= len(rows) // 2:
-        yield f"only {up} of {len(rows)} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
+    voters = next((row["voters"] for row in rows if row.get("voters")), [row["node"] for row in rows])
+    counted = [row for row in rows if row["node"] in voters]
+    up = sum(row["up"] for row in counted)
+    if 0 < up <= len(counted) // 2:
+        of = f"{up} of {len(counted)}"
+        yield f"only {of} nodes answer: what needs a majority, publish, delivery, ack, waits for others"
     for row in rows:
         name = row["node"] or row["address"]
         if not row["up"]:
@@ -240,6 +243,11 @@ def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, A
             yield (
                 f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
                 "go on; let consumers ack what is there, or give it more"
+            )
+        if row.get("outdated"):
+            yield (
+                f"the configuration of {name} is out of date, and the members' list counts: {row['outdated']}. Change "
+                "its `nodes`, from which it reaches the others first"
             )
         yield from _problems_of_files(name, row)
         yield from _names(name, row.get("names", {}))

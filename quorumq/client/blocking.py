@@ -301,6 +301,7 @@ class Client(Counterpart[waiting.Client]):
     alter_topic = _blocking(waiting.Client.alter_topic)
     delete_topic = _blocking(waiting.Client.delete_topic)
     move_partition = _blocking(waiting.Client.move_partition)
+    add_node = _blocking(waiting.Client.add_node)
     topic = _blocking(waiting.Client.topic)
     labels = _blocking(waiting.Client.labels)
     set_labels = _blocking(waiting.Client.set_labels)

@@ -120,7 +120,7 @@ class LocalCluster:
             if names and names != sorted(self.nodes):
                 raise UsageError(
                     f"{self.directory} has a cluster of the nodes {', '.join(names)}: ask for {len(names)} nodes, or "
-                    "give another directory (a cluster cannot change its size yet)"
+                    "give another directory"
                 )
         self._history = history
         self._tell = tell

@@ -37,10 +37,8 @@ def is_operator(credentials: Credentials | None, software: str) -> bool:
 def wrong_listener(config: ServeConfig, listens_for: ListensFor, hello: Hello) -> str:
     """Return why a connection that says this may not come in here; "" if it may."""
     if listens_for == "clients" and hello.node:
-        return (
-            f"node {config.node} speaks with nodes at {config.dialled[config.node]} only: give `peers` to node "
-            f"{hello.node}, too"
-        )
+        at = config.dialled.get(config.node, config.peer_listen)
+        return f"node {config.node} speaks with nodes at {at} only: give `peers` to node {hello.node}, too"
     if hello.on_behalf and not config.clients_file:
         return (
             f"node {config.node} has no clients file, and so no client {hello.on_behalf!r} to ask for: give it one, or "

@@ -116,8 +116,8 @@ def facts_of(request: Any, who: str) -> dict[str, Any]:
         facts["survivors"] = ", ".join(request.survivors)
         return facts
     if isinstance(request, m.ChangeMembers):
-        facts["node"], facts["address"] = request.node, request.address
-        return facts
+        fields = {"change": request.change, "node": request.node, "address": request.address}
+        return {"client": who, "what": change, **fields}
     facts["topic"] = request.name if hasattr(request, "name") else request.topic
     for name in ("group", "partition"):
         if hasattr(request, name):

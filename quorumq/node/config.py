@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal
 
@@ -22,9 +22,11 @@ import msgspec
 from msgspec import Meta
 
 from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages.records import ClusterMade
 from quorumq.core.values import limits
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import MIB
+from quorumq.core.values.types import ClusterLayout
 from quorumq.storage.journal import RESERVE_BYTES
 from quorumq.storage.segments import SEGMENT_BYTES
 from quorumq.wire.address import split_address
@@ -67,6 +69,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     secret_file: str = ""
     data_dir: str
     nodes: dict[str, str] = {}
+    join: list[str] = []
     listen: str = "127.0.0.1:7401"
     machines: dict[str, str] = {}
     peers: dict[str, str] = {}
@@ -137,17 +140,32 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Secret that signs receipts and is shown to peers, and after it the others that are trusted as well."""
         return tuple(line.encode() for line in lines_of(self.secret))
 
-    def core(self) -> NodeConfig:
-        """Return the part that the node core decides by."""
-        names = tuple(self.nodes) or (self.node,)
-        addresses = {**self.nodes, self.node: self.advertised}
+    def core(self, made: ClusterMade | None = None, layout: ClusterLayout | None = None) -> NodeConfig:
+        """Return the part that the node core decides by.
+
+        Args:
+            made: first settings of the cluster, as the journal says, or the node that has let this one in.
+            layout: layout of the cluster that the journal has. With one, the file's ``nodes`` give addresses only.
+        """
+        names, machines = tuple(sorted(self.nodes)) or (self.node,), tuple(sorted(self.machines.items()))
+        addresses, hold_time_max = {**self.nodes, self.node: self.advertised}, self.hold_time_max
+        if made is not None and layout is not None:
+            names, machines = made.nodes, made.machines
+        if self.join:
+            assert made is not None, "a node that was not let in has no core"
+            addresses, hold_time_max = (
+                {self.node: self.advertise} if self.advertise else {},
+                made.hold_time_max,
+            )
         return NodeConfig(
             node=self.node,
             nodes=names,
+            layout=layout,
             cluster_id=self.cluster_id,
-            addresses=tuple((name, addresses[name]) for name in names),
-            machines=tuple(sorted(self.machines.items())),
-            hold_time_max=self.hold_time_max,
+            addresses=tuple(sorted(addresses.items())),
+            peer_addresses=tuple(sorted(self.peers.items())),
+            machines=machines,
+            hold_time_max=hold_time_max,
             request_timeout=self.request_timeout,
             auto_create_topics=self.auto_create_topics,
             heartbeat=self.heartbeat,
@@ -278,13 +296,14 @@ def _problems(settings: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"node = {node!r} is not in nodes ({', '.join(nodes)}): {hint}nodes lists all, this one too"
         )
+    problems += _problems_of_join(settings.get("join", []), settings)
     if "cluster_id" in settings and not 1 <= len(settings["cluster_id"].encode()) <= limits.NAME_BYTES_MAX:
         problems.append(
             f"cluster_id = {settings['cluster_id']!r}: must have 1 to {limits.NAME_BYTES_MAX} bytes"
         )
     if "secret" in settings:
         problems += _problems_of_secret(settings["secret"])
-    if settings.get("tls_cert") and not settings.get("tls_ca") and len(nodes) > 1:
+    if settings.get("tls_cert") and not settings.get("tls_ca") and (len(nodes) > 1 or settings.get("join")):
         problems.append("tls_ca is missing: nodes know each other by certificates of these authorities")
     problems += _problems_of_peers(settings.get("peers", {}), settings)
     machines = settings.get("machines", {})
@@ -324,7 +343,7 @@ def _problems_of_peers(peers: Mapping[str, str], settings: Mapping[str, Any]) ->
     """Return the problems of the peers' own addresses for the nodes."""
     if not peers:
         return ["peer_listen without peers: give the address at which each node is dialled"] * bool(
-            settings.get("peer_listen")
+            settings.get("peer_listen") and not settings.get("join")
         )
     if differ := sorted({*peers} ^ {*settings.get("nodes", {})}):
         return [
@@ -333,6 +352,41 @@ def _problems_of_peers(peers: Mapping[str, str], settings: Mapping[str, Any]) ->
     if settings.get("peer_listen") and settings.get("peer_listen") == settings.get("listen"):
         return [f"listen and peer_listen are both {settings['listen']!r}: one of them is for nodes alone"]
     return []
+
+
+def with_join(config: ServeConfig, join: Sequence[str]) -> ServeConfig:
+    """Return the configuration of a node that asks these addresses to let it in, if there are any.
+
+    Raises:
+        ConfigError: the file has ``nodes``.
+    """
+    if not join:
+        return config
+    values = {field: getattr(config, field) for field in ServeConfig.__struct_fields__}
+    kept = {
+        key: value for key, value in values.items() if value not in ({}, [], None) and key != "secret_file"
+    }
+    return make_config({**kept, "join": list(join)}, "--join")
+
+
+def _problems_of_join(join: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """Return the problems of the addresses that a node asks to let it in."""
+    problems: list[str] = []
+    if join and settings.get("nodes"):
+        problems.append(
+            "nodes and join are both given: keep join for a node that is added to a running cluster, or nodes, which "
+            "is the same on all nodes that the cluster was made with"
+        )
+    if join and (settings.get("machines") or settings.get("peers")):
+        problems.append(
+            "join and machines or peers are both given: a node that is added learns them from the others"
+        )
+    for at, address in enumerate(join):
+        try:
+            split_address(address, name=f"join[{at}]")
+        except UsageError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _problems_of_secret(text: str) -> list[str]:

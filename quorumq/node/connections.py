@@ -298,7 +298,7 @@ class Inbound:
         """
         node = self.node
         challenge = fresh_nonce()
-        self._put(encode_message(m.Challenge(challenge)))
+        self._put(encode_message(m.Challenge(challenge, node.config.node)))
         self._out.flush()
         answer = decode_message(await self._in.next_frame()).message
         if not isinstance(answer, m.Proof):

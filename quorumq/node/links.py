@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from quorumq.core.messages import VERSIONS, Challenge, Failed, Proof, RemoteFetchReply, Welcome
+from quorumq.core.messages import VERSIONS, Admitted, Challenge, Failed, Proof, RemoteFetchReply, Welcome
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Unposted
 from quorumq.core.values.errors import PeerError
 from quorumq.core.values.types import NodeId
@@ -69,6 +69,13 @@ class PeerLink:
         return [answer for begins, answer in self._answers if begins >= self.out.sent]
 
 
+def address_of(node: Node, peer: NodeId) -> str:
+    """Return the address at which a node dials a peer: by its ``peers``, the members' list, then its ``nodes``."""
+    config, member = node.config, node.core.catalogue.cluster.member(peer)
+    listed = (member.peer_address or member.address) if member is not None else ""
+    return config.peers.get(peer) or listed or config.nodes[peer]
+
+
 async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nursery: trio.Nursery) -> None:
     """Keep a link to ``peer``: dial, greet, wait for it to break, dial again. Runs until cancelled.
 
@@ -104,13 +111,17 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
         transport, nursery, node.config.stall_timeout, node.driver, lambda reason: transport.close()
     )
     with trio.move_on_after(node.config.hello_timeout) as waiting:
-        answer = await _greet(node, peer, transport, reader, out)
+        hello = encode_message(node.core.hello(node.clock()))
+        shows = bool(node.config.tls_ca)
+        answer = await greet(hello, peer, transport, reader, out, node.secret, shows_name=shows)
     if waiting.cancelled_caught:
         raise PeerError(f"{peer} did not answer HELLO within {node.config.hello_timeout:g} s")
     if isinstance(answer, Failed):
         node.log.warning("peer_refuses", peer=peer, code=answer.code, detail=answer.detail)
         node.feed(HelloRefused(peer, answer.code, answer.detail, answer.needed))
         return False
+    if isinstance(answer, Admitted):
+        raise PeerError(f"{peer} answers as if this node had asked to be let in")
     if answer.node != peer:
         raise PeerError(f"node {answer.node!r} answers at the address of {peer!r}: check `nodes`")
     version = answer.version
@@ -148,19 +159,33 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     return True
 
 
-async def _greet(
-    node: Node, peer: NodeId, transport: Transport, reader: FrameReader, out: Outflow
-) -> Welcome | Failed:
+async def greet(
+    hello: list[bytes | memoryview],
+    peer: NodeId,
+    transport: Transport,
+    reader: FrameReader,
+    out: Outflow,
+    secret: bytes,
+    *,
+    shows_name: bool,
+) -> Welcome | Admitted | Failed:
     """Say HELLO, and show that we know the cluster's secret. A peer that does not show it too is not trusted.
+
+    Args:
+        hello: frame of our HELLO.
+        peer: id of the node that was dialled; "" for the one that answers.
+        secret: secret of the cluster.
+        shows_name: True if the node's certificate has to have its id.
 
     Raises:
         PeerError: the other side did not.
     """
-    hello = encode_message(node.core.hello(node.clock()))
     out.put(hello)
     out.flush()
     challenge = await _answer(transport, reader)
-    if node.config.tls_ca and peer not in transport.names:
+    if not peer and isinstance(challenge, Challenge):
+        peer = challenge.node
+    if shows_name and peer not in transport.names:
         shown = ", ".join(sorted(transport.names)) or "nobody"
         raise PeerError(f"{peer} shows the certificate of {shown}: a node's has its id as a DNS name")
     if isinstance(challenge, Failed):
@@ -169,17 +194,17 @@ async def _greet(
         raise PeerError(f"{peer} answers HELLO with {type(challenge).__name__}, not Challenge")
     header = bytes(memoryview(hello[0])[PREFIX_BYTES:])
     said = Handshake(header, peer, challenge.nonce, fresh_nonce())
-    out.put(encode_message(Proof(said.answer, said.prove(node.secret, DIALLER))))
+    out.put(encode_message(Proof(said.answer, said.prove(secret, DIALLER))))
     out.flush()
     proof = await _answer(transport, reader)
     if isinstance(proof, Failed):
         return proof
-    if not isinstance(proof, Proof) or said.proven(proof.digest, (node.secret,), LISTENER) is None:
+    if not isinstance(proof, Proof) or said.proven(proof.digest, (secret,), LISTENER) is None:
         raise PeerError(
             f"{peer} does not show that it knows the cluster's secret: check the address and `secret`"
         )
     answer = await _answer(transport, reader)
-    if isinstance(answer, Welcome | Failed):
+    if isinstance(answer, Welcome | Admitted | Failed):
         return answer
     raise PeerError(f"HELLO was answered with {type(answer).__name__}")
 

@@ -151,11 +151,15 @@ class Node:
     _to_dial: dict[NodeId, trio.Event] = field(default_factory=dict)
     _names_at: float = -math.inf  # when names are counted again (monotonic seconds)
     _lost: dict[PartitionId, int] = field(default_factory=dict)  # counts that the log has said last
+    when_members_change: Callable[[], None] = lambda: None
 
     def __post_init__(self, rng: random.Random, commits: CommitRunner, history: HistoryWriter | None) -> None:
         core, store, config, log = self.core, self.store, self.config, self.log
         clock = self.now = self.clock
-        self.health, self.trace = Health(config, clock), Trace(config, log, history)
+        self.health, self.trace = (
+            Health(config, clock),
+            Trace(config, log, history, core.catalogue.cluster.present),
+        )
         self.changes, self.producer_clocks = Changes(log), ProducerClocks(log)
         self.shares = Shares(lambda: clock().mono)
         self.turns = Turns(self.feed, self.shares.begin)
@@ -165,7 +169,7 @@ class Node:
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
         self.clients = Clients(config.clients_file, log) if config.clients_file else None
-        self._moved = core.trust.moved
+        self._moved, self._cluster = core.trust.moved, core.catalogue.cluster
         self._resyncing = core.trust.resync is not None or bool(store.not_trusted)
 
     # ---------------------------------------------------------------- start and end
@@ -257,6 +261,9 @@ class Node:
             self._stop_by(error)
         if not driver.busy:
             self._arm(driver.mono)
+            if self.core.catalogue.cluster is not self._cluster:
+                self._cluster = self.core.catalogue.cluster
+                self.when_members_change()
             if (self._moved or self._resyncing) and not driver.silent:
                 self._note_trust()
 

@@ -21,11 +21,13 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
 import trio
 
+from quorumq.core.messages import Admitted
 from quorumq.core.messages.diskroom import why_full
 from quorumq.core.messages.effects import CleanStop
 from quorumq.core.messages.records import BatchStored, CleanStopped, JournalRecord, TrustLost
@@ -38,7 +40,8 @@ from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig
 from quorumq.node.connections import Inbound
-from quorumq.node.links import Dial, keep_link
+from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
+from quorumq.node.links import Dial, address_of, keep_link
 from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.tls import Certificates
@@ -133,7 +136,12 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         certificates = None
         if config.tls_cert:
             certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca, log)
-        node = open_node(config, config.data_dir, log=log, commits=commits, newest=newest)
+        node = await _open(config, log, commits, newest, certificates)
+        if node is None:
+            for sock in (*sockets, *of_peers, *seen_from):
+                sock.close()
+            await trio.to_thread.run_sync(commits.close)
+            return EXIT_OK
     except NoRoom as error:
         log.error("start_waits", reason=str(error), again_s=FULL_START_S, data_dir=config.data_dir)
         for sock in (*sockets, *of_peers, *seen_from):
@@ -145,7 +153,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         return EXIT_STORAGE if isinstance(error, StorageError) else EXIT_REFUSED
     node.turns.waits_here = True
     commits.call_soon = node.turns.call_soon
-    service = Service(node, dial_from(config, certificates), certificates)
+    service = Service(node, dial_from(partial(address_of, node), certificates), certificates)
     gc.collect()
     gc.freeze()  # replayed objects live as long as the node: leave them out of every later collection
     try:
@@ -174,6 +182,35 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
     return code
 
 
+async def _open(
+    config: ServeConfig, log: Any, commits: CommitThread, newest: bool, certificates: Certificates | None
+) -> Node | None:
+    """Open the node. With an empty directory and ``join`` it asks to be let in first; None if it was stopped before."""
+
+    def opened(admitted: Admitted | None = None) -> Node:
+        return open_node(config, config.data_dir, log=log, commits=commits, newest=newest, admitted=admitted)
+
+    try:
+        return opened()
+    except NotAdmitted:
+        admitted: Admitted | str | None = None
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def wait_for_signal() -> None:
+                    async for number in signals:
+                        log.info("stop_asked", signal=signal.Signals(number).name)
+                        nursery.cancel_scope.cancel()
+                        return
+
+                nursery.start_soon(wait_for_signal)
+                admitted = await ask_to_join(config, partial(dial_address, certificates=certificates), log)
+                nursery.cancel_scope.cancel()
+        if isinstance(admitted, str):
+            raise UsageError(admitted) from None
+        return opened(admitted) if admitted is not None else None
+
+
 def _bind(address: str, key: str) -> list[socket.socket]:
     """Return the sockets for an address of the configuration; none if it is empty.
 
@@ -198,6 +235,7 @@ def open_node(
     rng: random.Random | None = None,
     newest: bool = False,
     history: HistoryWriter | None = None,
+    admitted: Admitted | None = None,
 ) -> Node:
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
@@ -206,8 +244,10 @@ def open_node(
         clock: both clocks.
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
+        admitted: answer of the cluster that an empty directory with ``join`` begins with.
 
     Raises:
+        NotAdmitted: it is such a directory, and there is no answer.
         StorageError: the directory is in use, another node's, damaged beyond other nodes' help, or the disk
             refused.
         UsageError: the journal is another node's or cluster's.
@@ -223,11 +263,13 @@ def open_node(
         salvage=True,
     )
     try:
-        records: Iterable[JournalRecord] = store.replayed
+        replayed = list(store.replayed)
+        made, layout = cluster_of(config, replayed, admitted)
+        records: Iterable[JournalRecord] = replayed
         if store.salvaged:  # the others know what was forgotten: the core resyncs before it votes
             records = chain(records, [TrustLost(0, f"the data directory is damaged: {store.not_trusted}")])
         core = NodeCore(
-            config.core(),
+            config.core(made, layout),
             records,
             nonce=rng.getrandbits(64),
             directory=store.directory,
@@ -288,12 +330,13 @@ def _check_others_can_help(core: NodeCore, damage: str) -> None:
         StorageError: no other node knows it; says what to do.
     """
     alone = sorted({each.topic.name for each in core.replicas.values() if len(each.members) == 1})
-    if len(core.config.nodes) > 1 and not alone:
+    others = len(core.catalogue.cluster.present) > 1
+    if others and not alone:
         return
     description = (
         f"the only replica of topics: {', '.join(map(repr, alone[:5]))}"
         + (f" and {len(alone) - 5} more" if len(alone) > 5 else "")
-        if len(core.config.nodes) > 1
+        if others
         else "a cluster of one node"
     )
     raise StorageError(
@@ -312,6 +355,7 @@ class Service:
     _inbound: dict[int, Inbound] = field(default_factory=dict)
     _strangers: list[Inbound] = field(default_factory=list)  # some of them may have said who they are
     _peers: dict[NodeId, Inbound] = field(default_factory=dict)
+    _links: dict[NodeId, trio.CancelScope] = field(default_factory=dict)
     _clients: Counter[str] = field(default_factory=Counter)
     _stop: trio.Event = field(default_factory=trio.Event)
     _nursery: trio.Nursery | None = None
@@ -349,10 +393,8 @@ class Service:
             nursery.start_soon(node.shares.run)
             nursery.start_soon(node.watch)
             nursery.start_soon(self._set_when, node.ended)
-            for peer in node.core.config.nodes:
-                if peer != node.config.node:
-                    rng = random.Random(f"{node.core.state.incarnation.nonce} {peer}")
-                    nursery.start_soon(keep_link, node, peer, self.dial, rng, nursery)
+            self._link_members()
+            node.when_members_change = self._on_members
             try:
                 for sock, _ in listeners:
                     sock.listen(BACKLOG)
@@ -368,7 +410,7 @@ class Service:
                 incarnation=node.core.state.incarnation.n,
                 quarantine_s=round(max(0.0, node.core.state.quarantine_until - now.mono), 3),
                 batches=len(node.store),
-                peers=[peer for peer in node.core.config.nodes if peer != node.config.node],
+                peers=[peer for peer in node.core.catalogue.cluster.present if peer != node.config.node],
             )
             await self._stop.wait()
             if node.failed is None:
@@ -376,6 +418,31 @@ class Service:
                 await self._finish()
             nursery.cancel_scope.cancel()
         return self._close()
+
+    def _on_members(self) -> None:
+        """Say that the members of the cluster have changed, and have links to them."""
+        cluster, log = self.node.core.catalogue.cluster, self.node.log
+        log.info("members_changed", layout=cluster.layout.number, members=list(cluster.present))
+        self._link_members()
+
+    def _link_members(self) -> None:
+        """Keep a link to each other member, and none to a node that is no member any more."""
+        node, nursery = self.node, self._nursery
+        assert nursery is not None, "the service runs"
+        present = node.core.catalogue.cluster.present
+        for peer in [peer for peer in self._links if peer not in present]:
+            self._links.pop(peer).cancel()
+            if peer in self._peers:
+                self._peers[peer].give_up("it is no member of the cluster any more")
+        for peer in present:
+            if peer != node.config.node and peer not in self._links:
+                scope = self._links[peer] = trio.CancelScope()
+                nursery.start_soon(self._keep_link, peer, scope, nursery)
+
+    async def _keep_link(self, peer: NodeId, scope: trio.CancelScope, nursery: trio.Nursery) -> None:
+        rng = random.Random(f"{self.node.core.state.incarnation.nonce} {peer}")
+        with scope:
+            await keep_link(self.node, peer, self.dial, rng, nursery)
 
     async def _set_when(self, ended: trio.Event) -> None:
         await ended.wait()
@@ -498,13 +565,17 @@ class Service:
             self.node.health.connections = len(self._inbound)
 
 
-def dial_from(config: ServeConfig, certificates: Certificates | None = None) -> Dial:
-    """Return the function with which a node of this configuration dials its peers."""
+async def dial_address(address: str, certificates: Certificates | None = None) -> Transport:
+    """Connect to a node at an address."""
+    transport = await connect(*split_address(address), DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
+    return transport if certificates is None else certificates.dialled(transport)
+
+
+def dial_from(address_of: Callable[[NodeId], str], certificates: Certificates | None = None) -> Dial:
+    """Return the function with which a node dials its peers, by their addresses."""
 
     async def dial(peer: NodeId) -> Transport:
-        address = split_address(config.dialled[peer])
-        transport = await connect(*address, DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
-        return transport if certificates is None else certificates.dialled(transport)
+        return await dial_address(address_of(peer), certificates)
 
     return dial
 

@@ -7,7 +7,7 @@ no client declared. If a history cannot be written, it is given up with one line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from quorumq.core.messages import FetchReply, LeaveRequest, RejectRequest
@@ -41,9 +41,16 @@ class Trace:
         config: the node's; ``history`` is the path, or "".
         log: for the one line that says it is given up.
         writer: writes it instead, wherever that goes.
+        nodes: members of the cluster at this start.
     """
 
-    def __init__(self, config: ServeConfig, log: Any, writer: HistoryWriter | None = None) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        log: Any,
+        writer: HistoryWriter | None = None,
+        nodes: Sequence[str] = (),
+    ) -> None:
         self._log = log
         self._node = config.node
         self._writer = writer
@@ -51,7 +58,7 @@ class Trace:
         self._path = config.history
         self._full = False  # as the log has said
         if config.history and writer is None:
-            settings = {"hold_time_max": config.hold_time_max, "nodes": list(config.nodes or [config.node])}
+            settings = {"hold_time_max": config.hold_time_max, "nodes": list(nodes or [config.node])}
             try:
                 self._writer = HistoryWriter(
                     config.history, run=config.cluster_id, who=f"node:{config.node}", settings=settings

@@ -108,6 +108,11 @@ def test_the_space_on_the_disk_is_said_where_it_is_known(fields: dict[str, Any],
             "n1 goes by the clients file of before: it names no client",
         ),
         ({"resync": "damaged"}, "n1 is not trusted and learns from the others: damaged"),
+        (
+            {"outdated": "it lacks d = 'd:7401'"},
+            "the configuration of n1 is out of date, and the members' list counts: it lacks d = 'd:7401'. Change its "
+            "`nodes`, from which it reaches the others first",
+        ),
         ({"up": False, "error": "refused"}, "n1 is down: refused"),
         ({"up": False, "error": "no TLS", "refuses": True}, "n1 refuses: no TLS"),
     ],
@@ -115,6 +120,17 @@ def test_the_space_on_the_disk_is_said_where_it_is_known(fields: dict[str, Any],
 def test_problems_of_a_node_carry_its_name(fields: dict[str, Any], problem: str) -> None:
     assert problem in _problems([node(1, **fields), node(2), node(3)], [])
     assert problem not in _problems([node(1), node(2), node(3)], [])
+
+
+def test_only_voters_count_for_the_majority_that_settings_need() -> None:
+    voters = {"voters": ["n1", "n2", "n3"]}
+    down = {"up": False, "error": "refused"}
+    rows = [node(1, **down), node(2, **down), *(node(number, **voters) for number in (3, 4, 5))]
+    line = "only 1 of 3 nodes answer: what needs a majority, publish, delivery, ack, waits for others"
+    assert line in _problems(rows, [])
+    assert line not in _problems(
+        [node(1, **voters), node(2, **voters), node(3, **voters), node(4, **down)], []
+    )
 
 
 def test_a_topic_that_no_one_reads_is_named_where_a_disk_is_full() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from quorumq.client.base.context import Calls
 from quorumq.client.base.times import Duration, number_of
@@ -12,7 +12,7 @@ from quorumq.client.transport.nodes import left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Conflict, NotFound, UsageError
 from quorumq.core.values.printable import plural
-from quorumq.core.values.types import STAMP_ZERO, Topic
+from quorumq.core.values.types import STAMP_ZERO, ClusterLayout, Topic
 
 
 class TopicCalls(Calls):
@@ -162,6 +162,38 @@ class TopicCalls(Calls):
         request = m.MovePartition(topic, partition, source, to)
         reply = await self.context.ask(request, f"move partition {topic}/{partition}", timeout, writes=True)
         return self.context.known(reply.topic)
+
+    async def add_node(
+        self,
+        node: str,
+        address: str,
+        *,
+        peer_address: str = "",
+        machine: str = "",
+        timeout: float | None = None,
+    ) -> ClusterLayout:
+        """Have a node be a member of the cluster, or change its addresses.
+
+        An empty node that asks to be let in begins then. It keeps replicas and serves clients; registers stay on the
+        nodes that the cluster was made with. Asked again, it changes nothing.
+
+        Args:
+            node: id of the node.
+            address: ``host:port`` for clients, and for the other nodes.
+            peer_address: ``host:port`` for the other nodes, if that differs.
+            machine: machine of the node, if the cluster has several nodes on one.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the layout of the cluster, as a majority of the voters had it.
+
+        Raises:
+            UsageError: no such id or address, another member's address, or a machine that is missing or was another.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        request = m.ChangeMembers("add", node, address, peer_address, machine)
+        reply = await self.context.ask(request, f"add node {node!r}", timeout, writes=True)
+        return cast("ClusterLayout", reply.layout)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """Delete a topic with its messages, groups and dead letters, for good.

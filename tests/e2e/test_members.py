@@ -1,0 +1,116 @@
+"""A cluster of real nodes grows by the commands of docs/operations.md, while messages flow."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from quorumq.cli.main import main
+from quorumq.lab.leash import end, logged
+from quorumq.lab.local import LocalCluster
+from quorumq.lab.ports import HeldPorts
+from tests.e2e.groups import drained, payloads, publish, through
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.soak
+
+PAGE = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
+
+
+def run(cluster: LocalCluster, *arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), env={"QUORUMQ_NODES": ",".join(cluster.addresses)})
+
+
+def commands() -> list[list[str]]:
+    """The commands of the page's section."""
+    section = re.search(r"^### Growing\n(.*?)(?=^#)", PAGE, re.S | re.M)
+    assert section
+    return [line.split() for line in re.findall(r"^quorumq (nodes .*|partitions .*)$", section[1], re.M)]
+
+
+def node_file(directory: Path, cluster: LocalCluster, address: str) -> Path:
+    """Write the file of a node that is to be added."""
+    values = tomllib.loads(cluster.config_path("n1").read_text())
+    directory.mkdir()
+    file = directory / "node.toml"
+    file.write_text(
+        f'node = "d"\ncluster_id = "{values["cluster_id"]}"\nsecret_file = "{values["secret_file"]}"\n'
+        f'data_dir = "data"\nlisten = "{address}"\njoin = ["{cluster.addresses[1]}"]\n'
+    )
+    return file
+
+
+@pytest.mark.parametrize("own", [3], indirect=True)
+def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, tmp_path: Path) -> None:
+    held = HeldPorts(1)
+    address = f"127.0.0.1:{held.numbers[0]}"
+    file = node_file(tmp_path / "d", own, address)
+    command = [*own.command("n1")[:-1], str(file)]
+    log = tmp_path / "d" / "node.log"
+
+    async def before() -> tuple[str, ...]:
+        async with through(own, "n1") as client:
+            topic = await client.create_topic("jobs", rf=3)
+            await publish(client, "jobs", range(100))
+            return topic.replicas[0]
+
+    source = trio.run(before)[0]
+    names = {"NODE": "d", "HOST:PORT": address, "TOPIC/0": "jobs/0", "FROM": source}
+    asked = [[names.get(word, word) for word in line] for line in commands()]
+    dry, add, listed, move = asked
+    held.release()
+    process = logged(command, log, tmp_path / "d")
+    try:
+
+        async def waits() -> None:
+            with trio.fail_after(PATIENCE_S):
+                while "waits_to_join" not in log.read_text():
+                    await trio.sleep(0.1)
+
+        trio.run(waits)
+        assert f"quorumq nodes add d --address {address}" in log.read_text()
+        for line in (dry, add, add):
+            answer = run(own, *line)
+            assert answer.exit_code == 0, answer.stderr
+
+        async def members() -> list[dict[str, object]]:
+            answer = await trio.to_thread.run_sync(lambda: run(own, *listed, "--json"))
+            assert answer.exit_code == 0, answer.stderr
+            return [json.loads(line) for line in answer.stdout.splitlines()]
+
+        async def during() -> list[int]:
+            with trio.fail_after(PATIENCE_S):
+                while not all(row["up"] for row in await members()):
+                    await trio.sleep(0.2)
+            assert [row["voter"] for row in await members()] == [True, True, True, False]
+            async with through(own, "n1") as client:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(publish, client, "jobs", range(100, 200))
+                    with trio.fail_after(PATIENCE_S):
+                        while True:
+                            answer = await trio.to_thread.run_sync(lambda: run(own, *move))
+                            if answer.exit_code == 0:
+                                break
+                            await trio.sleep(0.5)
+                with trio.fail_after(PATIENCE_S):
+                    while any(row["leaving"] for row in await members()):
+                        await trio.sleep(0.5)
+            other = next(name for name in own.nodes if name != source)
+            own.kill(source)
+            async with through(own, other) as client:
+                delivered = payloads(await drained(client, "jobs", "g"))
+            own.start(source)
+            return delivered
+
+        assert trio.run(during) == list(range(200))
+        refused = run(own, "nodes", "add", "e", "--address", address)
+        assert refused.exit_code == 64, "that is d's"
+        assert "that is d's" in refused.stderr
+    finally:
+        end([process], 10.0)
