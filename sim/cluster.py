@@ -88,7 +88,7 @@ class Cluster:
         ]
         self.topics.when_deleted += [operator.on_deleted for operator in self.operators]
         self.topics.when_deleted += [producer.begin_again for producer in self.producers]
-        movers = [Mover(around, f"m{i}") for i in range(2)] if options.moves else []
+        movers = [Mover(around, f"m{i}", self.hosts) for i in range(2)] if options.moves else []
         inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
         named_once = not (options.deletions or options.rivals)  # so that a label is of one topic
         labellers = [Labeller(around, f"l{i}") for i in range(2 if options.labels and named_once else 0)]
@@ -161,7 +161,8 @@ class Cluster:
         if self.drained:
             for host in self.hosts.values():
                 host.check_deleted()
-                host.check()
+                if host.core is not None:
+                    host.check()
 
     def heal(self) -> None:
         """End all faults: every node and client is up, connected, fast and well behaved from here on."""

@@ -97,6 +97,9 @@ class Drain:
             for name, core in cores.items()
         }
         yield from differing("their registers", registers)
+        yield from differing(
+            "the members", {name: core.catalogue.cluster.layout for name, core in cores.items()}
+        )
         for partition in expected:
             replicas = {
                 name: core.replicas[partition] for name, core in cores.items() if partition in core.replicas
@@ -124,6 +127,8 @@ class Drain:
     def unsettled_at(self, host: Host, expected: dict[PartitionId, dict[ProducerId, int]]) -> Iterator[str]:
         """Yield the parts that one node still lacks."""
         core = host.core
+        if not host.is_member:
+            return
         if core is None or not host.started or not core.state.trusted:
             yield f"node {host.name} is not in service"
             return

@@ -243,7 +243,7 @@ def draw_links(rng: random.Random, options: Options) -> tuple[tuple[str, str], .
 def draw_through(rng: random.Random, options: Options, names: list[str]) -> tuple[list[str], list[str]]:
     """Draw two sides of a cut through the replica set of a partition; other nodes are on either side."""
     partition = rng.randrange(options.partitions + (2 if options.alter else 0))
-    members = rendezvous(options.node_names, topic_id("jobs", options.rf), partition)[: options.rf]
+    members = rendezvous(options.founder_names, topic_id("jobs", options.rf), partition)[: options.rf]
     half = rng.sample(members, rng.randint(1, options.rf - 1))
     half += [name for name in names if name not in members and rng.random() < 0.5]
     return half, [name for name in names if name not in half]

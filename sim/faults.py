@@ -42,7 +42,7 @@ class Faults:
             else:
                 host.crash(power=fault.kind in ("crash", "wrong-clock"))
             if host.core is None:
-                if fault.kind in ("wipe", "restore"):
+                if fault.kind in ("wipe", "restore") and host.is_member:
                     host.journal.lose(host.disk_rng, backup=fault.kind == "restore", last=fault.amount > 0)
                 elif fault.kind == "flip":
                     host.journal.flip(host.disk_rng, 0.5)

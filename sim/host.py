@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import (
     AlterTopic,
@@ -45,7 +46,7 @@ from quorumq.core.messages.records import BatchStored, ClusterMade, JournalRecor
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests.settle import SettleCoordinator
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Batch, NodeId, Now
+from quorumq.core.values.types import Batch, ClusterLayout, NodeId, Now
 from quorumq.driver import Driver
 from quorumq.storage.commit import NoRoom
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
@@ -106,7 +107,8 @@ class Host(Machine):
         options = self.world.options
         self.config = NodeConfig(
             node=name,
-            nodes=options.node_names,
+            nodes=options.founder_names,
+            layout=None if name in options.founder_names else first_layout(options.founder_names),
             cluster_id=CLUSTER_ID,
             hold_time_max=options.hold_time_max,
             request_timeout=options.request_timeout,
@@ -118,6 +120,7 @@ class Host(Machine):
             deleted_unpacked=options.node_names.index(name),
             auto_create_topics=options.implicit,
         )
+        self.is_member = name in options.founder_names
         self.journal: SimJournal = (
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
@@ -136,9 +139,16 @@ class Host(Machine):
 
     # ------------------------------------------------------------ life and death
 
+    def admit(self, layout: ClusterLayout) -> None:
+        """Let the node in: it starts with this layout, now and whenever its directory is empty."""
+        if not self.is_member:
+            self.is_member = True
+            self.config = dataclasses.replace(self.config, layout=layout)
+            self.boot(self.life)
+
     def boot(self, life: int, _: object = None) -> None:
         """Start the node, unless something happened to it since this was planned."""
-        if life != self.life or self.core is not None:
+        if life != self.life or self.core is not None or not self.is_member:
             return
         now = self.clock.now(self.world.time)
         self.counts = True
@@ -487,7 +497,8 @@ class Host(Machine):
 
     def check_deleted(self) -> None:
         """Check that nothing is left of deleted topics."""
-        assert self.core is not None
+        if self.core is None:
+            return  # it was never added
         check_deleted(self.name, self.core, self.journal.stored(), self.observer.topics)
 
     def on_damaged(self, error: DamagedBody) -> None:

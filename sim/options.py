@@ -69,6 +69,7 @@ class Options:
     alter: float = 0.0
     # Probability that an operator who moves partitions moves one in a round; 0: there is none.
     moves: float = field(default=0.0, repr=False)
+    joining: int = field(default=0, repr=False)  # how many of the nodes are added while the run goes on
     # Share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
     derive: float = 0.0
     output_partitions: int = 1  # partitions of the topic that outputs are published to
@@ -125,6 +126,11 @@ class Options:
     def node_names(self) -> tuple[str, ...]:
         """Return the ids of the nodes."""
         return NODE_NAMES[: self.nodes]
+
+    @property
+    def founder_names(self) -> tuple[str, ...]:
+        """Return the ids of the nodes that the cluster is made with."""
+        return NODE_NAMES[: self.nodes - self.joining]
 
     @property
     def client_names(self) -> tuple[str, ...]:

@@ -69,6 +69,13 @@ def with_guests(rng: random.Random, options: Options) -> Options:
     )
 
 
+def draw_moves(rng: random.Random) -> Options:
+    """Draw small clusters whose partitions move all the time; in half of them one or two nodes are added meanwhile."""
+    options = dataclasses.replace(draw_swarm(rng, {(5, 3): 2, (4, 3): 1, (4, 1): 1}), moves=0.6)
+    another = random.Random(seed_of(options))  # so that seeds without such nodes are what they were
+    return dataclasses.replace(options, joining=another.choice((0, 0, 1, min(2, options.nodes - 3))))
+
+
 def draw_groups(rng: random.Random) -> Options:
     """Draw small clusters in which groups come with a FETCH, are deleted and made again, without other faults.
 
@@ -249,7 +256,7 @@ PROFILES: dict[str, Callable[[random.Random], Options]] = {
     # Always with more nodes than a partition has replicas.
     "wide": lambda rng: draw_swarm(rng, {(5, 3): 2, (7, 3): 1}),
     # Partitions move from node to node all the time, and there are more nodes than replicas.
-    "moves": lambda rng: dataclasses.replace(draw_swarm(rng, {(5, 3): 2, (4, 3): 1, (4, 1): 1}), moves=0.6),
+    "moves": draw_moves,
     "store": swarm_with(disk="store"),  # every node on quorumq's own store
     "long": swarm_with(fault_time=40.0, batches=40, producers=4, consumers=6),  # with more of everything
     # Every core's own `check` after every step, and its journal compared with what it knows.

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from quorumq.core.messages import MovePartition, MovePartitionReply
+from quorumq.core.messages import ChangeMembers, ChangeMembersReply, MovePartition, MovePartitionReply
 from sim.clients.calls import Caller
 from sim.clients.client import Answer
 from sim.clients.surroundings import Surroundings
+from sim.host import Host
 from sim.machine import cores_of
 
 
 class Mover(Caller):
-    """Moves slots of the topic's partitions now and then, as some node knows them.
+    """Moves slots of the topic's partitions now and then, as some node knows them, and adds nodes to the cluster.
 
     Most moves with an unknown outcome are repeated through another node; the next move finishes the others.
     """
 
-    def __init__(self, around: Surroundings, name: str) -> None:
+    def __init__(self, around: Surroundings, name: str, hosts: Mapping[str, Host]) -> None:
         super().__init__(around, name)
+        self.hosts = hosts
         self.rng = self.world.stream(name)
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -40,7 +43,22 @@ class Mover(Caller):
                     self.move(
                         MovePartition("jobs", number, rng.choice(members), rng.choice(others)), self.node()
                     )
+        outside = [name for name in self.options.node_names if not self.hosts[name].is_member]
+        if outside and rng.random() < self.options.moves:
+            name = rng.choice(outside)
+            self.add(ChangeMembers("add", name, f"{name}:1"), self.node())
         self.later(rng.choice((0.05, 0.4, 1.5)) * rng.random(), self.work)
+
+    def add(self, request: ChangeMembers, node: str) -> None:
+        """Add a node, which starts then."""
+        self.world.saw("a node was to be added")
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, ChangeMembersReply):
+                self.world.saw("a node was added")
+                self.hosts[request.node].admit(answer.layout)
+
+        self.ask(node, request, self.timeout, then)
 
     def move(self, request: MovePartition, node: str) -> None:
         """Ask for one move; mostly again if its outcome is not known."""
