@@ -35,7 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "gateway": ("quorumq.cli.gateway:gateway", "Open a cluster to SQS, JSON and browsers."),
     "status": ("quorumq.cli.status:status", "Show nodes, topics and what is wrong with them."),
     "topics": ("quorumq.cli.topics:topics", "Create, list, change and delete topics."),
-    "nodes": ("quorumq.cli.nodes:nodes", "Add nodes to a cluster, and list its members."),
+    "nodes": ("quorumq.cli.nodes:nodes", "List the members of a cluster, add and remove nodes."),
     "partitions": ("quorumq.cli.partitions:partitions", "Move replicas from one node to another."),
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),
     "export": ("quorumq.cli.export:export", "Read messages out of a stopped node's directory."),

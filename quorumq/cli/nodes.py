@@ -1,4 +1,4 @@
-"""`quorumq nodes`: list the members of a cluster, and add nodes to it."""
+"""`quorumq nodes`: list the members of a cluster, add nodes to it, and have nodes leave."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @click.group()
 def nodes() -> None:
-    """List the members of a cluster, and add nodes to it.
+    """List the members of a cluster, add nodes to it, and have nodes leave.
 
-    docs/operations.md, "Growing", has the steps.
+    docs/operations.md, "Growing" and "Nodes that leave", has the steps.
     """
 
 
@@ -58,6 +58,107 @@ async def add(
         fields = {"node": node, "address": address, "layout": layout.number, "outcome": outcome}
         following = "" if there else "; start it with an empty directory and join = [...] in its file"
         tell(f"{node} at {address}: {outcome} (layout {layout.number}){following}", fields, as_json)
+
+
+@nodes.command()
+@click.argument("node", metavar="NODE")
+@click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
+@cluster_options
+async def drain(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
+    """Move all partitions off a node, while messages flow.
+
+    No new partition is placed on it from then on. It ends once the others have all payload, and says what it waits for.
+    The node itself may be dead. Breaking it off keeps what was moved; repeating it goes on. `nodes add` with the node's
+    address takes it back into use. A voter cannot be drained.
+    """
+    from quorumq.cli.moves import carry_out, leaver, off
+
+    async with cluster(where) as client:
+        if dry_run:
+            known = await client.metadata()
+            leaver(known, node)
+            for move in off(node)(known):
+                tell(f"would move {move}", {**move._asdict(), "outcome": "would move"}, as_json)
+            return
+        await client.drain_node(node)
+        moved = await carry_out(client, off(node), as_json, node)
+        fields = {"node": node, "moved": moved, "outcome": "drained"}
+        tell(
+            f"{node}: drained, nothing is left on it; `quorumq nodes remove {node}` ends its membership",
+            fields,
+            as_json,
+        )
+
+
+@nodes.command()
+@click.argument("node", metavar="NODE")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@cluster_options
+async def remove(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
+    """End the membership of a drained node.
+
+    The others refuse it by name from then on: stop it. It is refused while the node still has a partition, or payload
+    that is not copied. The name may be given to another machine later.
+    """
+    from quorumq.cli.moves import check_removal
+
+    async with cluster(where) as client:
+        if dry_run:
+            check_removal(await client.metadata(), node)
+            tell(f"would remove {node}", {"node": node, "outcome": "would be removed"}, as_json)
+            return
+        layout = await client.remove_node(node)
+        fields = {"node": node, "layout": layout.number, "outcome": "is no member"}
+        tell(f"{node}: is no member (layout {layout.number})", fields, as_json)
+
+
+@nodes.command()
+@click.argument("node", metavar="NODE")
+@click.argument("by", metavar="BY")
+@click.option(
+    "--address", required=True, metavar="HOST:PORT", help="Where clients and the other nodes reach BY."
+)
+@click.option(
+    "--peer-address", default="", metavar="HOST:PORT", help="Where the other nodes do, if that differs."
+)
+@click.option(
+    "--machine", default="", metavar="NAME", help="Its machine, if nodes of this cluster share machines."
+)
+@click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
+@cluster_options
+async def replace(
+    node: str,
+    by: str,
+    address: str,
+    peer_address: str,
+    machine: str,
+    dry_run: bool,
+    where: Where,
+    as_json: bool,
+) -> None:
+    """Add the node BY, move everything of NODE there, and remove NODE: `add`, `drain` and `remove` in one.
+
+    It may be broken off and repeated as these.
+    """
+    from quorumq.cli import moves
+
+    async with cluster(where) as client:
+        if dry_run:
+            known = await client.metadata()
+            moves.leaver(known, node)
+            for topic in known.topics:
+                for number in (at for at, members in enumerate(topic.replicas) if node in members):
+                    planned = moves.Move(topic.name, number, node, by)
+                    tell(f"would move {planned}", {**planned._asdict(), "outcome": "would move"}, as_json)
+            return
+        moved = await moves.replace(
+            client, node, by, address, as_json, peer_address=peer_address, machine=machine
+        )
+        tell(
+            f"{node}: replaced by {by}",
+            {"node": node, "by": by, "moved": moved, "outcome": "replaced"},
+            as_json,
+        )
 
 
 @nodes.command("list")

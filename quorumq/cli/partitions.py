@@ -51,6 +51,26 @@ async def move(partition: str, source: str, to: str, dry_run: bool, where: Where
         )
 
 
+@partitions.command()
+@click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and move nothing.")
+@cluster_options
+async def balance(dry_run: bool, where: Where, as_json: bool) -> None:
+    """Move partitions to where they would be placed today, while messages flow.
+
+    It takes as many moves as the nodes that were added or drained since ask for, and no more; no machine gets two
+    replicas of a partition. Breaking it off keeps what was moved; repeating it goes on.
+    """
+    from quorumq.cli.moves import balanced, carry_out
+
+    async with cluster(where) as client:
+        if dry_run:
+            for planned in balanced(await client.metadata()):
+                tell(f"would move {planned}", {**planned._asdict(), "outcome": "would move"}, as_json)
+            return
+        moved = await carry_out(client, balanced, as_json)
+        tell(f"balanced: {moved} replicas moved", {"moved": moved, "outcome": "balanced"}, as_json)
+
+
 def named(partition: str) -> tuple[str, int]:
     """Return the topic and the number in TOPIC/P."""
     topic, slash, number = partition.rpartition("/")

@@ -302,6 +302,8 @@ class Client(Counterpart[waiting.Client]):
     delete_topic = _blocking(waiting.Client.delete_topic)
     move_partition = _blocking(waiting.Client.move_partition)
     add_node = _blocking(waiting.Client.add_node)
+    drain_node = _blocking(waiting.Client.drain_node)
+    remove_node = _blocking(waiting.Client.remove_node)
     topic = _blocking(waiting.Client.topic)
     labels = _blocking(waiting.Client.labels)
     set_labels = _blocking(waiting.Client.set_labels)

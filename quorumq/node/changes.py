@@ -27,7 +27,7 @@ WHAT: Final[dict[type, str]] = {
     m.PurgeRequest: "messages purged",
     m.RedriveRequest: "dead letters redriven",
     m.DeclareSurvivors: "survivors declared",
-    m.ChangeMembers: "node added",
+    m.ChangeMembers: "members changed",
 }
 """Words of the log for each kind of request."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.cluster.topics import replica_sets
-from quorumq.core.messages.records import TrustLost
+from quorumq.core.messages.records import ClusterPut, TrustLost
 from quorumq.core.recovery import resync
 from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.errors import Code
 from tests.core.growing import GrowingCluster
 from tests.core.network import cut, wipe
@@ -52,7 +54,7 @@ def test_adding_a_node_again_changes_nothing_but_its_address() -> None:
         (m.ChangeMembers("add", "d", "d:1", "peers"), "peer address is 'peers'"),
         (m.ChangeMembers("add", "d", "d:1", machine="m1"), "every node has one if nodes share machines"),
         (m.ChangeMembers("add", "d", "a:7401"), "that is a's"),
-        (m.ChangeMembers("elect", "d"), "it must be 'add'"),
+        (m.ChangeMembers("elect", "d"), "it must be add or drain or remove"),
     ],
 )
 def test_a_node_that_cannot_be_added_is_refused(request_: m.ChangeMembers, why: str) -> None:
@@ -333,3 +335,221 @@ def test_status_says_where_the_configuration_is_out_of_date() -> None:
     status = cluster.nodes["a"].status(cluster.now)
     assert (status["layout"], status["members"], status["voters"]) == (2, [*"abcd"], [*"abc"])
     assert status["outdated"] == "it lacks d = 'd:7401'; it has b = 'b:1', and the members' list 'b:2'"
+
+
+# ------------------------------------------------------------------------------------- leaving
+
+
+def leave(cluster: GrowingCluster, change: str, name: str, through: str = "a") -> object:
+    return cluster.ask(through, m.ChangeMembers(change, name))
+
+
+def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.add("e")
+    topic = next(
+        made for name in ("one", "two", "three", "jobs") if "d" in (made := cluster.topic(name)).replicas[0]
+    )
+    assert "is in use: `quorumq nodes drain d`" in leave(cluster, "remove", "d").detail
+    for _ in range(2):
+        reply = leave(cluster, "drain", "d", "e")
+        assert isinstance(reply, m.ChangeMembersReply), reply
+        assert reply.layout.number == 3
+    refused = leave(cluster, "remove", "d")
+    assert f"node d still keeps {topic.name}/0" in refused.detail
+    to = next(name for name in "abce" if name not in topic.replicas[0])
+    assert "to is 'd'" in cluster.ask("a", m.MovePartition(topic.name, 0, topic.replicas[0][0], "d")).detail
+    assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", to)), m.MovePartitionReply)
+    refused = leave(cluster, "remove", "d")
+    assert isinstance(refused, m.Failed), "its payload is not copied yet"
+    cluster.advance(12.0)
+    for _ in range(2):
+        reply = leave(cluster, "remove", "d", "c")
+        assert isinstance(reply, m.ChangeMembersReply), reply
+        assert reply.layout.number == 4
+    assert cluster.nodes["c"].catalogue.cluster.present == ("a", "b", "c", "e")
+    assert not any("d" in cluster.nodes[name].state.links for name in "abce")
+    hello = cluster.nodes["d"].hello(cluster.now)
+    assert "node 'd' was removed from this cluster (layout 4" in cluster.ask("e", hello).detail
+    assert [info.node for info in cluster.ask("e", m.Metadata()).nodes] == [*"abce"]
+    cluster.kill("d")
+    cluster.add("d")
+    assert cluster.nodes["d"].state.trusted, "its name is given to another machine"
+    assert [member.node for member in cluster.nodes["a"].catalogue.cluster.layout.members] == [*"abcded"]
+
+
+def test_a_node_that_is_dead_for_good_is_drained_from_the_others() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    topic = next(
+        made for name in ("one", "two", "three", "jobs") if "d" in (made := cluster.topic(name)).replicas[0]
+    )
+    cluster.kill("d")
+    assert isinstance(leave(cluster, "drain", "d"), m.ChangeMembersReply)
+    to = next(name for name in "abc" if name not in topic.replicas[0])
+    key = cluster.submit("b", m.MovePartition(topic.name, 0, "d", to))
+    cluster.advance(5.0)
+    assert isinstance(cluster.replies[key], m.MovePartitionReply), cluster.replies[key]
+
+
+def test_a_voter_does_not_leave_and_a_drained_node_may_stay() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    for change in ("drain", "remove"):
+        refused = leave(cluster, change, "b")
+        assert refused.code == Code.USAGE
+        assert "node b is a voter" in refused.detail
+        assert "there is no node 'x'" in leave(cluster, change, "x").detail
+    leave(cluster, "drain", "d")
+    assert not any("d" in each for each in cluster.topic("jobs", partitions=8).replicas)
+    assert cluster.change("d").number == 3, "it is in use again"
+    assert any("d" in each for each in cluster.topic("more", partitions=8).replicas)
+
+
+def test_more_partitions_are_not_placed_on_a_node_that_leaves() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.topic("jobs", partitions=1)
+    leave(cluster, "drain", "d")
+    refused = cluster.ask("a", m.AlterTopic("jobs", partitions=12))
+    assert refused.code == Code.USAGE
+    assert "d is no member any more, or drained" in refused.detail
+    assert isinstance(leave(cluster, "remove", "d"), m.Failed) is any(
+        "d" in members for topic in cluster.nodes["a"].catalogue.live() for members in topic.replicas
+    )
+
+
+# ------------------------------------------------------------------------- registers on later members
+
+
+def test_registers_are_changed_where_replica_sets_have_later_members() -> None:
+    """Each of these needs a majority of every replica set, and one later member is down."""
+    cluster = GrowingCluster(3)
+    for name in "def":
+        cluster.add(name)
+    topic = cluster.topic("jobs", partitions=2)
+    assert all(set(members) & {*"def"} for members in topic.replicas), "else choose another name"
+    cluster.kill("f")
+    for request, reply in (
+        (m.SetGroup("jobs", "g"), m.SetGroupReply),
+        (m.SetGroup("jobs", "late", "latest"), m.SetGroupReply),
+        (m.PauseGroup("jobs", "g", True), m.PauseGroupReply),
+        (m.AlterTopic("jobs", max_deliveries=9), m.AlterTopicReply),
+        (m.AlterTopic("jobs", partitions=4), m.AlterTopicReply),
+        (m.LabelsRequest("jobs", (m.LabelChange("team", "x"),)), m.LabelsReply),
+        (m.DeleteGroup("jobs", "g"), m.DeleteGroupReply),
+        (m.DeleteTopic("jobs", topic.id), m.DeleteTopicReply),
+        (m.CreateTopic("jobs", 3, 2), m.CreateTopicReply),
+    ):
+        for through in "d", "a":
+            if through == "a" and not isinstance(request, m.AlterTopic):
+                continue
+            key = cluster.submit(through, request)
+            cluster.advance(2.0)
+            assert isinstance(cluster.replies.get(key), reply), (request, cluster.replies.get(key))
+
+
+def test_a_later_member_finds_what_it_has_not_heard_of() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.drop = lambda sender, to, message: (
+        to == "d" and isinstance(message, m.PutTopic | m.PutGroup | m.SyncTopics)
+    )
+    topic = cluster.topic("jobs")
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.SetGroupReply)
+    assert topic.id not in cluster.nodes["d"].topics
+    refused = cluster.ask("d", m.AlterTopic("other", max_deliveries=9))
+    assert refused.code == Code.NOT_FOUND, "a majority of the voters does not know it"
+    assert isinstance(cluster.ask("d", m.AlterTopic("jobs", max_deliveries=9)), m.AlterTopicReply)
+
+
+def test_a_later_member_is_sent_registers_again_and_again() -> None:
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.drop = lambda sender, to, message: to == "d" and isinstance(message, m.PutTopic | m.SyncTopics)
+    topic = cluster.topic("jobs")
+    cluster.advance(5.0)
+    assert topic.id not in cluster.nodes["d"].topics
+    cluster.drop = lambda sender, to, message: "d" in (sender, to) and isinstance(message, m.PutTopic)
+    cluster.advance(8.0)
+    assert topic.id in cluster.nodes["d"].topics, "its peers compare with it"
+
+
+def test_a_group_is_looked_for_at_later_members_too() -> None:
+    """Else too few of a replica set answer, and nobody can say that there is no such group."""
+    cluster = GrowingCluster(3)
+    for name in "de":
+        cluster.add(name)
+    topic = cluster.topic("jobs", partitions=8)
+    assert any({"d", "e"} <= set(members) for members in topic.replicas)
+    assert cluster.ask("a", m.PauseGroup("jobs", "g", True)).code == Code.NOT_FOUND
+
+
+def half_known_move(cluster: GrowingCluster, *deaf: str) -> None:
+    """A move to d is accepted by all voters but these, and told to nobody."""
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.PutTopic | m.SyncTopics)
+        or (isinstance(message, m.Accept) and message.layout is not None and to in deaf)
+    )
+    cluster.submit("a", m.MovePartition("jobs", 0, "c", "d"))
+    cluster.advance(0.1)
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_node_that_a_chosen_layout_places_a_partition_on_is_not_removed(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator need not know of it: each acceptor of the removal is asked."""
+    if not rule:
+        monkeypatch.setattr(Catalogue, "contradiction", lambda self, value: "")
+    cluster = GrowingCluster(3)
+    cluster.topic("jobs")
+    cluster.add("d")
+    half_known_move(cluster, "c")
+    assert isinstance(leave(cluster, "drain", "d", "c"), m.ChangeMembersReply)
+    key = cluster.submit("c", m.ChangeMembers("remove", "d"))
+    cluster.advance(10.0)
+    assert isinstance(cluster.replies[key], m.Failed) is rule
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    topic = cluster.nodes["b"].topic_named("jobs")
+    assert "d" in topic.replicas[0] or topic.layout is None
+    assert cluster.nodes["b"].catalogue.cluster.is_member("d") is rule
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_value_that_places_a_partition_on_a_removed_node_is_passed_over(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was accepted by a alone, and never will be chosen: else no layout of the topic could be."""
+    if not rule:
+        monkeypatch.setattr(Proposer, "_is_void", lambda *args: False)
+    cluster = GrowingCluster(3)
+    cluster.topic("jobs")
+    for name in "de":
+        cluster.add(name)
+    half_known_move(cluster, "b", "c")
+    cluster.drop = lambda sender, to, message: "a" in (sender, to)
+    for change in ("drain", "remove"):
+        key = cluster.submit("c", m.ChangeMembers(change, "d"))
+        cluster.advance(6.0)
+        assert isinstance(cluster.replies[key], m.ChangeMembersReply), cluster.replies[key]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(1.0)
+    key = cluster.submit("b", m.MovePartition("jobs", 0, "c", "e"))
+    cluster.advance(10.0)
+    assert isinstance(cluster.replies[key], m.MovePartitionReply) is rule, cluster.replies[key]
+
+
+def test_members_are_known_again_after_a_restart_and_in_a_snapshot() -> None:
+    cluster = GrowingCluster(3)
+    cluster.change("d")
+    cluster.drop = lambda sender, to, message: isinstance(message, m.PutCluster)
+    core = cluster.nodes["b"]
+    put = ClusterPut(core.catalogue.cluster.layout)
+    assert put in cluster.journals["b"]
+    assert put in core.snapshot(cluster.now)
+    cluster.kill("b")
+    cluster.start("b")
+    assert cluster.nodes["b"].catalogue.cluster.is_member("d")

@@ -28,8 +28,8 @@ def run(cluster: LocalCluster, *arguments: str) -> Result:
 
 
 def commands() -> list[list[str]]:
-    """The commands of the page's section."""
-    section = re.search(r"^### Growing\n(.*?)(?=^#)", PAGE, re.S | re.M)
+    """The commands of the page's sections."""
+    section = re.search(r"^### Growing\n(.*?)(?=^### Moving)", PAGE, re.S | re.M)
     assert section
     return [line.split() for line in re.findall(r"^quorumq (nodes .*|partitions .*)$", section[1], re.M)]
 
@@ -63,7 +63,7 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
     source = trio.run(before)[0]
     names = {"NODE": "d", "HOST:PORT": address, "TOPIC/0": "jobs/0", "FROM": source}
     asked = [[names.get(word, word) for word in line] for line in commands()]
-    dry, add, listed, move = asked
+    dry, add, listed, move, balance_dry, balance, drain_dry, drain, remove = asked
     held.release()
     process = logged(command, log, tmp_path / "d")
     try:
@@ -110,7 +110,25 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
 
         assert trio.run(during) == list(range(200))
         refused = run(own, "nodes", "add", "e", "--address", address)
-        assert refused.exit_code == 64, "that is d's"
+        assert refused.exit_code == 64
         assert "that is d's" in refused.stderr
+        for line in (balance_dry, balance, drain_dry):
+            answer = run(own, *line)
+            assert answer.exit_code == 0, answer.stderr
+        refused = run(own, *remove)
+        assert refused.exit_code == 64
+        assert "is in use" in refused.stderr
+        for line in (drain, drain, remove, remove):
+            answer = run(own, *line)
+            assert answer.exit_code == 0, answer.stderr
+        assert [row["node"] for row in trio.run(members)] == list(own.nodes)
+
+        async def refused_by_name() -> None:
+            with trio.fail_after(PATIENCE_S):
+                while "was removed from this cluster" not in log.read_text():
+                    await trio.sleep(0.2)
+
+        trio.run(refused_by_name)
+        assert run(own, "nodes", "drain", "n1").exit_code == 64, "a voter"
     finally:
         end([process], 10.0)

@@ -195,6 +195,44 @@ class TopicCalls(Calls):
         reply = await self.context.ask(request, f"add node {node!r}", timeout, writes=True)
         return cast("ClusterLayout", reply.layout)
 
+    async def drain_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
+        """Have no new partition placed on a node. Moving its partitions away is the caller's (`move_partition`).
+
+        Args:
+            node: id of the node.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the layout of the cluster, as a majority of the voters had it.
+
+        Raises:
+            UsageError: no such node, or a voter.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        reply = await self.context.ask(
+            m.ChangeMembers("drain", node), f"drain node {node!r}", timeout, writes=True
+        )
+        return cast("ClusterLayout", reply.layout)
+
+    async def remove_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
+        """End the membership of a drained node: the others refuse it by name from then on.
+
+        Args:
+            node: id of the node.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the layout of the cluster, as a majority of the voters had it.
+
+        Raises:
+            UsageError: no such node, a voter, one that is not drained, or one that still has partitions.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        reply = await self.context.ask(
+            m.ChangeMembers("remove", node), f"remove node {node!r}", timeout, writes=True
+        )
+        return cast("ClusterLayout", reply.layout)
+
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """Delete a topic with its messages, groups and dead letters, for good.
 

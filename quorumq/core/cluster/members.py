@@ -13,11 +13,14 @@ from quorumq.core.values.types import (
     NODES_MAX,
     STAMP_ZERO,
     ClusterLayout,
+    Layout,
     Machines,
     Member,
     MemberState,
     NodeId,
     Stamp,
+    Topic,
+    Value,
 )
 
 NODE_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -56,6 +59,11 @@ class Members:
         self.joined: tuple[NodeId, ...] = tuple(member.node for member in joined)
         self.over: Machines = tuple((it.node, it.machine) for it in joined) if layout.number else ()
 
+    @property
+    def gone(self) -> list[NodeId]:
+        """Return the nodes that were removed, and are no member under another number."""
+        return [it.node for it in self.layout.members if it.node not in self.present]
+
     def member(self, node: NodeId) -> Member | None:
         """Return the member of that name, the present one if there is one; None if there never was any."""
         named = [member for member in self.layout.members if member.node == node]
@@ -70,6 +78,11 @@ class Members:
         """Return the machine of each member, if machines are named."""
         named = [it for it in self.layout.members if it.machine and it.state != MemberState.REMOVED]
         return tuple(sorted((it.node, it.machine) for it in named))
+
+    @property
+    def placing(self) -> tuple[tuple[NodeId, ...], Machines]:
+        """Return the members on which new partitions are placed, and their machines, if machines are named."""
+        return self.joined, tuple(it for it in self.machines if it[0] in self.joined)
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
@@ -103,7 +116,7 @@ def addressed(layout: ClusterLayout, addresses: Addresses, peer_addresses: Addre
 
 
 def with_member(layout: ClusterLayout, member: Member, made: Stamp) -> ClusterLayout:
-    """Return the next layout, in which ``member`` is a new member, or its address is changed."""
+    """Return the next layout, in which ``member`` is a new member, or the present one of its name is changed."""
     members = list(layout.members)
     at = next((at for at, it in enumerate(members) if is_present(it, member.node)), None)
     if at is None:
@@ -111,6 +124,57 @@ def with_member(layout: ClusterLayout, member: Member, made: Stamp) -> ClusterLa
     else:
         members[at] = member
     return layout._replace(number=layout.number + 1, made=made, members=tuple(members))
+
+
+def check_leaving(change: str, node: NodeId, known: Members, topics: Iterable[Topic]) -> str:
+    """Return why a node cannot be drained or removed (``change``), or ""."""
+    member = known.member(node)
+    if member is None:
+        return f"there is no node {node[:50]!r}: {', '.join(known.present)} are members"
+    if member.state == MemberState.REMOVED:
+        return "" if change == "remove" else f"node {node} was removed already"
+    if node in known.voters:
+        return (
+            f"node {node} is a voter: settings of topics and groups are kept on {', '.join(known.voters)}, which the "
+            "cluster was made with. To replace its machine, give another one the same id and an empty directory"
+        )
+    if change == "drain":
+        return ""
+    if member.state == MemberState.JOINED:
+        return f"node {node} is in use: `quorumq nodes drain {node}` moves its partitions away first"
+    kept = [where for topic in topics for where in kept_on(node, topic)]
+    if kept:
+        more = f" and {len(kept) - 5} more" if len(kept) > 5 else ""
+        return (
+            f"node {node} still keeps {', '.join(kept[:5])}{more}: `quorumq nodes drain {node}` moves its partitions "
+            "away, and ends once their payload is copied"
+        )
+    return ""
+
+
+def nodes_of(value: Value) -> list[NodeId]:
+    """Return the nodes on which a value of an instance places partitions, or leaves payload."""
+    if isinstance(value, Topic):
+        return [node for members in value.replicas for node in members]
+    if isinstance(value, Layout):
+        return [node for it in value.placements for node in (*it.nodes, *it.sources)]
+    return []
+
+
+def kept_on(node: NodeId, topic: Topic) -> list[str]:
+    """Return the partitions of a topic that a node has, may get, or keeps the payload of."""
+    names: list[str] = []
+    for number in range(topic.all_partitions):
+        placement = topic.placement(number)
+        sets = [*topic.replicas[number : number + 1], *([placement.sources] if placement is not None else [])]
+        if number >= topic.partitions:
+            sets.append(tuple(each for each, _ in topic.over))
+        if any(node in each for each in sets):
+            names.append(f"{topic.name}/{number}")
+    for placement in topic.next_layout.placements if topic.next_layout is not None else ():
+        if node in (*placement.nodes, *placement.sources):
+            names.append(f"{topic.name}/{placement.partition}")
+    return list(dict.fromkeys(names))
 
 
 def is_present(member: Member, node: NodeId) -> bool:

@@ -100,7 +100,11 @@ class PutCluster(NamedTuple):
 
 
 class ChangeMembers(NamedTuple):
-    """Have a node be a member of the cluster, or change its addresses. ``change`` is "add"."""
+    """Have a node be a member of the cluster, or change its addresses; or have it leave.
+
+    ``change`` is "add"; "drain": no new partition is placed on it; or "remove": it is no member any more. The last two
+    name the node alone.
+    """
 
     change: str
     node: NodeId

@@ -8,8 +8,14 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
-from quorumq.core.cluster.members import address_of, check_member
-from quorumq.core.cluster.topics import check_alteration, check_move, check_topic_request, is_pattern
+from quorumq.core.cluster.members import address_of, check_leaving, check_member
+from quorumq.core.cluster.topics import (
+    check_alteration,
+    check_move,
+    check_topic_request,
+    is_pattern,
+    replica_sets,
+)
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.node.request_checks import check_fetch, check_group_name, check_hold_time
@@ -27,7 +33,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
-from quorumq.core.requests.membership import MembersCoordinator, member_of
+from quorumq.core.requests.membership import CHANGES, MembersCoordinator, member_of
 from quorumq.core.requests.moving import MoveCoordinator
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import PauseCoordinator
@@ -230,17 +236,23 @@ class RequestRouter:
         )
 
     def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
-        if request.change != "add":
-            return m.Failed(Code.USAGE, f"change is {request.change[:50]!r}: it must be 'add'")
-        problem = check_member(member_of(request), self.context.catalogue.cluster)
+        catalogue = self.context.catalogue
+        if request.change not in CHANGES:
+            return m.Failed(
+                Code.USAGE, f"change is {request.change[:50]!r}: it must be {' or '.join(CHANGES)}"
+            )
+        problem = (
+            check_member(member_of(request), catalogue.cluster)
+            if request.change == "add"
+            else check_leaving(request.change, request.node, catalogue.cluster, catalogue.live())
+        )
         if problem:
             return m.Failed(Code.USAGE, problem)
         full = self.context.state.no_capacity(Kind.OPEN)
         return m.Failed(Code.STORAGE_FULL, full) if full else MembersCoordinator(key, request)
 
     def _create_topic(self, key: int, request: m.CreateTopic) -> Admitted:
-        cluster = self.context.catalogue.cluster
-        problem = check_topic_request(request, cluster.joined, cluster.machines)
+        problem = check_topic_request(request, *self.context.catalogue.cluster.placing)
         if problem:
             return m.Failed(Code.USAGE, problem)
         known = self.context.catalogue.topic_named(request.name)
@@ -258,7 +270,7 @@ class RequestRouter:
         topic = self.context.catalogue.topic_named(request.name)
         if topic is None:
             return self.context.catalogue.not_found(request.name)
-        problem = check_alteration(request, topic)
+        problem = check_alteration(request, topic) or self._check_placing(request, topic)
         if problem:
             return m.Failed(Code.USAGE, problem)
         full = self.context.state.no_capacity(Kind.OPEN)
@@ -268,6 +280,19 @@ class RequestRouter:
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
         )
         return no_capacity or AlterTopicCoordinator(key, request, topic)
+
+    def _check_placing(self, request: m.AlterTopic, topic: Topic) -> str:
+        """Return why more partitions of a topic cannot be placed, or "": on a node that leaves, or has left."""
+        config, cluster = self.context.config, self.context.catalogue.cluster
+        drawn = replica_sets(topic, request.partitions or 0, config.nodes, config.machines)
+        nodes = dict.fromkeys(node for each in drawn[topic.partitions :] for node in each)
+        gone = [node for node in nodes if node not in cluster.joined]
+        if not gone:
+            return ""
+        return (
+            f"partitions is {request.partitions}: new partitions of topic {topic.name!r} go to the nodes that were "
+            f"there when it was made, and {', '.join(gone)} is no member any more, or drained. Make another topic"
+        )
 
     def _labels(self, key: int, request: m.LabelsRequest) -> Admitted:
         topic = self.context.catalogue.topic_named(request.topic)

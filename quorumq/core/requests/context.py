@@ -430,6 +430,9 @@ class Context(Placing):
         if not self.catalogue.take_cluster(layout):
             return []
         self.state.clock.merge(layout.made.time)
+        for peer in before:
+            if not self.catalogue.cluster.is_member(peer):
+                self.state.links.pop(peer, None)
         for peer in self.catalogue.cluster.present:
             if peer not in before and peer != self.state.me:
                 self.state.at(now.mono + self.rng.random() * self.config.sync_interval, ("sync", peer))

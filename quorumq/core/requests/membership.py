@@ -8,7 +8,7 @@ number one node.
 from __future__ import annotations
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.members import addressed, with_member
+from quorumq.core.cluster.members import addressed, check_leaving, check_member, is_present, with_member
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -26,6 +26,11 @@ from quorumq.core.values.types import (
     Topic,
 )
 
+CHANGES = ("add", "drain", "remove")
+
+STATES = {"drain": MemberState.DRAINING, "remove": MemberState.REMOVED}
+"""State of a node after each change but "add"."""
+
 CHANGES_MAX = 8
 """Layouts of others that may come before ours, until the caller is asked to try again."""
 
@@ -36,7 +41,7 @@ def member_of(request: m.ChangeMembers) -> Member:
 
 
 class MembersCoordinator(Coordinator):
-    """CHANGE-MEMBERS: one node is added, or its address changed. Asked again, it answers the same."""
+    """CHANGE-MEMBERS: a node is added, drained, removed, or gets another address. Asked again, it answers the same."""
 
     __slots__ = ("layout", "proposer", "request", "tries")
 
@@ -64,6 +69,9 @@ class MembersCoordinator(Coordinator):
             self.layout = context.catalogue.cluster.layout
             round_ = self.open_register_round(context, now)
             return [Send(node, m.PutCluster(round_.number, self.layout)) for node in round_.members]
+        problem = self.why_not(context)
+        if problem:
+            return self.fail(context, Code.CONFLICT, problem)
         instance = Instance(b"", "", context.catalogue.cluster.layout.number + 1)
         if self.proposer is None or self.proposer.instance != instance:
             self.proposer = Proposer(instance)
@@ -78,16 +86,29 @@ class MembersCoordinator(Coordinator):
             self.proposer.put_off(context, self.key, now)
         return effects or []
 
+    def why_not(self, context: Context) -> str:
+        """Return why the change cannot be made to the layout that is known here, or ""."""
+        catalogue = context.catalogue
+        if self.request.change == "add":
+            return check_member(member_of(self.request), catalogue.cluster)
+        return check_leaving(self.request.change, self.request.node, catalogue.cluster, catalogue.live())
+
     def is_done(self, context: Context) -> bool:
         """Return True if the layout that is known here is as the request wants it."""
         known = context.catalogue.cluster.member(self.request.node)
-        return known is not None and known._replace(state=MemberState.JOINED) == member_of(self.request)
+        if self.request.change != "add":
+            return known is not None and known.state >= STATES[self.request.change]
+        return known == member_of(self.request)
 
     def own_value(self, context: Context, ballot: Stamp) -> ClusterLayout:
         """Return the layout after the known one, with the member as the request wants it."""
         config = context.config
         layout = addressed(context.catalogue.cluster.layout, config.addresses, config.peer_addresses)
-        return with_member(layout, member_of(self.request), ballot)
+        member = member_of(self.request)
+        if self.request.change != "add":
+            known = next(it for it in layout.members if is_present(it, self.request.node))
+            member = known._replace(state=STATES[self.request.change])
+        return with_member(layout, member, ballot)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
@@ -114,5 +135,5 @@ class MembersCoordinator(Coordinator):
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         round_ = self.rounds[number]
         answered = round_.valid(context.state).bit_count()
-        detail = f"node {self.request.node!r} may be a member by now, or become one: do it again"
+        detail = f"node {self.request.node!r}: it may have happened, or may yet happen: do it again"
         return self.fail(context, Code.OUTCOME_UNKNOWN, detail, round_.majority, answered)

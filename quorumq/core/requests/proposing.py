@@ -13,6 +13,7 @@ alike. So all acceptors that accept it there accept the same.
 
 from __future__ import annotations
 
+from quorumq.core.cluster.members import nodes_of
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import Accept, Prepare, ProposalReply, PutTopic
 from quorumq.core.messages.effects import Effect, Persist, Send
@@ -76,6 +77,11 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     ours = context.catalogue.decisions.get(instance) or Decision(instance)
     after = ours
     if isinstance(message, Accept):
+        value = message.topic or message.group or message.layout or message.cluster
+        assert value is not None
+        if context.catalogue.contradiction(value):
+            reply = _told(context, message.round, None, None, None)
+            return [*effects, Send(sender, reply._replace(error=Code.CONFLICT))]
         if message.ballot >= ours.promised:
             values = (message.topic, message.group, message.layout, message.cluster)
             after = Decision(instance, message.ballot, message.ballot, *values)
@@ -167,13 +173,21 @@ class Proposer:
 
     def accept(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
         """Propose, after a majority's promise, the value that may have been chosen already, or else our own."""
-        if self.accepted is not None:
+        if self.accepted is not None and not self._is_void(context, self.accepted):
             self.value = self.accepted.value
         else:
             self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
         assert self.value is not None
         self.sent = True
         return self._ask(owner, context, self._acceptance(), now)
+
+    def _is_void(self, context: Context, accepted: Decision) -> bool:
+        """Return True if a value was not chosen and never will be, because it places a partition on a removed node.
+
+        Why: a majority has accepted the removal, and each majority for the value would have one of those.
+        """
+        gone, value = context.catalogue.cluster.gone, accepted.value
+        return value is not None and any(node in gone for node in nodes_of(value))
 
     def _acceptance(self) -> Accept:
         message = Accept(0, self.ballot, implicit=self.implicit)

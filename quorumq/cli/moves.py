@@ -1,0 +1,217 @@
+"""Plans of several moves of partitions, and their carrying out: for `nodes drain` and `partitions balance`.
+
+A plan is made anew from METADATA after each round, so a command that is broken off, or runs beside another one, goes on
+from what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from quorumq.cli.common import print_json, say
+from quorumq.client import Client
+from quorumq.core.messages import MetadataReply, NodeInfo
+from quorumq.core.values.errors import Conflict, Transient, UsageError
+from quorumq.core.values.types import Machines, MemberState, Topic, rendezvous, replica_set
+
+AGAIN_S: Final = 1.0
+"""Seconds before moves that could not be made now are tried again, and between looks at payload being copied."""
+
+
+class Move(NamedTuple):
+    """One slot of a partition goes from one node to another."""
+
+    topic: str
+    partition: int
+    source: str
+    to: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} from {self.source} to {self.to}"
+
+
+Plan = Callable[[MetadataReply], list[Move]]
+
+
+def placing(known: MetadataReply) -> tuple[tuple[str, ...], Machines]:
+    """Return the nodes that partitions may be placed on, and the machines of all, if machines are named."""
+    joined = tuple(info.node for info in known.nodes if info.state == MemberState.JOINED)
+    return joined, tuple((info.node, info.machine) for info in known.nodes if info.machine)
+
+
+def off(node: str, to: str = "") -> Plan:
+    """Return the plan that moves every partition off a node, each to the node that ranks first for it.
+
+    Args:
+        node: id of the node that is left.
+        to: id of the node that gets all that it can have; empty: none comes first.
+    """
+
+    def plan(known: MetadataReply) -> list[Move]:
+        joined, machines = placing(known)
+        on = dict(machines)
+        moves: list[Move] = []
+        for topic in known.topics:
+            for number, members in enumerate(topic.replicas):
+                if node not in members:
+                    continue
+                taken = [on.get(other, other) for other in members if other != node]
+                others = [it for it in joined if it not in members and on.get(it, it) not in taken]
+                if not others:
+                    raise UsageError(
+                        f"{topic.name}/{number} is on {', '.join(members)}, and no other node is left for it: add one"
+                    )
+                first = to if to in others else rendezvous(others, topic.id, number)[0]
+                moves.append(Move(topic.name, number, node, first))
+        return moves
+
+    return plan
+
+
+def balanced(known: MetadataReply) -> list[Move]:
+    """Return the moves after which each partition is where it would be placed today, and no more."""
+    joined, machines = placing(known)
+    on = dict(machines)
+    moves: list[Move] = []
+    for topic in known.topics:
+        for number, members in enumerate(topic.replicas):
+            best = replica_set(
+                joined, tuple(it for it in machines if it[0] in joined), topic.rf, topic.id, number
+            )
+            leaving = [node for node in members if node not in best]
+            coming = [node for node in best if node not in members]
+            beside = {on.get(node, node): node for node in leaving}
+            pairs = [(beside[on.get(node, node)], node) for node in coming if on.get(node, node) in beside]
+            others = [node for node in leaving if node not in dict(pairs)]
+            rest = [node for node in coming if node not in [to for _, to in pairs]]
+            pairs += zip(others, rest, strict=False)
+            moves += [Move(topic.name, number, source, to) for source, to in pairs]
+    return moves
+
+
+def copying(known: MetadataReply, node: str) -> list[str]:
+    """Return the partitions whose payload a node still keeps for others; of any node if it is empty."""
+    return [
+        f"{topic.name}/{placement.partition}"
+        for topic in known.topics
+        for placement in placements(topic)
+        if (node in placement.sources if node else placement.sources)
+    ]
+
+
+def placements(topic: Topic) -> Sequence[Any]:
+    """Return the partitions of a topic that were moved."""
+    return topic.layout.placements if topic.layout is not None else ()
+
+
+def leaver(known: MetadataReply, node: str) -> NodeInfo:
+    """Return a node that may leave the cluster.
+
+    Raises:
+        UsageError: it is no member, or a voter.
+    """
+    info = next((each for each in known.nodes if each.node == node), None)
+    if info is None:
+        names = ", ".join(each.node for each in known.nodes)
+        raise UsageError(f"there is no node {node!r}: {names} are members")
+    if info.voter:
+        raise UsageError(
+            f"node {node} is a voter, and settings are kept there: to replace its machine, give another one the same "
+            "id and an empty directory"
+        )
+    return info
+
+
+def check_removal(known: MetadataReply, node: str) -> None:
+    """See that a node can be removed, as far as METADATA shows.
+
+    Raises:
+        UsageError: it is no member, a voter, in use, or keeps something.
+    """
+    info = leaver(known, node)
+    kept = [
+        f"{topic.name}/{at}" for topic in known.topics for at, it in enumerate(topic.replicas) if node in it
+    ]
+    kept += copying(known, node)
+    if info.state == MemberState.JOINED or kept:
+        has = f"keeps {', '.join(kept[:5])}" if kept else "is in use"
+        raise UsageError(f"node {node} {has}: `quorumq nodes drain {node}` comes first")
+
+
+async def replace(
+    client: Client,
+    node: str,
+    by: str,
+    address: str,
+    as_json: bool,
+    *,
+    peer_address: str = "",
+    machine: str = "",
+) -> int:
+    """Add a node, move all partitions of another one there, and end the membership of that.
+
+    Args:
+        client: client with the right to change the members.
+        node: id of the node that leaves.
+        by: id of the node that is added.
+        address: address of that node.
+        as_json: print an object for each move, and no words.
+        peer_address: its address for the other nodes, if that differs.
+        machine: its machine, if nodes share machines.
+
+    Returns:
+        Count of moves.
+
+    Raises:
+        UsageError: the node that is to leave is a voter, or no member.
+    """
+    metadata = await client.metadata()
+    known = [info.node for info in metadata.nodes]
+    if node in known or by not in known:
+        leaver(metadata, node)
+    await client.add_node(by, address, peer_address=peer_address, machine=machine)
+    moved = 0
+    if node in known:
+        await client.drain_node(node)
+        moved = await carry_out(client, off(node, by), as_json, node)
+        await client.remove_node(node)
+    return moved
+
+
+async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -> int:
+    """Make the moves of a plan, one after the other, until none is left and the payload is copied.
+
+    Args:
+        plan: finds the moves by what is known.
+        as_json: print an object for each move, and no words.
+        node: the node that is left; empty for several.
+
+    Returns:
+        Count of moves.
+    """
+    made, said = 0, ""
+    while True:
+        known = await client.metadata()
+        moves, waits = plan(known), copying(known, node)
+        if not moves and not waits:
+            return made
+        why = f"waits until the payload of {', '.join(waits[:5])} is copied" if not moves else ""
+        for move in moves:
+            try:
+                await client.move_partition(*move)
+            except (Conflict, Transient) as error:
+                why = f"{move}: {error}"
+                continue
+            made += 1
+            if as_json:
+                print_json({**move._asdict(), "outcome": "moved"})
+            else:
+                say(f"{move}: moved, {len(moves) - 1} more in this round", err=True)
+        if why and why != said and not as_json:
+            say(why, err=True)
+        said = why
+        if why:
+            await trio.sleep(AGAIN_S)

@@ -1,0 +1,161 @@
+"""Plans of several moves, on clusters of cores: a node is drained, and partitions are balanced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from quorumq.cli.moves import balanced, carry_out, check_removal, off, replace
+from quorumq.core import messages as m
+from quorumq.core.values.errors import UsageError, error_from
+from quorumq.core.values.types import MemberState
+from tests.core.growing import GrowingCluster
+
+
+class Calls:
+    """The calls of a client that a plan is carried out by, on cores: time passes for them when it passes here."""
+
+    def __init__(self, cluster: GrowingCluster) -> None:
+        self.cluster = cluster
+        self.moved: list[tuple[Any, ...]] = []
+        self.at = trio.current_time()
+
+    def ask(self, request: Any) -> Any:
+        self.cluster.advance(trio.current_time() - self.at)
+        self.at = trio.current_time()
+        key = self.cluster.submit("b", request)
+        if key not in self.cluster.replies:
+            self.cluster.advance(2.6)
+        reply = self.cluster.replies[key]
+        if isinstance(reply, m.Failed):
+            raise error_from(reply.code, reply.detail)
+        return reply
+
+    async def metadata(self) -> m.MetadataReply:
+        await trio.lowlevel.checkpoint()
+        return self.ask(m.Metadata())
+
+    async def add_node(self, node: str, address: str, **more: str) -> None:
+        self.ask(m.ChangeMembers("add", node, address, **more))
+
+    async def drain_node(self, node: str) -> None:
+        self.ask(m.ChangeMembers("drain", node))
+
+    async def remove_node(self, node: str) -> None:
+        self.ask(m.ChangeMembers("remove", node))
+
+    async def move_partition(self, topic: str, partition: int, source: str, to: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.ask(m.MovePartition(topic, partition, source, to))
+        self.moved.append((topic, partition, source, to))
+
+
+def grown(*machines: tuple[str, str], partitions: int = 8) -> GrowingCluster:
+    """Return a cluster of three nodes with a topic, to which d and e were added after it was made."""
+    cluster = GrowingCluster(3, machines=machines)
+    cluster.checks = False  # tests of the core have them
+    on = {"d": "m1", "e": "m4"} if machines else {}
+    cluster.topic("jobs", rf=1 if not machines else 3, partitions=partitions)
+    for name in "de":
+        cluster.add(name, machine=on.get(name, ""))
+    return cluster
+
+
+async def test_balance_moves_what_the_new_nodes_ask_for_and_no_more() -> None:
+    cluster = grown()
+    calls = Calls(cluster)
+    plan = balanced(await calls.metadata())
+    assert {move.to for move in plan} == {"d", "e"}, "nothing moves between nodes that were there"
+    assert await carry_out(calls, balanced, as_json=False) == len(plan) == len(calls.moved)  # type: ignore[arg-type]
+    assert balanced(await calls.metadata()) == []
+    assert not any(core.context.sources for core in cluster.nodes.values())
+
+
+async def test_balance_keeps_machines_apart() -> None:
+    cluster = grown(("a", "m1"), ("b", "m2"), ("c", "m3"))
+    calls = Calls(cluster)
+    plan = balanced(await calls.metadata())
+    assert [move for move in plan if move.to == "d"], "some partitions rank d above a"
+    assert all(move.source == "a" for move in plan if move.to == "d"), "d shares its machine with a"
+    await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    on = {"a": "m1", "b": "m2", "c": "m3", "d": "m1", "e": "m4"}
+    (topic,) = (await calls.metadata()).topics
+    assert all(len({on[node] for node in members}) == 3 for members in topic.replicas)
+
+
+async def test_drain_moves_everything_off_a_node_and_waits_for_the_payload(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = grown()
+    calls = Calls(cluster)
+    await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    cluster.ask("a", m.ChangeMembers("drain", "d"))
+    capsys.readouterr()
+    moved = await carry_out(calls, off("d"), as_json=True, node="d")  # type: ignore[arg-type]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == moved > 0
+    assert all(line["source"] == "d" and line["outcome"] == "moved" for line in lines)
+    (topic,) = (await calls.metadata()).topics
+    assert not any("d" in members for members in topic.replicas)
+    assert isinstance(cluster.ask("c", m.ChangeMembers("remove", "d")), m.ChangeMembersReply)
+    states = {info.node: info.state for info in (await calls.metadata()).nodes}
+    assert states == dict.fromkeys("abce", MemberState.JOINED)
+
+
+async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = grown(("a", "m1"), ("b", "m2"), ("c", "m3"), partitions=4)
+    calls = Calls(cluster)
+    cluster.kill("c")
+    with trio.move_on_after(1.5):
+        await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    before = len(calls.moved)
+    assert "every slot that stays has to be up" in capsys.readouterr().err
+    cluster.start("c")
+    cluster.relink()
+    assert await carry_out(calls, balanced, as_json=False) > 0  # type: ignore[arg-type]
+    assert len(calls.moved) > before
+    assert balanced(await calls.metadata()) == []
+
+
+async def test_a_node_that_nobody_can_take_over_from_is_not_drained() -> None:
+    cluster = GrowingCluster(3)
+    cluster.topic("jobs", rf=3)
+    with pytest.raises(UsageError, match=r"jobs/0 is on .*, and no other node is left for it: add one"):
+        off("a")(await Calls(cluster).metadata())
+
+
+async def test_a_node_is_replaced_by_another_one() -> None:
+    cluster = grown()
+    calls = Calls(cluster)
+    await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    (topic,) = (await calls.metadata()).topics
+    there = [number for number, members in enumerate(topic.replicas) if "d" in members]
+    cluster.add("f")
+    for moved in (len(there), 0):
+        assert await replace(calls, "d", "f", "f:7401", as_json=False) == moved  # type: ignore[arg-type]
+    known = await calls.metadata()
+    assert [info.node for info in known.nodes] == [*"abcef"]
+    (topic,) = known.topics
+    assert [number for number, members in enumerate(topic.replicas) if "f" in members] == there
+    with pytest.raises(UsageError, match="node a is a voter"):
+        await replace(calls, "a", "g", "g:7401", as_json=False)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there is no node 'x'"):
+        await replace(calls, "x", "g", "g:7401", as_json=False)  # type: ignore[arg-type]
+    assert "g" not in [info.node for info in (await calls.metadata()).nodes], "nothing was changed"
+
+
+async def test_a_removal_is_checked_before_it_is_asked_for() -> None:
+    cluster = grown()
+    calls = Calls(cluster)
+    for node, why in (("a", "is a voter"), ("x", "there is no node 'x'"), ("d", "node d is in use")):
+        with pytest.raises(UsageError, match=why):
+            check_removal(await calls.metadata(), node)
+    await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    await calls.drain_node("d")
+    with pytest.raises(UsageError, match=r"node d keeps jobs/.*: `quorumq nodes drain d` comes first"):
+        check_removal(await calls.metadata(), "d")
+    await carry_out(calls, off("d"), as_json=False, node="d")  # type: ignore[arg-type]
+    check_removal(await calls.metadata(), "d")
