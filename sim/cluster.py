@@ -88,7 +88,8 @@ class Cluster:
         ]
         self.topics.when_deleted += [operator.on_deleted for operator in self.operators]
         self.topics.when_deleted += [producer.begin_again for producer in self.producers]
-        movers = [Mover(around, f"m{i}", self.hosts) for i in range(2)] if options.moves else []
+        leaving: dict[NodeId, None] = {}
+        movers = [Mover(around, f"m{i}", self.hosts, leaving) for i in range(2 if options.moves else 0)]
         inspectors = [Inspector(around, f"i{i}") for i in range(options.inspectors)]
         named_once = not (options.deletions or options.rivals)  # so that a label is of one topic
         labellers = [Labeller(around, f"l{i}") for i in range(2 if options.labels and named_once else 0)]

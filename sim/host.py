@@ -16,6 +16,7 @@ from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import (
     AlterTopic,
+    ChangeMembers,
     ClientReply,
     ClientRequest,
     CreateTopic,
@@ -65,7 +66,7 @@ CLUSTER_ID = "sim"
 LEFT = {Capacity.PLENTY: None, Capacity.FIRST: None, Capacity.SECOND: None, Capacity.NONE: 300}
 """Bytes that are left on a disk by its room; more is an error of the disk."""
 
-WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest)
+WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest, ChangeMembers)
 """Requests that no copy follows: it would be one more write, made after the client got the answer to the first."""
 
 
@@ -120,7 +121,7 @@ class Host(Machine):
             deleted_unpacked=options.node_names.index(name),
             auto_create_topics=options.implicit,
         )
-        self.is_member = name in options.founder_names
+        self.is_member, self.layout_number = name in options.founder_names, 0
         self.journal: SimJournal = (
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
@@ -139,10 +140,16 @@ class Host(Machine):
 
     # ------------------------------------------------------------ life and death
 
+    def dismiss(self, number: int) -> None:
+        """Stop the node for good, as it is no member since a layout; it may be let in again later."""
+        if self.is_member and number > self.layout_number:
+            self.layout_number, self.is_member = number, False
+            self.crash(power=False)
+
     def admit(self, layout: ClusterLayout) -> None:
         """Let the node in: it starts with this layout, now and whenever its directory is empty."""
-        if not self.is_member:
-            self.is_member = True
+        if not self.is_member and layout.number > self.layout_number:
+            self.layout_number, self.is_member = layout.number, True
             self.config = dataclasses.replace(self.config, layout=layout)
             self.boot(self.life)
 

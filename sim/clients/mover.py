@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quorumq.core.messages import ChangeMembers, ChangeMembersReply, MovePartition, MovePartitionReply
+from quorumq.core.messages import (
+    ChangeMembers,
+    ChangeMembersReply,
+    Failed,
+    MovePartition,
+    MovePartitionReply,
+)
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import ClusterLayout, MemberState
 from sim.clients.calls import Caller
 from sim.clients.client import Answer
 from sim.clients.surroundings import Surroundings
@@ -14,14 +22,17 @@ from sim.machine import cores_of
 
 
 class Mover(Caller):
-    """Moves slots of the topic's partitions now and then, as some node knows them, and adds nodes to the cluster.
+    """Moves slots of the topic's partitions now and then, as some node knows them, adds nodes, and has them leave.
 
     Most moves with an unknown outcome are repeated through another node; the next move finishes the others.
     """
 
-    def __init__(self, around: Surroundings, name: str, hosts: Mapping[str, Host]) -> None:
+    def __init__(
+        self, around: Surroundings, name: str, hosts: Mapping[str, Host], leaving: dict[str, None]
+    ) -> None:
         super().__init__(around, name)
         self.hosts = hosts
+        self.leaving = leaving  # nodes that are drained, of all such operators
         self.rng = self.world.stream(name)
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -39,26 +50,51 @@ class Mover(Caller):
                 number = rng.randrange(known.partitions)
                 members = known.replicas[number]
                 others = [node for node in self.options.node_names if node not in members]
+                leaving = [node for node in members if node in self.leaving]
+                source = rng.choice(leaving if leaving and rng.random() < 0.8 else members)
                 if others:
-                    self.move(
-                        MovePartition("jobs", number, rng.choice(members), rng.choice(others)), self.node()
-                    )
-        outside = [name for name in self.options.node_names if not self.hosts[name].is_member]
-        if outside and rng.random() < self.options.moves:
-            name = rng.choice(outside)
-            self.add(ChangeMembers("add", name, f"{name}:1"), self.node())
+                    self.move(MovePartition("jobs", number, source, rng.choice(others)), self.node())
+        self.change_members()
         self.later(rng.choice((0.05, 0.4, 1.5)) * rng.random(), self.work)
 
-    def add(self, request: ChangeMembers, node: str) -> None:
-        """Add a node, which starts then."""
-        self.world.saw("a node was to be added")
+    def change_members(self) -> None:
+        """Add a node, drain one that was added, or remove one that was drained, perhaps."""
+        rng, share = self.rng, self.options.moves
+        added = [name for name in self.options.node_names if name not in self.options.founder_names]
+        outside = [name for name in added if not self.hosts[name].is_member]
+        inside = [name for name in added if self.hosts[name].is_member and name not in self.leaving]
+        if outside and rng.random() < share:
+            name = rng.choice(outside)
+            self.change(ChangeMembers("add", name, f"{name}:1"), self.node())
+        elif inside and rng.random() < 0.3 * share:
+            self.change(ChangeMembers("drain", rng.choice(inside)), self.node())
+        elif self.leaving and rng.random() < share:
+            self.change(ChangeMembers("remove", rng.choice(sorted(self.leaving))), self.node())
+
+    def change(self, request: ChangeMembers, node: str) -> None:
+        """Ask for one change of the members, and again until its outcome is known: the node begins, or ends."""
+        self.world.saw(f"a node was to {request.change}")
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, ChangeMembersReply):
-                self.world.saw("a node was added")
-                self.hosts[request.node].admit(answer.layout)
+                self.world.saw(f"a node did {request.change}")
+                self.changed(request, answer.layout)
+            elif not (isinstance(answer, Failed) and answer.code in (Code.USAGE, Code.CONFLICT)):
+                self.later(0.1 + 0.2 * self.rng.random(), self.change, request, self.node(node))
 
         self.ask(node, request, self.timeout, then)
+
+    def changed(self, request: ChangeMembers, layout: ClusterLayout) -> None:
+        """Do on the machine of a node what its operator does once the members have changed."""
+        named = [member for member in layout.members if member.node == request.node]
+        is_member = bool(named) and named[-1].state != MemberState.REMOVED
+        if request.change == "add" and is_member:
+            self.hosts[request.node].admit(layout)
+        elif request.change == "drain" and is_member:
+            self.leaving[request.node] = None
+        elif request.change == "remove" and not is_member:
+            self.leaving.pop(request.node, None)
+            self.hosts[request.node].dismiss(layout.number)
 
     def move(self, request: MovePartition, node: str) -> None:
         """Ask for one move; mostly again if its outcome is not known."""
