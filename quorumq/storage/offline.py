@@ -16,8 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages.records import BatchStored, ClusterMade, DeletedPage, JournalRecord, TopicPut
+from quorumq.core.messages.records import (
+    BatchStored,
+    ClusterMade,
+    ClusterPut,
+    DeletedPage,
+    JournalRecord,
+    TopicPut,
+)
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
@@ -123,8 +131,12 @@ class OfflineDirectory:
             replicas = ((self.node,),) * count
             records.append(TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, STAMP_ZERO)))
         made = next((record for record in records if isinstance(record, ClusterMade)), None)
+        layouts = [record.layout for record in records if isinstance(record, ClusterPut)]
+        if made is not None and self.node not in made.nodes:  # it was added; the record may be lost
+            layouts.append(first_layout(made.nodes, made.machines))
         config = NodeConfig(
             node=self.node,
+            layout=max(layouts, default=None),
             nodes=(self.node,) if made is None else made.nodes,
             cluster_id=self.cluster_id,
             hold_time_max=HOLD_TIME_MAX_DEFAULT_S if made is None else made.hold_time_max,

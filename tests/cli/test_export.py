@@ -28,7 +28,7 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
 )
-from quorumq.core.messages.records import BatchStored, DirectoryMade, RecordsMerged, TopicPut
+from quorumq.core.messages.records import BatchStored, ClusterPut, DirectoryMade, RecordsMerged, TopicPut
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.types import Letter, Now, PartitionId, Stamp
 from quorumq.storage.disk import RealDisk
@@ -40,6 +40,7 @@ from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
 from tests.client.steps import in_a_thread
 from tests.core.cluster import Cluster
+from tests.core.growing import GrowingCluster
 from tests.core.steps import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, copy_out, record_headers
 from tests.storage.writer import Writer, flips, worn
@@ -419,3 +420,19 @@ def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> N
     tracemalloc.stop()
     assert count == 80
     assert peak < 8 << 20, f"{peak} bytes for 40 MiB"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_directory_of_a_node_that_was_added_is_read(tmp_path: Path, lost: bool) -> None:
+    cluster = GrowingCluster(3, hold_time_max=10.0)
+    cluster.add("d")
+    topic = cluster.topic(rf=1, partitions=8)
+    number = topic.replicas.index(("d",))
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    reply = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
+    assert isinstance(reply, PublishReply)
+    if lost:
+        cluster.journals["d"] = [it for it in cluster.journals["d"] if not isinstance(it, ClusterPut)]
+    with OfflineDirectory(write(cluster, "d", tmp_path / "d"), Now(0.0, 0)) as directory:
+        assert directory.node == "d"
+        assert [stored.message.payload for stored in directory.messages() if stored.message] == [b"x"]

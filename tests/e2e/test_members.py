@@ -129,6 +129,9 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
                     await trio.sleep(0.2)
 
         trio.run(refused_by_name)
+        end([process], 10.0)
+        exported = run(own, "export", "--data", str(tmp_path / "d" / "data"))
+        assert exported.exit_code == 0, exported.stderr
         assert run(own, "nodes", "drain", "n1").exit_code == 64, "a voter"
     finally:
         end([process], 10.0)
