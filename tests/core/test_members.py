@@ -477,7 +477,7 @@ def test_a_later_member_is_sent_registers_again_and_again() -> None:
 
 
 def test_a_group_is_looked_for_at_later_members_too() -> None:
-    """Else too few of a replica set answer, and nobody can say that there is no such group."""
+    """Else too few of a replica set answer, and no answer is certain."""
     cluster = GrowingCluster(3)
     for name in "de":
         cluster.add(name)
@@ -487,7 +487,7 @@ def test_a_group_is_looked_for_at_later_members_too() -> None:
 
 
 def half_known_move(cluster: GrowingCluster, *deaf: str) -> None:
-    """A move to d is accepted by all voters but these, and told to nobody."""
+    """A move to d is accepted by all voters but these, and no node has it as chosen."""
     cluster.drop = lambda sender, to, message: (
         isinstance(message, m.PutTopic | m.SyncTopics)
         or (isinstance(message, m.Accept) and message.layout is not None and to in deaf)

@@ -347,9 +347,9 @@ class Catalogue:
             self.topics[newest.id] = closed(newest)
         self.topics[topic.id] = merged
         self._used = None
-        self._forget_decided(instance_of(topic))
+        self._drop_decided(instance_of(topic))
         if merged.layout_known > FIRST_LAYOUT:
-            self._forget_decided(Instance(topic.id, "", merged.layout_known))
+            self._drop_decided(Instance(topic.id, "", merged.layout_known))
         if replaces:
             self.names[topic.name] = topic.id
             self.replaced.pop(topic.id, None)
@@ -434,8 +434,8 @@ class Catalogue:
         if isinstance(value, ClusterLayout):
             gone = [node for node in Members(value).gone if node not in self.cluster.gone]
             accepted = [it.value for it in self.decisions.values() if gone and it.value is not None]
-            placed = dict.fromkeys(node for other in accepted for node in nodes_of(other))
-            kept = [node for node in gone if node in placed or any(kept_on(node, it) for it in self.live())]
+            chosen = dict.fromkeys(node for other in accepted for node in nodes_of(other))
+            kept = [node for node in gone if node in chosen or any(kept_on(node, it) for it in self.live())]
             return f"{', '.join(kept)} has partitions" if kept else ""
         nodes = dict.fromkeys(nodes_of(value))
         chosen = Instance(b"", "", self.cluster.layout.number)
@@ -454,7 +454,7 @@ class Catalogue:
         if (layout.number, layout.made) <= (ours.number, ours.made):
             return False
         self.cluster = Members(layout)
-        self._forget_decided(instance_of(layout))
+        self._drop_decided(instance_of(layout))
         return True
 
     def register_of(self, instance: Instance) -> Topic | Group | ClusterLayout | None:
@@ -490,7 +490,7 @@ class Catalogue:
         self._used = None
         return True
 
-    def _forget_decided(self, last: Instance) -> None:
+    def _drop_decided(self, last: Instance) -> None:
         """Drop the decisions up to an instance, because their outcome is known."""
         for instance in list(self.decisions.irange(last._replace(number=0), last)):
             del self.decisions[instance]
@@ -517,7 +517,7 @@ class Catalogue:
         else:
             self._note_alive(group[:2])
         self._used = None
-        self._forget_decided(instance_of(merged))
+        self._drop_decided(instance_of(merged))
         if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
             for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
                 del self.settled_groups[key]
