@@ -120,7 +120,7 @@ async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.Captu
     assert balanced(await calls.metadata()) == []
 
 
-async def test_a_node_that_nobody_can_take_over_from_is_not_drained() -> None:
+async def test_a_node_without_a_node_that_takes_over_is_not_drained() -> None:
     cluster = GrowingCluster(3)
     cluster.topic("jobs", rf=3)
     with pytest.raises(UsageError, match=r"jobs/0 is on .*, and no other node is left for it: add one"):

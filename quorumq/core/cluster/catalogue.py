@@ -434,8 +434,8 @@ class Catalogue:
         if isinstance(value, ClusterLayout):
             gone = [node for node in Members(value).gone if node not in self.cluster.gone]
             accepted = [it.value for it in self.decisions.values() if gone and it.value is not None]
-            chosen = dict.fromkeys(node for other in accepted for node in nodes_of(other))
-            kept = [node for node in gone if node in chosen or any(kept_on(node, it) for it in self.live())]
+            in_use = dict.fromkeys(node for other in accepted for node in nodes_of(other))
+            kept = [node for node in gone if node in in_use or any(kept_on(node, it) for it in self.live())]
             return f"{', '.join(kept)} has partitions" if kept else ""
         nodes = dict.fromkeys(nodes_of(value))
         chosen = Instance(b"", "", self.cluster.layout.number)
