@@ -64,6 +64,8 @@ class Options:
     pause: float = field(
         default=0.0, repr=False
     )  # share in which it pauses a group, which is resumed soon after
+    # Share in which it limits a group's deliveries; the limit ends soon after.
+    limit: float = field(default=0.0, repr=False)
     purge: float = 0.0  # share in which it purges a backlog or dead letters
     # Share with one, or two at once, that change the topic: its settings, and its number of partitions.
     alter: float = 0.0
@@ -161,7 +163,7 @@ class Options:
         # The message settled last may have outputs, which are then published, delivered and settled.
         if self.derive:
             rounds += 2 * self.request_timeout + 2.0
-        if self.pause:  # a group may have to be resumed
+        if self.pause or self.limit:  # a group may have to be resumed
             rounds += 2 * self.request_timeout + 2.0
         if self.deletions:  # the topic and its groups are created again, and producers begin anew
             rounds += 4 * self.request_timeout + 3.0

@@ -131,6 +131,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     options = dataclasses.replace(options, names=another.random() < LABELS)
     options = dataclasses.replace(options, pause=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, claim=sometimes(another, 1 / 3, 0.05, 0.4))
+    options = dataclasses.replace(options, limit=sometimes(another, 1 / 4, 0.1, 0.5))
     if room:  # and then requests with more than that
         many = {
             "batch_messages": max(16, options.batch_messages),

@@ -56,6 +56,11 @@ class Sightings:
                 world.saw("read repair fired")
             if any(item.ballot == STAMP_ZERO for item in message.not_due):  # type: ignore[union-attr]
                 world.saw("a HOLD asked for what was not due")
+            if message.tokens is not None and 0 <= message.tokens < sum(  # type: ignore[union-attr]
+                item.span.size
+                for item in message.granted  # type: ignore[union-attr]
+            ):
+                world.saw("a vote had too few tokens")
             if any(item.unseen for item in message.granted):  # type: ignore[union-attr]
                 world.saw("a replica voted on what it had not seen")
             for item in message.refused:  # type: ignore[union-attr]

@@ -61,6 +61,8 @@ SOMETIMES: tuple[str, ...] = (
     "a message was claimed",
     "a group was paused",
     "a group was resumed",
+    "a group was limited",
+    "a vote had too few tokens",
     "a name was known",
     "a name was known from another window",
     "labels were changed",

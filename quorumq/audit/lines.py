@@ -58,7 +58,9 @@ OF_MESSAGES: Final = frozenset(
 )
 """Kinds of lines about single messages: the others are about a run, a topic, a group or a place."""
 
-LEFT_OUT: Final = frozenset(("hold_lost", "expire", "claim", "labels", "set_labels", "pause_group"))
+LEFT_OUT: Final = frozenset(
+    ("hold_lost", "expire", "claim", "labels", "set_labels", "pause_group", "limit_group")
+)
 """Kinds that clients tell better, and those that no promise of the audit is about."""
 
 

@@ -156,6 +156,51 @@ async def resume(topic: str, names: tuple[str, ...], where: Where, as_json: bool
     await _set_paused(topic, names, where, as_json, paused=False)
 
 
+@groups.command()
+@click.argument("topic")
+@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
+@by_option
+@click.option("--per-second", type=float, metavar="N", help="Messages a second, of all consumers together.")
+@click.option(
+    "--burst",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Messages at once after a quiet time; default: a tenth of N.",
+)
+@click.option("--off", is_flag=True, help="End the limit.")
+@cluster_options
+async def limit(
+    topic: str,
+    names: tuple[str, ...],
+    per_second: float | None,
+    burst: int | None,
+    off: bool,
+    where: Where,
+    as_json: bool,
+) -> None:
+    """Limit the messages that groups of TOPIC get in a second, as for calls of a service that bears no more.
+
+    Each delivery counts, also that of a message that comes again. Consumers need not be stopped: they wait. If a node
+    is cut off or loses messages of others, up to half as many more may come (docs/protocol.md, LIMIT).
+
+    After exit code 75 (too few replicas answered) run it again.
+    """
+    if (per_second is None) is not off or (off and burst is not None):
+        raise click.UsageError("give --per-second N, perhaps with --burst N; or --off")
+    async with cluster(where) as client:
+        for name in names:
+            group = await client.limit_group(topic, name, per_second, burst=burst)
+            tell(f"{name} of {topic}: {limit_text(group) or 'no limit'}", facts_of(topic, group), as_json)
+
+
+def limit_text(group: Group) -> str:
+    """Describe the limit of a group in words; "" if there is none."""
+    limit = group.limited
+    if limit is None:
+        return ""
+    return f"at most {limit.per_second:,g} a second, {plural(limit.burst, 'message')} at once"
+
+
 async def _set_paused(
     topic: str, names: tuple[str, ...], where: Where, as_json: bool, *, paused: bool
 ) -> None:
@@ -211,13 +256,19 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
         backlog = await client.backlog(topic, group)
         registers = (await client.metadata(topic)).groups
         paused = any(register.name == group and register.paused for register in registers)
+        limits = [limit_text(register) for register in registers if register.name == group]
         if as_json:
             parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in backlog.partitions]
             whole = {**backlog._asdict(), "partitions": parts, "consumers": listed(backlog.consumers)}
-            print_json({"topic": topic, "group": group, "paused": paused, **whole})
+            rates = [limit_facts(register) for register in registers if register.name == group]
+            print_json(
+                {"topic": topic, "group": group, "paused": paused, "limit": (*rates, None)[0], **whole}
+            )
         else:
             if paused:
                 say(f"{group} is paused: `quorumq groups resume {topic} {group}`")
+            if any(limits):
+                say(f"{group} gets {limits[0]}: `quorumq groups limit {topic} {group} --off` ends that")
             _print_backlog(backlog)
 
 
@@ -297,7 +348,14 @@ def facts_of(topic: str, group: Group) -> dict[str, Any]:
         "latest": bool(group.latest),
         "since_ms": made_ms(group.made) if group.made.time else None,
         "paused": group.paused,
+        "limit": limit_facts(group),
     }
+
+
+def limit_facts(group: Group) -> dict[str, Any] | None:
+    """Return a group's limit for JSON; None if there is none."""
+    limit = group.limited
+    return {"per_second": limit.per_second, "burst": limit.burst} if limit is not None else None
 
 
 def beginning(line: dict[str, Any]) -> str:
@@ -354,5 +412,7 @@ def _print(lines: list[dict[str, Any]]) -> None:
         begins = "what came after it" if line["latest"] else begins
         since = local_time(line["since_ms"])[:19] if line["since_ms"] else "the start"
         state = "paused" if line["paused"] else ""
+        if line["limit"] is not None:
+            state += f"{', ' if state else ''}{line['limit']['per_second']:,g} a second"
         rows.append((line["topic"], line["group"], begins, since, state))
     print_table(("topic", "group", "|begins with", "|since", "|"), rows)

@@ -311,6 +311,7 @@ class Client(Counterpart[waiting.Client]):
     rewind = _blocking(waiting.Client.rewind)
     pause_group = _blocking(waiting.Client.pause_group)
     resume_group = _blocking(waiting.Client.resume_group)
+    limit_group = _blocking(waiting.Client.limit_group)
     delete_group = _blocking(waiting.Client.delete_group)
     backlog = _blocking(waiting.Client.backlog)
     backlogs = _blocking(waiting.Client.backlogs)

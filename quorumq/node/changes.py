@@ -24,6 +24,7 @@ WHAT: Final[dict[type, str]] = {
     m.SetGroup: "group created",
     m.DeleteGroup: "group deleted",
     m.PauseGroup: "group paused",
+    m.LimitGroup: "group limited",
     m.PurgeRequest: "messages purged",
     m.RedriveRequest: "dead letters redriven",
     m.DeclareSurvivors: "survivors declared",
@@ -111,6 +112,8 @@ def facts_of(request: Any, who: str) -> dict[str, Any]:
     change = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
     if isinstance(request, m.PauseGroup) and not request.paused:
         change = "group resumed"
+    elif isinstance(request, m.LimitGroup) and not request.per_second:
+        change = "group not limited"
     facts: dict[str, Any] = {"client": who, "what": change}
     if isinstance(request, m.DeclareSurvivors):
         facts["survivors"] = ", ".join(request.survivors)

@@ -68,6 +68,7 @@ class Table:
                 sums = self._row(self.groups, (row["topic"], group))
                 for name in OF_GROUP:
                     sums[name] = sums.get(name, 0) + facts[name]
+                sums["per_second"] = max(sums.get("per_second", 0), facts["per_second"])
                 sums["oldest_s"] = max(sums.get("oldest_s", 0), facts["oldest_s"] or 0)
 
     def _row(self, rows: dict[tuple[str, ...], dict[str, float]], key: tuple[str, ...]) -> dict[str, float]:
@@ -178,7 +179,11 @@ class Families(NamedTuple):
             for key, sums in table.topics.items():
                 family.add_metric(key, sums[name])
             yield family
-        shown = {**OF_GROUP, "oldest_s": ("oldest_seconds", "Age of the oldest that is to be delivered.")}
+        shown = {
+            **OF_GROUP,
+            "oldest_s": ("oldest_seconds", "Age of the oldest that is to be delivered."),
+            "per_second": ("limit", "Deliveries a second to which the group is limited; 0 for no limit."),
+        }
         for name, (called, text) in shown.items():
             family = GaugeMetricFamily(f"quorumq_group_{called}", text, labels=("topic", "group"))
             for key, sums in table.groups.items():

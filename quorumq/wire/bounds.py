@@ -29,6 +29,7 @@ from quorumq.core.values.limits import (
     NAME_WINDOW_MIN_S,
     NUMBERS_END,
     PARTITIONS_MAX,
+    RATE_MAX,
     REGISTER_BUCKETS,
     SPANS_PER_REQUEST_MAX,
     STAMPS_END,
@@ -148,6 +149,11 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         f"len(v_sums) in ({DIGEST_BYTES}, {DIGEST_BYTES * REGISTER_BUCKETS})",
         "sums",
         "the sum of all registers, or one for each bucket",
+    ),
+    "Limit": (
+        f"0 <= v_per_second <= {RATE_MAX} and bool(v_per_second) == bool(v_burst)",
+        "per_second",
+        f"0 for no limit, else up to {RATE_MAX}, and then a burst",
     ),
     **dict.fromkeys(
         ("SyncTopics", "RegistersReply", "PutTopic", "DeletedNoted", "DeletedPage"),

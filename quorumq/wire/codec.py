@@ -53,7 +53,7 @@ TYPES: Final[Mapping[int, type]] = {
     102: m.DescribeGroup, 103: m.DescribeGroupReply, 104: m.MovePartition, 105: m.MovePartitionReply,
     106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup, 109: m.PauseGroupReply,
     110: m.FindName, 111: m.FindNameReply, 118: m.DescribeGroups, 119: m.DescribeGroupsReply,
-    112: m.ChangeMembers, 113: m.ChangeMembersReply,
+    112: m.ChangeMembers, 113: m.ChangeMembersReply, 120: m.LimitGroup, 121: m.LimitGroupReply,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

@@ -128,6 +128,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     ),
     m.DeleteGroup: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.PauseGroup: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
+    m.LimitGroup: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.PurgeRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),

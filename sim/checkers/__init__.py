@@ -22,6 +22,7 @@ from sim.checkers.final import FinalAfterAck
 from sim.checkers.groups import GroupsAsAsked
 from sim.checkers.labels import LabelsAsWritten
 from sim.checkers.layouts import OneLayout
+from sim.checkers.limited import LimitedGroups
 from sim.checkers.live import Live
 from sim.checkers.loss import NoLoss
 from sim.checkers.named import NamesKept
@@ -43,6 +44,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     GroupsAskedFor,
     LabelsAsWritten,
     PausedGroups,
+    LimitedGroups,
     NamesKept,
     CreationsStand,
     FailedIsNo,

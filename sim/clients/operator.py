@@ -18,6 +18,8 @@ from quorumq.core.messages import (
     DeleteTopic,
     DeleteTopicReply,
     Failed,
+    LimitGroup,
+    LimitGroupReply,
     Metadata,
     MetadataReply,
     PauseGroup,
@@ -162,6 +164,7 @@ class Operator(Caller):
         rng, options = self.rng, self.options
         if self.world.healed or not (
             options.pause
+            or options.limit
             or options.redrive
             or options.rewind
             or options.unmake
@@ -175,6 +178,8 @@ class Operator(Caller):
             self.rewind(group)
         if options.pause and rng.random() < options.pause and group not in self.around.guests:
             self.pause(group)
+        if options.limit and rng.random() < options.limit and group not in self.around.guests:
+            self.limit(group, rng.choice((0.5, 0.5, 2.0, 10.0)), rng.choice((1, 1, 3)))
         if options.unmake and rng.random() < options.unmake and group != LATE_GROUP:
             self.unmake(group)
         if rng.random() < options.purge:
@@ -380,25 +385,60 @@ class Operator(Caller):
 
     def pause(self, group: str, *, paused: bool = True) -> None:
         """Pause a group, or resume it, sent once; a paused one is resumed soon, by any operator."""
-        node, options = self.node(), self.options
-        call = self.by_name("pause_group", node, {"group": group, "paused": paused})
+        call = self.by_name("pause_group", self.node(), {"group": group, "paused": paused})
+        saw = "a group was paused" if paused else "a group was resumed"
+        lasts = 1.0 if paused else 0.0
+        self.change(
+            call, PauseGroup("jobs", group, paused), saw, lasts, lambda op: op.pause(group, paused=False)
+        )
+
+    def limit(self, group: str, per_second: float = 0.0, burst: int = 0) -> None:
+        """Limit a group, or end its limit, sent once; a limit ends soon, by any operator."""
+        fields = {"group": group, "per_second": per_second, "burst": burst}
+        call = self.by_name("limit_group", self.node(), fields)
+        saw = "a group was limited" if per_second else ""
+        lasts = 4.0 if per_second else 0.0
+        self.change(
+            call, LimitGroup("jobs", group, per_second, burst), saw, lasts, lambda op: op.limit(group)
+        )
+
+    def change(
+        self,
+        call: Call,
+        request: PauseGroup | LimitGroup,
+        saw: str,
+        lasts: float,
+        undo: Callable[[Operator], None],
+    ) -> None:
+        """Send a change of a group. If it stops deliveries, or its outcome is unknown, have it undone soon.
+
+        Args:
+            call: its line.
+            request: the change.
+            saw: sighting if it is confirmed; "" for none.
+            lasts: seconds for which deliveries may be fewer, at most; 0.0 if they go on.
+            undo: sends the opposite, as any operator.
+        """
+        options = self.options
 
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
             reached = ""
-            if isinstance(answer, PauseGroupReply) and self.is_over(op):
-                self.world.saw("a group was paused" if paused else "a group was resumed")
+            if isinstance(answer, PauseGroupReply | LimitGroupReply) and self.is_over(op):
+                if saw:
+                    self.world.saw(saw)
                 reached = self.topics.names[answer.group.topic]
             self.came_of(call, "ok" if reached else "fail" if nothing_done(answer) else "unknown", reached)
             if (
-                paused or not reached
-            ) and not self.topics.gone:  # one of a deleted group may pause the next one
-                soon = 0.05 if self.world.healed else self.rng.random()
+                lasts or not reached
+            ) and not self.topics.gone:  # one of a deleted group may concern the next one
+                soon = 0.05 if self.world.healed else (lasts or 1.0) * self.rng.random()
+                soon = min(soon, max(1.0, options.fault_time - self.world.time))
                 if not reached:  # a node that has it late stamps it above later ones
                     soon += 2 * options.request_timeout
-                self.later(soon, lambda: self.rng.choice(self.operators).pause(group, paused=False))
+                self.later(soon, lambda: undo(self.rng.choice(self.operators)))
 
-        op = self.ask(node, PauseGroup("jobs", group, paused), self.timeout + options.request_timeout, then)
+        op = self.ask(call.asked["via"], request, self.timeout + options.request_timeout, then)
 
     def unmake(self, group: str) -> None:
         """Delete a group, sent once; sometimes as another operator rewinds it."""

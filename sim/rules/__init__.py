@@ -21,6 +21,7 @@ from sim.rules import (
     groups,
     holds,
     labels,
+    limited,
     messages,
     moves,
     names,
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     *claims.RULES,
     *pauses.RULES,
     *moves.RULES,
+    *limited.RULES,
     *names.RULES,
 )
 

@@ -178,6 +178,32 @@ def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
     assert shell("purge full.deadletters --group g --yes").out == "purged 0 dead letters\n"
 
 
+def test_a_group_is_limited_and_the_limit_ends(shell: Shell) -> None:
+    shell("publish slow one two three")
+    shell("groups create slow --group g")
+    assert (
+        "g of slow: at most 0.5 a second, 1 message at once"
+        in shell("groups limit slow g --per-second 0.5").out
+    )
+    assert "at most 0.5 a second" in shell("groups describe slow g").out
+    (listed,) = shell("groups list slow --json").lines()
+    assert listed["limit"] == {"per_second": 0.5, "burst": 1}
+    assert "0.5 a second" in shell("groups list slow").out
+    (described,) = shell("groups describe slow g --json").lines()
+    assert described["limit"] == {"per_second": 0.5, "burst": 1}
+    for wrong in (
+        "",
+        "--per-second 1 --off",
+        "--off --burst 2",
+        "--per-second 1 --burst 0",
+        "--per-second -1",
+    ):
+        assert shell(f"groups limit slow g {wrong}", code=64).err
+    assert shell("groups limit slow --group g --off --json").lines()[0]["limit"] is None
+    assert len(shell("consume slow --group g --max 3").out.split()) == 3
+    assert "nobody" in shell("groups limit slow nobody --off", code=66).err
+
+
 def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
     shell("publish halted one")
     shell("groups create halted --group g")

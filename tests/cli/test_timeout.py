@@ -41,6 +41,7 @@ COMMANDS = {
     "groups backlog": (),
     "groups pause": ("jobs", "g"),
     "groups resume": ("jobs", "g"),
+    "groups limit": ("jobs", "g", "--off"),
     "deadletters count": ("jobs", "--group", "g"),
     "topics label": ("jobs",),
     "status": (),

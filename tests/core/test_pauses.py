@@ -174,7 +174,7 @@ def test_news_of_messages_wakes_no_one_while_the_group_is_paused() -> None:
     core = cluster.nodes["b"]
     (replica,) = core.replicas.values()
     assert replica.group("g").available.ready.size
-    assert not has_offer(core.context, (replica.partition, "g"))
+    assert not has_offer(core.context, (replica.partition, "g"), cluster.now)
 
 
 def test_a_coordinator_that_missed_a_rewind_hears_of_it_from_those_that_refuse() -> None:

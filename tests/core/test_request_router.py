@@ -39,6 +39,7 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
         m.SetGroup("jobs", "other", "earliest", 0, False),
         m.DeleteGroup("jobs", "g"),
         m.PauseGroup("jobs", "g", True),
+        m.LimitGroup("jobs", "g", 5.0),
         m.LabelsRequest("jobs", (m.LabelChange("team", "a"),)),
         m.FindName(here, 60, 7, 1),
         m.PurgeRequest("jobs", 0, "g"),

@@ -339,6 +339,21 @@ def test_a_rewind_is_counted_before_it_is_done() -> None:
     in_cluster(test)
 
 
+def test_a_group_is_limited() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.publish("jobs", b"x")
+        await client.create_group("jobs", "g")
+        for rate, shown in (("2.5", True), ("", False)):
+            answer = await post(browser, "/console/limit", topic="jobs", group="g", per_second=rate)
+            text = checked(await browser.get(answer.headers["location"]))
+            assert ("2.5 a second</span>" in text) is shown
+            assert "The limit of the group is set." in text
+        refused = await post(browser, "/console/limit", topic="jobs", group="g", per_second="many")
+        assert "many" in refused.text
+
+    in_cluster(test)
+
+
 def test_a_group_is_paused_and_resumed() -> None:
     async def test(client: Client, browser: Browser) -> None:
         await client.publish("jobs", b"x")

@@ -217,6 +217,9 @@ def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None
         assert (dry["messages"], dry["states"]) == (1, {"acked": 1})
         await browser.call("POST", GROUP + "/rewind", {"to": "2020-01-01T00:00:00Z"})
         assert (await browser.call("GET", GROUP + "/backlog"))["ready"] == 1
+        limited = await browser.call("POST", GROUP + "/limit", {"per_second": 5, "burst": 2})
+        assert (limited["per_second"], limited["burst"]) == (5.0, 2)
+        assert (await browser.call("POST", GROUP + "/limit", {"per_second": None}))["per_second"] is None
         assert (await browser.call("POST", GROUP + "/pause"))["paused"]
         assert not (await browser.call("POST", GROUP + "/fetch", {}))["messages"]
         assert not (await browser.call("POST", GROUP + "/resume"))["paused"]

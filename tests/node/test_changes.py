@@ -111,5 +111,5 @@ def test_every_request_that_changes_something_for_others_is_named() -> None:
     assert {kind.__name__ for kind in WHAT} == {
         "CreateTopic", "AlterTopic", "MovePartition", "DeleteTopic", "SetGroup", "DeleteGroup", "PurgeRequest",
         "RedriveRequest",
-        "DeclareSurvivors", "LabelsRequest", "PauseGroup", "ChangeMembers",
+        "DeclareSurvivors", "LabelsRequest", "PauseGroup", "ChangeMembers", "LimitGroup",
     }  # fmt: skip

@@ -173,7 +173,8 @@ async def test_a_page_is_made_in_chunks_and_at_most_once_a_second(monkeypatch: p
 
 def test_groups_beyond_the_limit_are_summed_up() -> None:
     fields = {
-        "available": 1, "suspects": 0, "dying": 0, "held": 2, "delayed": 0, "dead": 3, "dropped": 0, "oldest_s": None
+        "available": 1, "suspects": 0, "dying": 0, "held": 2, "delayed": 0, "dead": 3, "dropped": 0, "oldest_s": None,
+        "per_second": 5.0,
     }  # fmt: skip
     table = Table()
     for number in range(metrics.GROUPS_MAX + 50):
@@ -183,6 +184,7 @@ def test_groups_beyond_the_limit_are_summed_up() -> None:
     assert table.groups["other", "other"] == {
         "available": 50, "suspects": 0, "dying": 0, "held": 100, "delayed": 0, "dead": 150, "dropped": 0,
         "oldest_s": 249.0,
+        "per_second": 5.0,
     }  # fmt: skip
     assert table.left_out == 100
 

@@ -114,6 +114,7 @@ class Filled:
             m.SetGroup(name[:-1], group),
             m.DeleteGroup(name, group[:-1]),
             m.PauseGroup(name, group[:-1], True),
+            m.LimitGroup(name, group[:-1], 5.0),
             m.LabelsRequest(name),
             m.LabelsRequest(name[:-1]),
             m.FindName(location, 60, 1, 1),

@@ -68,6 +68,7 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "DeleteGroup": (m.DeleteGroup("orders", "g"), ("admin",)),
     "FindName": (m.FindName(LOCATION, 60, 0, 0), ("publish",)),
     "PauseGroup": (m.PauseGroup("orders", "g", True), ("admin",)),
+    "LimitGroup": (m.LimitGroup("orders", "g", 5.0), ("admin",)),
     "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
     "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
     "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),

@@ -127,6 +127,48 @@ class GroupCalls(Calls):
             "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
         )
 
+    async def limit_group(
+        self,
+        topic: str,
+        group: str,
+        per_second: float | None,
+        *,
+        burst: int | None = None,
+        timeout: float | None = None,
+    ) -> Group:
+        """Limit the messages that all consumers of a group get in a second; they wait for more by themselves.
+
+        Each delivery counts, also that of a message that comes again. The group's dead letters can be read without a
+        limit. A consumer may have fetched messages before it hands them to a handler. docs/protocol.md, LIMIT, says
+        what is exact.
+
+        Args:
+            topic, group: name of the topic and of its group.
+            per_second: messages a second, from 0.001 to 1,000,000; None for no limit.
+            burst: messages that may come at once after a quiet time; a tenth of ``per_second``, 1 at least, if None.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the group: a majority of the replicas of every partition know it.
+
+        Raises:
+            NotFound: no such topic, or no such group of it.
+            UsageError: a number that cannot be.
+            NotStored, OutcomeUnknown: too few replicas answered; do it again.
+        """
+        if per_second is not None and not per_second > 0:
+            raise UsageError(f"per_second is {per_second}: give a number above 0, or None for no limit")
+        if burst is not None and burst < 1:
+            raise UsageError(f"burst is {burst}: give a number of messages, at least 1")
+        watch = self.context.calling(
+            "limit_group", topic, group=group, per_second=per_second or 0.0, burst=burst or 0
+        )
+        request = m.LimitGroup(topic, group, float(per_second or 0), burst or 0)
+        action = f"limit group {group!r} of {topic!r}"
+        return cast(
+            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
+        )
+
     async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
         """Delete a group, with all that is recorded for it and its dead letters, for good.
 

@@ -47,6 +47,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.SetGroup: m.SetGroupReply,
     m.DeleteGroup: m.DeleteGroupReply,
     m.PauseGroup: m.PauseGroupReply,
+    m.LimitGroup: m.LimitGroupReply,
     m.PurgeRequest: m.PurgeReply,
     m.BrowseRequest: m.BrowseReply,
     m.ShowRequest: m.ShowReply,

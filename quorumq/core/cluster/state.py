@@ -11,6 +11,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from quorumq.core.cluster.buckets import Bucket
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.messages import Released
 from quorumq.core.messages.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
@@ -46,6 +47,7 @@ Timer = (
     | tuple[Literal["refresh"], PartitionId, str, Span]  # look at the messages available to that group
     | tuple[Literal["due"], PartitionId, int]  # the delay of the batch with this number is over
     | tuple[Literal["batch"], PartitionId, int, int]  # look at that batch, from this index on
+    | tuple[Literal["tokens"], bytes, str]  # parked FETCHes of that topic and group have tokens again
     | tuple[Literal["look"]]  # groups that begin look at more
     | tuple[Literal["compare"]]  # anti-entropy goes on
     | tuple[Literal["sweep"]]  # RECLAIM goes on
@@ -204,6 +206,9 @@ class NodeState:
     reclaiming: dict[PartitionId, None] = field(default_factory=dict)
     # Groups of partitions with something newly available since the parked FETCHes last looked.
     newly_ready: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
+    buckets: dict[tuple[bytes, str], Bucket] = field(
+        default_factory=dict
+    )  # of limited groups, by topic and name
     me: NodeId = field(init=False)  # this node's id
 
     def __post_init__(self) -> None:
@@ -263,6 +268,10 @@ class NodeState:
             if timer[0] == "expire" and time > now.mono:
                 found.setdefault(timer[1], []).append((time, *timer[2:]))
         return found
+
+    def bucket_of(self, topic: bytes, group: str) -> Bucket | None:
+        """Return the tokens of a group here; None if it has no limit."""
+        return self.buckets.get((topic, group))
 
     def put_off(self, partition: PartitionId) -> None:
         """Have the next step go on with groups of ``partition``: they have more to do than this one has time for."""
@@ -373,4 +382,6 @@ class NodeState:
     def check(self) -> None:
         """Assert all that holds between any two events."""
         self.clock.check()
+        for bucket in self.buckets.values():
+            bucket.check()
         assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.trusted

@@ -54,7 +54,7 @@ ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, MovePartition, DeleteTopic, Metadata, Publish, Fetch,
     AckRequest, RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest,
     BrowseRequest, ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
-    DescribeGroups, ChangeMembers,
+    DescribeGroups, ChangeMembers, LimitGroup,
 ]  # fmt: skip
 
 ClientReply = Union[
@@ -62,5 +62,5 @@ ClientReply = Union[
     DeleteTopicReply, MetadataReply, PublishReply, FetchReply,
     SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
     DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, PauseGroupReply, FindNameReply,
-    DescribeGroupsReply, ChangeMembersReply, Admitted, Failed,
+    DescribeGroupsReply, ChangeMembersReply, LimitGroupReply, Admitted, Failed,
 ]  # fmt: skip

@@ -367,6 +367,24 @@ class PauseGroupReply(NamedTuple):
     group: Group
 
 
+class LimitGroup(NamedTuple):
+    """Limit the deliveries to a group: ``per_second``, and up to ``burst`` at once.
+
+    A ``per_second`` of 0 ends the limit. A ``burst`` of 0 leaves it to the node.
+    """
+
+    topic: str
+    group: str
+    per_second: float
+    burst: int = 0
+
+
+class LimitGroupReply(NamedTuple):
+    """The answer to LimitGroup: the register, on a majority of every partition's replica set."""
+
+    group: Group
+
+
 class PurgeRequest(NamedTuple):
     """PURGE a group's backlog in one partition, or its dead letters if ``group`` ends in "!dead".
 

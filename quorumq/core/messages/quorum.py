@@ -184,6 +184,7 @@ class Refused(NamedTuple):
 class HoldReply(NamedTuple):
     """The votes on a HOLD. ``abstained``: in quarantine or not trusted. It counts neither for nor against.
 
+    ``tokens``: count of tokens that a limited group had here. If they do not suffice, no OK counts.
     Partition and group are included, so that a reply to a finished round still serves read repair.
     """
 
@@ -197,6 +198,7 @@ class HoldReply(NamedTuple):
     refused: tuple[Refused, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted) or "wrong-epoch": nothing was looked at
     known: tuple[Incarnation, ...]
+    tokens: float | None = None
 
 
 class Release(NamedTuple):

@@ -36,7 +36,7 @@ from quorumq.core.requests.labels import LabelsCoordinator
 from quorumq.core.requests.membership import CHANGES, MembersCoordinator, member_of
 from quorumq.core.requests.moving import MoveCoordinator
 from quorumq.core.requests.naming import NameCoordinator
-from quorumq.core.requests.pausing import PauseCoordinator
+from quorumq.core.requests.pausing import LimitCoordinator, PauseCoordinator, check_limit
 from quorumq.core.requests.peek import PeekCoordinator
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
@@ -64,6 +64,7 @@ Admitted = Coordinator | m.ClientReply
 STAMPED = (
     m.Fetch, m.CreateTopic, m.AlterTopic, m.MovePartition, m.DeleteTopic, m.SetGroup, m.DeleteGroup, m.PauseGroup,
     m.ChangeMembers,
+    m.LimitGroup,
 )  # fmt: skip
 """Requests that are nothing without a fresh stamp."""
 BUG_CHARS_MAX = 200
@@ -371,17 +372,19 @@ class RequestRouter:
             return self.context.catalogue.not_found(request.topic)
         return DeleteGroupCoordinator(key, request, topic.id)
 
-    def _pause_group(self, key: int, request: m.PauseGroup) -> Admitted:
+    def _pause_group(self, key: int, request: m.PauseGroup | m.LimitGroup) -> Admitted:
         topic = self.context.catalogue.topic_named(request.topic)
         if topic is None:
             return self.context.catalogue.not_found(request.topic)
         if not self.context.catalogue.reads(topic.id, request.group):
             return self.context.catalogue.no_group(request.topic, request.group)
-        paused = self.context.catalogue.groups[(topic.id, request.group)].pause.on
-        full = "" if paused and not request.paused else self.context.state.no_capacity(Kind.OPEN)
-        if full:  # acks of a resumed group make room
-            return m.Failed(Code.STORAGE_FULL, full)
-        return PauseCoordinator(key, request, topic.id)
+        kind = PauseCoordinator if isinstance(request, m.PauseGroup) else LimitCoordinator
+        coordinator = kind(key, request, topic.id)
+        ends = coordinator.ends(self.context.catalogue.groups[(topic.id, request.group)])
+        full = "" if ends else self.context.state.no_capacity(Kind.OPEN)
+        return (
+            m.Failed(Code.STORAGE_FULL, full) if full else coordinator
+        )  # acks of a group that goes on make room
 
     def _no_capacity_for_group(self, topic: Topic, group: str) -> str:
         """Return why a group that is new here cannot be made; "" if it can, or is there.
@@ -603,6 +606,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.SetGroup: lambda router, key, request, now: router._set_group(key, request),
     m.DeleteGroup: lambda router, key, request, now: router._delete_group(key, request),
     m.PauseGroup: lambda router, key, request, now: router._pause_group(key, request),
+    m.LimitGroup: lambda router, key, request, now: check_limit(request) or router._pause_group(key, request),
     m.PurgeRequest: lambda router, key, request, now: router._purge(key, request),
     m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
     m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),

@@ -72,6 +72,8 @@ class Timers:
                 partition not in self.context.replicas and partition not in self.context.sources
             ):
                 return True  # its topic was deleted, or it was moved away
+            case ("tokens", *place):
+                return tuple(place) not in self.context.state.buckets
             case ("recover", peer, number):
                 return not self.context.hold_recovery.is_current(peer, number)
             case ("expire", partition, name, span, _):
@@ -121,6 +123,8 @@ class Timers:
                 context.costly.put(NO_CALLER, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
                 self._kept(partition).storing.on_offered(number, first, now)
+            case ("tokens", topic, group):
+                context.limiting.wake(topic, group)
             case ("look",):
                 return self._look(now)
             case ("sweep",):

@@ -48,6 +48,9 @@ class Picked:
         0  # messages that are expired by our clock: no limit counts them, as most will be dead-lettered
     )
     company: int = 0  # messages of other partitions that are in the lot already
+    limited: bool = (
+        False  # each message takes a token of the group's limit, so that expired ones count as well
+    )
 
     @property
     def runs(self) -> int:
@@ -103,6 +106,7 @@ class Choice:
         patient: bool = True,
         company: int | None = None,
         named: tuple[Span, ...] = (),
+        spare: int | None = None,
     ) -> tuple[Picked, float | None]:
         """FETCH, step 1: return the oldest available messages within the limits, and when to look again.
 
@@ -118,9 +122,12 @@ class Choice:
             patient: True if the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
             company: number of messages of other partitions in the lot of suspects to choose; None: choose first-timers.
             named: only these messages, whichever coordinator they rank for.
+            spare: number of tokens, at least one for each message; None if the group has no limit.
         """
         offer = view.available if company is None else view.suspects
-        picked = Picked(messages_max, bytes_max, runs_max, view.generation, company=company or 0)
+        limited = spare is not None
+        most = messages_max if spare is None else min(messages_max, spare)
+        picked = Picked(most, bytes_max, runs_max, view.generation, company=company or 0, limited=limited)
         if named:
             self._pick_named(view, offer, named, picked, now)
             return picked, None
@@ -235,7 +242,7 @@ class Choice:
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked, now: Now) -> None:
         """Take as much of ``parts`` as the limits let in; only messages in this very batch."""
-        timed = self.ttl_s or batch.header.ttl_ms
+        timed = (self.ttl_s or batch.header.ttl_ms) and not picked.limited
         overdue = timed and self.is_overdue(batch, now)
         for part in parts:
             for piece, slot in self.batches.index.within(part):

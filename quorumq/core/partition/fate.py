@@ -92,6 +92,7 @@ class HoldAsk(NamedTuple):
     last_expired: bool = False  # the last of them ended by expiry
     expiries: int = 0  # how many of them did
     interruptions: int = 0  # deliveries beside them that were interrupted
+    limited: bool = False  # the hold takes a token, unless the message is dying
 
 
 def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
@@ -110,7 +111,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     if early is not None:
         return heard, lease, ballots, (NotDue, *early)
     if ask.ended or ask.interruptions:
-        lease = counted(lease, Attempts(ask.record.generation, ask.record.n, *ask[5:]))
+        lease = counted(lease, Attempts(ask.record.generation, ask.record.n, *ask[5:9]))
     held, attempts = lease.held, NO_ATTEMPTS if lease.attempts is None else attempts_at(lease, ask.record)
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
@@ -120,17 +121,19 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     ):
         # A hold of this very owner that was learned from a peer was not granted here: it is now.
         until = max(held.deadline, ask.until) if held is not None and mine else ask.until
-        held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, attempts))
+        held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, attempts, False))
         ballots = _new(Ballots, (ask.owner.ballot, ballots.min_ballot))
     else:
         remaining = held.deadline - facts.now if held is not None else 0.0
         highest = ballots.highest or Stamp(min_ballot_of(ballots, facts), "")
         return heard, lease, ballots, (Refused, highest, remaining)
     timed = ask.record.n == 0 and not facts.dead  # a redriven message, or a dead letter, has had its time
-    exhausted = attempts[2] >= ask.max_deliveries and is_exhausted(attempts, ask.max_deliveries)
-    exhausted = exhausted and not facts.dead
+    most = ask.max_deliveries
+    exhausted = attempts[2] >= most and is_exhausted(attempts, most) and not facts.dead
     late = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
     granted = (Granted, attempts[2], exhausted, late, timed and facts.unseen, *attempts[3:])
+    if ask.limited and not (exhausted or late):
+        held = held._replace(charged=True)
     return heard, _new(Lease, (held, (), lease.attempts, lease.delay, lease.hint)), ballots, granted
 
 

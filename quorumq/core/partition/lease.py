@@ -20,6 +20,7 @@ class Held(NamedTuple):
     n: int  # the redrive number it was granted under: the attempt that it may become belongs to it
     generation: int = 0  # the generation it was granted under
     before: Attempts = NO_ATTEMPTS  # attempts that had ended when it was granted here: its end adds one
+    charged: bool = False  # it took a token of the group's limit here
 
 
 class Lease(NamedTuple):

@@ -245,6 +245,9 @@ class Replica:
         changes = Changes()
         owner = Owner(sender, incarnation, message.ballot)
         until = now.mono + message.hold_time
+        bucket = self.node.bucket_of(self.partition.topic, view.name) if self.node.buckets else None
+        spans = [want.span for want in message.wants] if bucket is not None else []
+        charged = charged_of(view, spans, owner) if bucket is not None else 0
         for want in message.wants:
             before = len(votes[m.Granted])
             ask = HoldAsk(
@@ -254,6 +257,7 @@ class Replica:
                 self.topic.max_deliveries,
                 self.topic.ttl_s,
                 *want[2:],
+                limited=bucket is not None,
             )
             for part, (kind, *fields) in self.views.apply(view, want.span, fate.on_hold, ask, now, changes):
                 votes[kind].append(kind(part, *fields))
@@ -261,6 +265,9 @@ class Replica:
                 self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
         granted, settled, not_due, refused = map(tuple, votes.values())
         known = self.node.vector(self.members)
+        tokens = None
+        if bucket is not None:
+            tokens = bucket.take(charged_of(view, spans, owner) - charged, now.mono)
         reply = m.HoldReply(
             message.round,
             self.partition,
@@ -272,6 +279,7 @@ class Replica:
             refused,
             "",
             known,
+            tokens,
         )
         records = self.views.finish(view, changes, now)  # redrives that we had not heard of
         return reply, [Persist(records)] if records else []
@@ -322,11 +330,19 @@ class Replica:
             return
         changes = Changes()
         ask = ReleaseAsk(released.owner, theirs=released.owner.node != self.node.me)
+        if self.node.buckets:
+            self._give_back(view, released.spans, released.owner, now)
         for span in released.spans:
             view.give_up(span, released.owner, now.mono, rivals=True)
             self.views.apply(view, span, fate.on_release, ask, now, changes)
         records = self.views.finish(view, changes, now)
         assert not records, "RELEASE changes nothing that outlasts a restart"
+
+    def _give_back(self, view: GroupView, spans: Iterable[Span], owner: Owner, now: Now) -> None:
+        """Give back the tokens of holds that end without a delivery."""
+        bucket = self.node.bucket_of(self.partition.topic, view.name)
+        if bucket is not None:
+            bucket.give_back(charged_of(view, spans, owner), now.mono)
 
     # ------------------------------------------------------------------- EXTEND
 
@@ -433,8 +449,11 @@ class Replica:
         settled: list[m.SpanRecord] = []
         backoff = (message.delay,) if message.delay != limits.TOPIC_BACKOFF_S else self.topic.backoff
         changes = Changes()
+        undelivered = message.drop or (message.letter is not None and message.letter.reason != "rejected")
         for span, owner, n in message.entries:
             asked = view.asked(message.generation, n)
+            if undelivered and self.node.buckets:
+                self._give_back(view, (span,), owner, now)
             if message.letter is not None:
                 letter = message.letter._replace(ballot=owner.ballot, redrives=n)
                 asked = self.node.fitted(Record(message.generation, n, Kind.DEAD, letter))
@@ -590,6 +609,13 @@ class Replica:
         self.views.check(now)
         self.reclaim.check()
         self.sync.check()
+
+
+def charged_of(view: GroupView, spans: Iterable[Span], owner: Owner) -> int:
+    """Return the number of messages of these spans for which ``owner`` holds a token of the group's limit."""
+    return sum(
+        part.size for span in spans for part, held in view.held(span) if held.charged and held.owner == owner
+    )
 
 
 def is_not_dead(ours: Record | None, redriven: Record) -> bool:

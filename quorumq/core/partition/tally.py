@@ -18,7 +18,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``dropped``
     are those that expired, since the node started, if the topic drops such. ``held`` and ``delayed`` are of messages
     that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the oldest
-    batch that the group keeps, for a dead letter as well.
+    batch that the group keeps, for a dead letter as well. ``per_second`` is its limit of deliveries, 0 for none.
     """
     kept = view.kept
     ready = [row[:2] for offer in (view.available, view.suspects) if (row := offer.ready.first())]
@@ -36,6 +36,9 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
         "dead": view.records.count(Kind.DEAD),
         "dropped": view.dropped,
         "paused": view.paused,
+        "per_second": bucket.limit
+        if (bucket := batches.node.bucket_of(batches.partition.topic, view.name))
+        else 0.0,
     }
 
 

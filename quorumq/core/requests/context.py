@@ -20,6 +20,7 @@ from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.messages.records import ClusterPut, DecisionPut, GroupPut, TopicPut
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.limiting import Limiting
 from quorumq.core.requests.packing import keep_packed, pack_deleted
 from quorumq.core.requests.placing import Placing, discarded
 from quorumq.core.values import limits
@@ -181,6 +182,7 @@ class Context(Placing):
     config: NodeConfig = field(init=False)
     catalogue: Catalogue = field(init=False)
     peer_groups: PeerGroups = field(init=False)
+    limiting: Limiting = field(init=False)
     requests: dict[int, Pending] = field(default_factory=dict)
     rounds: dict[int, Pending] = field(default_factory=dict)
     fetches: int = 0
@@ -204,6 +206,7 @@ class Context(Placing):
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
         self.peer_groups = PeerGroups(self.state)
+        self.limiting = Limiting(self.state, self.hold_times, self.parked)
 
     def next_key(self) -> int:
         """Return a key for a request that is no client's: it is below 0."""
@@ -356,6 +359,8 @@ class Context(Placing):
             replica = self.kept(PartitionId(group.topic, number))
             if replica is not None:
                 replica.views.on_register(merged, now)
+        if merged.limit.per_second or (merged.topic, merged.name) in self.state.buckets:
+            self.limiting.limit(merged, now)
         effects: list[Effect] = [Persist((GroupPut(merged),))]
         return effects + self.end_group(merged, now) + pack_deleted(self.state) if merged.deleted else effects
 
@@ -404,6 +409,9 @@ class Context(Placing):
         for topic in topics:
             registers = self.catalogue.group_registers(topic.id)
             groups = dict.fromkeys([register.name for register in registers if not register.deleted])
+            for register in registers:
+                if register.limited is not None:
+                    self.limiting.limit(register, now)
             waits = self.is_adopting(topic)
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
@@ -509,6 +517,7 @@ class Context(Placing):
         self.catalogue.forget_groups(topic.id)
         self.catalogue.labels.drop(topic.id)
         self.peer_groups.forget(topic.id)
+        self.limiting.forget(topic.id)
         for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:
                 del hints[hint]

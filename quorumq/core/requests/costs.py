@@ -66,7 +66,8 @@ COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     ),
     **dict.fromkeys(
         (m.StatusRequest, m.BrowseRequest, m.ShowRequest, m.PurgeRequest, m.RedriveRequest, m.SetGroup,
-         m.DeleteGroup, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.MovePartition, m.LabelsRequest, m.PauseGroup),
+         m.DeleteGroup, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.MovePartition, m.LabelsRequest, m.PauseGroup,
+         m.LimitGroup),
         lambda catalogue, request: limits.COSTLY_PER_STEP,
     ),
 }  # fmt: skip

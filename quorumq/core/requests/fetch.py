@@ -192,10 +192,15 @@ class FetchCoordinator(GroupReader):
                 not (view.suspects if suspects else view.available).ready.size and not view.begins
             ):
                 continue
+            spare = None
+            if context.state.buckets:
+                spare = context.limiting.spare(partition, self.request.group, now, context.rng)
+                if spare == 0:
+                    continue
             patient = self.request.max_wait >= context.config.steal_after
             picked, later = replica.choice.choose(
                 view, now, messages, size, runs, self.parked_since, patient,
-                (company or 0) if suspects else None, self.request.spans,
+                (company or 0) if suspects else None, self.request.spans, spare,
             )  # fmt: skip
             if not picked.wants and view.begins:
                 self.tried, later = False, now.mono  # the group has not looked at all that there is
@@ -333,6 +338,9 @@ class FetchCoordinator(GroupReader):
         bit = this.hear(sender, incarnation)
         if bit:
             this.count(bit, reply, now)
+            if reply.tokens is not None:
+                tokens = this.tokens_of_majority
+                effects += context.limiting.learn(sender, this.partition, group, tokens, now)
             self.conflict = self.conflict or reply.abstained  # asked again at once it would abstain again
         for span, highest, remaining in reply.refused:
             context.state.clock.merge(highest.time)
@@ -403,7 +411,7 @@ class FetchCoordinator(GroupReader):
             if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
                 self.unanswered = True
                 self.park_until = now.mono
-            elif lost and self.conflict and not self.done:
+            elif lost and (self.conflict or this.short) and not self.done:
                 self.conflict = False
                 self.abstained = self.abstained + 1 if this.abstained else 0
                 paused = replica.group(self.request.group).paused  # as those that abstained say

@@ -61,7 +61,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             highest = request.partition
         case m.LabelsRequest():
             names = (request.topic,)
-        case m.SetGroup() | m.DeleteGroup() | m.PauseGroup():
+        case m.SetGroup() | m.DeleteGroup() | m.PauseGroup() | m.LimitGroup():
             names = (request.topic,)
             group = request.group if not isinstance(request, m.SetGroup) or request.rewind else ""
         case m.Metadata():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+from quorumq.core.cluster.buckets import suffice
 from quorumq.core.cluster.rounds import Round, Votes
 from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
@@ -54,7 +55,9 @@ class HoldRound(Round):
         "pending",
         "redrives",
         "replica",
+        "short",
         "started",
+        "tokens",
         "until",
         "usual",
         "votes",
@@ -79,6 +82,8 @@ class HoldRound(Round):
             self.redrives.put(span, n)
         self.votes = Votes()  # bits of the members, in a lane for each possible vote
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay or a claim, the least told
+        self.short = False  # a member had too few tokens
+        self.tokens: list[float] = []  # of the others that have answered, if the group is limited
         self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
 
     def pause(self, abstained: int, rng: random.Random) -> float:
@@ -125,6 +130,23 @@ class HoldRound(Round):
         for items in (reply.settled, reply.not_due, reply.refused):
             if items:
                 self.votes.add([item.span for item in items], bit << NO)
+        if reply.tokens is not None:
+            self._count_tokens(bit, reply, reply.tokens)
+
+    def _count_tokens(self, bit: int, reply: HoldReply, tokens: float) -> None:
+        """Void the votes of a member that had fewer tokens than they cost."""
+        taken = sum(item.span.size for item in reply.granted if not (item.exhausted or item.expired))
+        if taken and not suffice(tokens, taken):
+            self.short = True
+            self.votes.add(self.pending.items(), bit << NO)
+        if bit != 1 << self.members.index(self.owner.node):
+            self.tokens.append(tokens - taken)
+
+    @property
+    def tokens_of_majority(self) -> float | None:
+        """Return the tokens that are left at the member that completes a majority; None if too few have answered."""
+        others = self.majority - 1
+        return sorted(self.tokens, reverse=True)[others - 1] if 0 < others <= len(self.tokens) else None
 
     def lose_settled(self, item: SpanRecord, asked: Record) -> list[Span]:
         """Count a TOMB as a veto for its messages, even if a majority granted them. If its record is older than the

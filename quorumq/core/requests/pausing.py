@@ -1,10 +1,14 @@
-"""Pausing and resuming a group: a field of its register that goes to its last writer.
+"""Pausing, resuming and limiting a group: fields of its register that go to their last writer.
 
-It is written as a register of a change is (core/requests/registration.py). From its OK on a majority of each replica
-set refuses HOLDs of the group, so no FETCH that begins later wins a message.
+Each is written as a register of a change is (core/requests/registration.py). From the OK of a pause on a majority of
+each replica set refuses HOLDs of the group, so no FETCH that begins later wins a message. From that of a limit on each
+majority has a member that counts the group's tokens.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import majority_of
@@ -13,21 +17,45 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.registers import WRITES_MAX
 from quorumq.core.requests.registration import EVERY, register
+from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Group, Now, Pause
+from quorumq.core.values.types import Group, Limit, Now, Pause, Stamp
+
+BURST_DEFAULT_S: Final = 0.1
+"""Seconds of the rate that are delivered at once, if the limit does not say how many messages may be."""
 
 
 class PauseCoordinator(Coordinator):
     """PAUSE: stamped above the pause that is known, and again above a later one that the answers bring."""
 
-    __slots__ = ("pause", "request", "topic", "writes")
+    __slots__ = ("request", "topic", "writes", "written")
 
-    def __init__(self, key: int, request: m.PauseGroup, topic: bytes) -> None:
+    request: m.PauseGroup | m.LimitGroup
+
+    def __init__(self, key: int, request: m.PauseGroup | m.LimitGroup, topic: bytes) -> None:
         super().__init__(key)
         self.request = request
         self.topic = topic
-        self.pause: Pause | None = None
+        self.written: Pause | Limit | None = None
         self.writes = 0
+
+    def setting(self, group: Group) -> Pause | Limit:
+        """Return the field of the register that is set."""
+        return group.pause
+
+    def with_setting(self, group: Group, stamp: Stamp) -> Group:
+        """Return the register with the field as the request asks for it."""
+        assert isinstance(self.request, m.PauseGroup)
+        return group._replace(pause=Pause(group.buried, stamp, self.request.paused))
+
+    def ends(self, group: Group) -> bool:
+        """Return True if the request lets deliveries go on, which a full disk must not prevent."""
+        assert isinstance(self.request, m.PauseGroup)
+        return group.pause.on and not self.request.paused
+
+    def answer(self, group: Group) -> m.ClientReply:
+        """Return the reply to the client."""
+        return m.PauseGroupReply(group)
 
     def concerns(self, topic: bytes) -> bool:
         return self.topic == topic
@@ -40,22 +68,23 @@ class PauseCoordinator(Coordinator):
         known = self.known(context)
         if known is None or known.deleted:
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
-        context.state.clock.merge(known.pause.stamp.time)
+        context.state.clock.merge(self.setting(known).stamp.time)
         stamp = context.state.clock.fresh(now)
         if self.writes and (stamp is None or self.writes > WRITES_MAX):
             return self._unknown(context, 1, 0)
         if stamp is None:
             return self.refuse_unstamped(context)
         self.writes += 1
-        self.pause = Pause(known.buried, stamp, self.request.paused)
-        effects = context.take_in_group(known._replace(pause=self.pause), now)
+        changed = self.with_setting(known, stamp)
+        self.written = self.setting(changed)
+        effects = context.take_in_group(changed, now)
         return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         newest = self.known(context)
-        if newest is None or newest.deleted or newest.pause != self.pause:
+        if newest is None or newest.deleted or self.setting(newest) != self.written:
             return self.start(context, now)
-        return self.finish(context, m.PauseGroupReply(newest))
+        return self.finish(context, self.answer(newest))
 
     def on_unregistered(
         self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
@@ -70,3 +99,38 @@ class PauseCoordinator(Coordinator):
     def _unknown(self, context: Context, needed: int, answered: int) -> list[Effect]:
         detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
         return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)
+
+
+class LimitCoordinator(PauseCoordinator):
+    """LIMIT: as PAUSE, for the limit of deliveries a second."""
+
+    __slots__ = ()
+
+    request: m.LimitGroup
+
+    def setting(self, group: Group) -> Limit:
+        return group.limit
+
+    def with_setting(self, group: Group, stamp: Stamp) -> Group:
+        rate, burst = self.request.per_second, self.request.burst
+        burst = (burst or max(1, math.ceil(rate * BURST_DEFAULT_S))) if rate else 0
+        return group._replace(limit=Limit(group.buried, stamp, rate, burst))
+
+    def ends(self, group: Group) -> bool:
+        return not self.request.per_second
+
+    def answer(self, group: Group) -> m.ClientReply:
+        return m.LimitGroupReply(group)
+
+
+def check_limit(request: m.LimitGroup) -> m.Failed | None:
+    """Return the error of a limit that cannot be."""
+    rate, burst = request.per_second, request.burst
+    if rate and not limits.RATE_MIN <= rate <= limits.RATE_MAX:
+        few, many = limits.RATE_MIN, limits.RATE_MAX
+        detail = f"per_second is {rate:g}: it must be from {few:g} to {many:,}, or 0 for no limit"
+        return m.Failed(Code.USAGE, detail)
+    if not 0 <= burst <= limits.RATE_MAX or (burst and not rate):
+        detail = f"burst is {burst:,}: it must be from 1 to {limits.RATE_MAX:,}; 0 for the default, or without limit"
+        return m.Failed(Code.USAGE, detail)
+    return None

@@ -34,7 +34,10 @@ def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | No
         if (header.partition, view.name) in context.parked and may_choose(view, header):
             parked, _ = context.state.fetchers(header.partition, view.name, replica.members, now)
             fetch = waiting(context, replica, view) if parked == [context.state.me] else None
-            span = share_of(fetch, header) if fetch is not None else None
+            spare = None
+            if context.state.buckets:
+                spare = context.limiting.spare(header.partition, view.name, now, context.rng)
+            span = share_of(fetch, header, spare) if fetch is not None else None
             if fetch is not None and span is not None:
                 return ride(context, fetch, replica, view, span, now)
     return None
@@ -73,10 +76,15 @@ def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordin
     return None
 
 
-def share_of(fetch: FetchCoordinator, header: BatchHeader) -> Span | None:
-    """Return the part of the batch that the FETCH has room for, from its first message on."""
+def share_of(fetch: FetchCoordinator, header: BatchHeader, spare: int | None = None) -> Span | None:
+    """Return the part of the batch that the FETCH has room for, from its first message on.
+
+    Args:
+        spare: number of tokens of the group's limit; None if it has none.
+    """
     producer_id, start, stop = header.sections[0]
     count = min(stop - start, fetch.request.max_messages - fetch.won_messages)
+    count = count if spare is None else min(count, spare)
     if count <= 0:
         return None
     fits = header.end_of(count - 1) <= fetch.request.max_bytes - fetch.won_bytes

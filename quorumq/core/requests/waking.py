@@ -41,7 +41,7 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
     """
     effects: list[Effect] = []
     for at, key in enumerate(keys):
-        if not has_offer(context, place):
+        if not has_offer(context, place, now):
             break
         pending = context.requests.get(key)
         if not isinstance(pending, FetchCoordinator) or not pending.parked:
@@ -56,11 +56,11 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
     return effects
 
 
-def has_offer(context: Context, place: tuple[PartitionId, str]) -> bool:
+def has_offer(context: Context, place: tuple[PartitionId, str], now: Now) -> bool:
     """Return True if something is left to take: a FETCH that comes too late need not look at all that it reads."""
     partition, name = place
     replica = context.replicas.get(partition)
     view = replica.views.groups.get(name) if replica is not None else None
-    return (
-        view is not None and not view.paused and bool(view.available.ready.size or view.suspects.ready.size)
-    )
+    if view is None or view.paused or not (view.available.ready.size or view.suspects.ready.size):
+        return False
+    return not context.state.buckets or context.limiting.spare(partition, name, now, context.rng) != 0

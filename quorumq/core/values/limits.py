@@ -56,6 +56,9 @@ SPANS_SETTLED_MAX = 1_000
 FETCH_NAMED_MAX = 1_000
 """Messages that a FETCH may name."""
 
+RATE_MIN, RATE_MAX = 0.001, 1_000_000
+"""Deliveries a second to which a group may be limited; the latter for its burst, too."""
+
 PEEK_ITEMS_MAX = 256
 """Runs of messages in one page of a PEEK."""
 

@@ -354,6 +354,21 @@ class Pause(NamedTuple):
 NOT_PAUSED = Pause()
 
 
+class Limit(NamedTuple):
+    """The last limit of deliveries of a group, between two of its deletions (``buried``). The highest one stands.
+
+    ``per_second`` messages are delivered each second, and up to ``burst`` at once; 0 and 0 for no limit.
+    """
+
+    buried: int = 0
+    stamp: Stamp = STAMP_ZERO
+    per_second: float = 0.0
+    burst: int = 0
+
+
+NOT_LIMITED = Limit()
+
+
 class Group(NamedTuple):
     """One group's register: a value that was decided, change by change (docs/protocol.md, "group, generation").
 
@@ -371,11 +386,17 @@ class Group(NamedTuple):
     latest: Latest = Latest.NO
     made: Stamp = STAMP_ZERO
     pause: Pause = NOT_PAUSED  # no part of what is decided: it goes to its last writer
+    limit: Limit = NOT_LIMITED  # nor is this
 
     @property
     def paused(self) -> bool:
         """Return True if no client gets messages of the group until it is resumed."""
         return self.pause.on and self.pause.buried == self.buried
+
+    @property
+    def limited(self) -> Limit | None:
+        """Return the limit of deliveries that stands; None if there is none."""
+        return self.limit if self.limit.per_second and self.limit.buried == self.buried else None
 
     @property
     def deleted(self) -> bool:
@@ -402,11 +423,13 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
     """Merge two registers of one group: the later change stands.
 
     Two of one generation are one value, and one may have begun. They differ only if a majority of the
-    directories was lost and the generation was decided again; the later proposal stands then. Pauses merge apart.
+    directories was lost and the generation was decided again; the later proposal stands then. Pauses and limits
+    merge apart.
     """
     stands = max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
-    pause = max(ours.pause, theirs.pause)
-    return stands if stands.pause == pause else stands._replace(pause=pause)
+    pause, limit = max(ours.pause, theirs.pause), max(ours.limit, theirs.limit)
+    same = stands.pause == pause and stands.limit == limit
+    return stands if same else stands._replace(pause=pause, limit=limit)
 
 
 class MemberState(IntEnum):

@@ -370,6 +370,7 @@ NOTICES: Final = {
     "rewound": "The group was rewound.",
     "paused": "The group is paused. Consumers go on with the messages in hand.",
     "resumed": "The group goes on.",
+    "limited": "The limit of the group is set.",
     "published": "The message is published.",
     "stopped": "The redrive stops. What it has redriven stays so.",
     "redrive": "The redrive has begun. It goes on when this page is closed.",
@@ -421,6 +422,19 @@ async def pause(page: Page) -> Response:
     topic, name = page.topic_and_group
     await page.client.pause_group(topic, name)
     return RedirectResponse(url("group", topic=topic, group=name, done="paused"), 303)
+
+
+async def limit(page: Page) -> Response:
+    topic, name = page.topic_and_group
+    text = page.get("per_second").strip()
+    try:
+        rate = float(text) if text else None
+    except ValueError:
+        raise UsageError(
+            f"the limit is {text[:20]!r}: give a number of messages, or nothing for no limit"
+        ) from None
+    await page.client.limit_group(topic, name, rate)
+    return RedirectResponse(url("group", topic=topic, group=name, done="limited"), 303)
 
 
 async def resume(page: Page) -> Response:
@@ -512,6 +526,7 @@ ACTIONS: Final[dict[str, Handler]] = {
     "redrive": redrive,
     "purge": purge,
     "pause": pause,
+    "limit": limit,
     "resume": resume,
     "stop": stop,
 }

@@ -88,7 +88,9 @@ async def group(
 ) -> dict[str, Any]:
     """Return a group's work and consumers, and its messages of one state."""
     work = await client.backlog(topic, name)
-    paused = (topic, name) in paused_of(await client.metadata(topic))
+    known = await client.metadata(topic)
+    paused = (topic, name) in paused_of(known)
+    rates = [one.limited for one in known.groups if one.name == name]
     search = await client.search(
         topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT,
         max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX, pace=turn.after,
@@ -100,6 +102,7 @@ async def group(
         "messages": [shown(match) for match in search.matches],
         "states": STATES,
         "paused": paused,
+        "limit": rates[0] if rates else None,
         "pause": command("groups", "resume" if paused else "pause", topic, name),
         "command": command("peek", topic, group=name, **options),
         "describe": command("groups", "describe", topic, name),

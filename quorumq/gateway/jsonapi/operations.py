@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from quorumq.client import Client, Match, MessageId, Pending, QuorumqError, receipt_from_text
 from quorumq.core.values.errors import UsageError
+from quorumq.core.values.types import Group
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.jsonapi.shapes import Problem
@@ -290,22 +291,36 @@ async def topics(call: Call) -> shapes.Topics:
     )  # fmt: skip
 
 
+def group_view(topic: str, group: Group) -> shapes.GroupView:
+    limit = group.limited
+    return shapes.GroupView(
+        topic=topic, name=group.name, paused=group.paused,
+        per_second=limit.per_second if limit else None, burst=limit.burst if limit else None,
+    )  # fmt: skip
+
+
 async def create_group(call: Call) -> shapes.GroupView:
     topic, group = call.topic_and_group
     made = await call.client.create_group(topic, group, start=beginning_of(call.body.start))
-    return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
+    return group_view(topic, made)
 
 
 async def pause(call: Call) -> shapes.GroupView:
     topic, group = call.topic_and_group
     made = await call.client.pause_group(topic, group)
-    return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
+    return group_view(topic, made)
 
 
 async def resume(call: Call) -> shapes.GroupView:
     topic, group = call.topic_and_group
     made = await call.client.resume_group(topic, group)
-    return shapes.GroupView(topic=topic, name=made.name, paused=made.paused)
+    return group_view(topic, made)
+
+
+async def limit(call: Call) -> shapes.GroupView:
+    topic, group = call.topic_and_group
+    made = await call.client.limit_group(topic, group, call.body.per_second, burst=call.body.burst)
+    return group_view(topic, made)
 
 
 async def rewind(call: Call) -> shapes.Rewound:
@@ -426,6 +441,8 @@ OPERATIONS: Final = (
               shapes.Rewound, shapes.RewindBody),
     Operation("POST", _GROUP + "/pause", "pause", "Stop deliveries to a group", pause, shapes.GroupView),
     Operation("POST", _GROUP + "/resume", "resume", "Go on with deliveries to a group", resume, shapes.GroupView),
+    Operation("POST", _GROUP + "/limit", "limit", "Limit the deliveries to a group in a second", limit,
+              shapes.GroupView, shapes.LimitBody),
     Operation("POST", _GROUP + "/purge", "purge", "Settle messages unread", purge, shapes.Purged, shapes.PurgeBody),
     Operation("GET", _GROUP + "/dead-letters", "deadLetterKinds", "Count dead letters by kind of failure", kinds,
               shapes.Kinds, waits=True),

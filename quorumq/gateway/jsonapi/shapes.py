@@ -241,6 +241,15 @@ class GroupView(Answer, kw_only=True):
     topic: str
     name: str
     paused: bool
+    per_second: float | None = None
+    burst: int | None = None
+
+
+class LimitBody(Shape, kw_only=True):
+    """Deliveries a second, of all consumers together; null for no limit. burst: deliveries at once."""
+
+    per_second: float | None
+    burst: int | None = None
 
 
 class Consumer(Answer, kw_only=True):

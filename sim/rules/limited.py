@@ -1,0 +1,31 @@
+"""Rules of limited groups."""
+
+from __future__ import annotations
+
+from quorumq.core.cluster.buckets import Bucket
+from quorumq.core.requests import holdround
+from sim.rules.rule import Rule
+
+
+def take_nothing(self: Bucket, count: int, now: float) -> float:
+    """Say how many tokens there are, and leave them."""
+    return _take(self, 0, now)
+
+
+_take = Bucket.take
+
+
+RULES = (
+    Rule(
+        "limit-takes-tokens",
+        "a HOLD of a limited group takes a token for each message",
+        ((Bucket, "take", take_nothing),),
+    ),
+    Rule(
+        "limit-votes",
+        "a vote for more messages than there were tokens does not count",
+        ((holdround, "suffice", lambda tokens, count: True),),
+        survives="no node is left without a limit for long enough",
+        test="test_limits::test_voters_hold_a_coordinator_to_the_limit_that_has_not_heard_of_it",
+    ),
+)
