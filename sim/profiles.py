@@ -252,6 +252,26 @@ def draw_clocks(rng: random.Random) -> Options:
     return dataclasses.replace(options, rewind=0.0, deletions=0, relay=False)
 
 
+def draw_limits(rng: random.Random) -> Options:
+    """Draw three nodes, backlogs and quick consumers; groups are limited most of the time, and never deleted."""
+    many = {"batches": 12, "batch_messages": 16, "consumers": 8, "limit": 0.6, "fault_time": 8.0}
+    none = (
+        "unmake",
+        "rewind",
+        "pause",
+        "purge",
+        "deletions",
+        "relay",
+        "late_group",
+        "guests",
+        "slow",
+        "vanish",
+    )
+    none += ("shred", "partial", "delayed", "claim", "derive", "poison", "stops", "by_id", "dead_readers")
+    options: dict[str, Any] = {**many, **dict.fromkeys(none, 0)}
+    return dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **options)
+
+
 PROFILES: dict[str, Callable[[random.Random], Options]] = {
     "swarm": draw_swarm,
     # Always with more nodes than a partition has replicas.
@@ -267,4 +287,5 @@ PROFILES: dict[str, Callable[[random.Random], Options]] = {
     "quiet": draw_quiet,
     "clocks": draw_clocks,
     "groups": draw_groups,
+    "limits": draw_limits,
 }

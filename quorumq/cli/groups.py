@@ -260,7 +260,7 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
         if as_json:
             parts = [{**part._asdict(), "consumers": listed(part.consumers)} for part in backlog.partitions]
             whole = {**backlog._asdict(), "partitions": parts, "consumers": listed(backlog.consumers)}
-            rates = [limit_facts(register) for register in registers if register.name == group]
+            rates = [limit_json(register) for register in registers if register.name == group]
             print_json(
                 {"topic": topic, "group": group, "paused": paused, "limit": (*rates, None)[0], **whole}
             )
@@ -348,11 +348,11 @@ def facts_of(topic: str, group: Group) -> dict[str, Any]:
         "latest": bool(group.latest),
         "since_ms": made_ms(group.made) if group.made.time else None,
         "paused": group.paused,
-        "limit": limit_facts(group),
+        "limit": limit_json(group),
     }
 
 
-def limit_facts(group: Group) -> dict[str, Any] | None:
+def limit_json(group: Group) -> dict[str, Any] | None:
     """Return a group's limit for JSON; None if there is none."""
     limit = group.limited
     return {"per_second": limit.per_second, "burst": limit.burst} if limit is not None else None

@@ -46,7 +46,7 @@ class LimitedGroups(Checker):
         group, op = row["group"], (row["who"], row["op"])
         waiting = self.open.setdefault(group, {})
         if row["outcome"] == "invoke":
-            self.judge(group)
+            self.count(group)
             waiting[op] = None
         elif row["outcome"] in ("ok", "fail"):
             waiting.pop(op, None)
@@ -55,7 +55,7 @@ class LimitedGroups(Checker):
                 self.standing[group] = Standing(row["at"], row["per_second"], row["burst"], [])
 
     def on_delete_group(self, row: Row) -> None:
-        self.judge(row["group"])
+        self.count(row["group"])
         self.over[row["group"]] = None
 
     def on_deliver(self, row: Row) -> None:
@@ -64,26 +64,26 @@ class LimitedGroups(Checker):
             count = sum(stop - start for _, start, stop in row["spans"])
             standing.got.append((row["asked"], row["at"], count))
 
-    def judge(self, group: str) -> None:
+    def count(self, group: str) -> None:
         """End a limit, and count its deliveries in each window that begins with a FETCH and ends with a delivery."""
         standing = self.standing.pop(group, None)
         if standing is None:
             return
-        nodes = len(self.nodes)
+        nodes = len(self.nodes) or REPLICAS_MAX
         replicas = min(REPLICAS_MAX, nodes)
         for first, _, _ in standing.got:
-            count = 0
+            got = 0
             for asked, at, messages in standing.got:
-                count += messages if asked >= first else 0
+                got += messages if asked >= first else 0
                 tokens = replicas * (standing.per_second * (at - first) + standing.burst) + nodes
-                if asked >= first and count > CLOCKS * tokens:
+                if asked >= first and got > CLOCKS * tokens:
                     self.broken(
                         f"group {group!r}, limited to {standing.per_second:g} a second and {standing.burst} at once, "
-                        f"got {count} messages from {first:.4f} s to {at:.4f} s",
+                        f"got {got} messages from {first:.4f} s to {at:.4f} s",
                         at,
                     )
                     return
 
     def end(self) -> None:
         for group in list(self.standing):
-            self.judge(group)
+            self.count(group)

@@ -42,6 +42,9 @@ from sim.clients.surroundings import LATE_GROUP, Surroundings
 from sim.machine import cores_of
 from sim.world import EPOCH_MS
 
+LIMIT_S = 4.0
+"""Seconds for which a limit stands at most, and until an operator sets another one."""
+
 
 class Operator(Caller):
     """Creates the topic, and deletes it; redrives dead letters, purges, and creates, rewinds and deletes groups.
@@ -58,6 +61,7 @@ class Operator(Caller):
         self.operators = others
         others.append(self)
         self.first = first
+        self.limited_until = 0.0
         self.deletions = 0  # that are left
         if first:
             self.topics.groups_to_come = self.groups_of_jobs()
@@ -178,8 +182,14 @@ class Operator(Caller):
             self.rewind(group)
         if options.pause and rng.random() < options.pause and group not in self.around.guests:
             self.pause(group)
-        if options.limit and rng.random() < options.limit and group not in self.around.guests:
-            self.limit(group, rng.choice((0.5, 0.5, 2.0, 10.0)), rng.choice((1, 1, 3)))
+        if (
+            options.limit
+            and rng.random() < options.limit
+            and self.world.time >= self.limited_until
+            and group not in self.around.guests
+        ):
+            self.limited_until = self.world.time + LIMIT_S
+            self.limit(group, rng.choice((0.5, 0.5, 0.5, 3.0)), rng.choice((1, 1, 3)))
         if options.unmake and rng.random() < options.unmake and group != LATE_GROUP:
             self.unmake(group)
         if rng.random() < options.purge:
@@ -397,7 +407,7 @@ class Operator(Caller):
         fields = {"group": group, "per_second": per_second, "burst": burst}
         call = self.by_name("limit_group", self.node(), fields)
         saw = "a group was limited" if per_second else ""
-        lasts = 4.0 if per_second else 0.0
+        lasts = LIMIT_S if per_second else 0.0
         self.change(
             call, LimitGroup("jobs", group, per_second, burst), saw, lasts, lambda op: op.limit(group)
         )

@@ -20,12 +20,14 @@ RULES = (
         "limit-takes-tokens",
         "a HOLD of a limited group takes a token for each message",
         ((Bucket, "take", take_nothing),),
+        profile="limits",
     ),
     Rule(
         "limit-votes",
         "a vote for more messages than there were tokens does not count",
         ((holdround, "suffice", lambda tokens, count: True),),
-        survives="no node is left without a limit for long enough",
+        profile="limits",
+        survives="a node that does not know a limit for seconds, with clients that fetch much",
         test="test_limits::test_voters_hold_a_coordinator_to_the_limit_that_has_not_heard_of_it",
     ),
 )

@@ -74,7 +74,7 @@ class Readers:
         self.keys = {node: cluster.submit(node, fetch(wait=wait)) for node in nodes}
 
     def read(self, seconds: float) -> int:
-        """Go on for so long; return the number of messages."""
+        """Go on for some seconds; return the number of messages."""
         before, until = self.total, self.cluster.time + seconds
         while self.cluster.time < until - 1e-9:
             self.cluster.advance(self.step)
@@ -160,7 +160,7 @@ def test_a_message_alone_comes_at_once_and_a_backlog_in_parts_of_the_burst() -> 
     assert messages(cluster.ask("c", fetch())) == 3
 
 
-def test_a_waiting_fetch_goes_on_with_the_next_token_and_asks_nobody_before() -> None:
+def test_a_waiting_fetch_goes_on_with_the_next_token_and_sends_no_hold_before() -> None:
     cluster = made()
     limit(cluster, 0.5, 1)
     key = cluster.submit("a", fetch(wait=5.0, hold_time=60.0))
@@ -260,7 +260,7 @@ def test_a_coordinator_asks_for_no_more_than_the_others_have() -> None:
     assert sizes == [10, 10, 3, 3]
 
 
-def test_what_is_held_already_takes_no_second_token_and_extending_takes_none() -> None:
+def test_a_repeated_hold_takes_no_second_token_and_an_extension_takes_none() -> None:
     cluster = made()
     limit(cluster, 0.01, 10)
     fill(cluster)
@@ -282,9 +282,9 @@ def test_a_hold_that_is_piggybacked_takes_a_token_as_well() -> None:
     limit(cluster, 0.01, 1)
     fill(cluster)
     cluster.advance(0.6)
-    rides: list[bool] = []
+    piggybacked: list[bool] = []
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, Store) and bool(rides.append(message.hold is not None))
+        sender != to and isinstance(message, Store) and bool(piggybacked.append(message.hold is not None))
     )
     key = cluster.submit("a", fetch(wait=0.9))
     more(cluster, topic, producer_id, 1)
@@ -293,7 +293,7 @@ def test_a_hold_that_is_piggybacked_takes_a_token_as_well() -> None:
     other = cluster.submit("a", fetch(wait=0.9))
     more(cluster, topic, producer_id, 2)
     assert other not in cluster.replies
-    assert rides == [True, True, False, False]
+    assert piggybacked == [True, True, False, False]
 
 
 # ------------------------------------------------------------------------------ whom it concerns

@@ -433,6 +433,17 @@ def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
     assert agreed(cluster, "other") == other
 
 
+def test_a_fetch_of_a_pattern_that_has_won_messages_of_a_deleted_topic_goes_on_without_them() -> None:
+    cluster = Cluster()
+    topic, _ = published(cluster, 1)
+    cluster.topic("jobs-too")
+    waiting = Fetch(("jobs*",), "g", 100, 1 << 20, 50, 0, 1.0, 10.0, 0.0)
+    key = cluster.submit("a", waiting)
+    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    cluster.advance(1.1)
+    assert not receipts(cluster.replies[key])
+
+
 def test_deleting_while_too_few_replicas_answer_is_not_said_to_have_happened() -> None:
     """A majority of the nodes is not enough: one of the replicas of a partition could still be found by STORE."""
     cluster = Cluster(5)

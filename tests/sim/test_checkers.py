@@ -835,6 +835,34 @@ def test_a_topic_created_again_is_another_topic() -> None:
     assert story.broken() == ["no loss"], "there is a message that was never delivered"
 
 
+# ---------------------------------------------------------------------- limited groups
+
+
+def limited(*limits: tuple[float, str], count: int = 30, seconds: float = 1.0) -> list[str]:
+    """Return the broken promises of three nodes with limits and their outcomes, and then deliveries."""
+    story = Story().publish(stop=count)
+    for node in "abc":
+        story.add(f"node:{node}", "start", incarnation=1)
+    for op, (per_second, outcome) in enumerate(limits):
+        base = {"topic": "t", "group": "g", "op": op, "per_second": per_second, "burst": 1}
+        story.add("client:op", "limit_group", outcome="invoke", **base)
+        story.add("client:op", "limit_group", outcome=outcome, **base)
+    story.at += 1.0
+    for at in range(count):
+        story.deliver(at + 1, start=at, stop=at + 1, at=story.at + seconds / count, ago=0.001)
+    return [violation.promise for violation in check_history(story.rows)]
+
+
+def test_a_limited_group_gets_no_more_than_all_tokens_of_its_nodes() -> None:
+    assert limited((2.0, "ok")) == ["limited groups"]
+    assert limited((2.0, "ok"), seconds=6.0) == []
+    assert limited((20.0, "ok")) == []
+    assert limited((2.0, "unknown")) == limited((2.0, "fail")) == []
+    assert limited((2.0, "ok"), (0.0, "unknown")) == [], "the limit may have ended"
+    assert limited((2.0, "unknown"), (2.0, "ok")) == [], "the first one may come later"
+    assert limited((2.0, "ok"), (9.0, "fail"), (2.0, "ok")) == ["limited groups"]
+
+
 # ---------------------------------------------------------------------- creations stand
 
 

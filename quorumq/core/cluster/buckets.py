@@ -54,7 +54,7 @@ class Bucket:
         self.alarm = 0.0
 
     def alter(self, limit: Limit, share: float, now: float) -> None:
-        """Take over a limit, of which ``share`` is this node's. The tokens that are here stay."""
+        """Take over a limit; ``share`` of it is this node's. The tokens that are here stay."""
         self._fill(now)
         self.limit = limit.per_second
         self.per_second = limit.per_second * share
@@ -107,7 +107,7 @@ class Bucket:
 
 
 def suffice(tokens: float, count: int) -> bool:
-    """Return True if a vote for ``count`` messages counts where so many tokens were.
+    """Return True if a vote for ``count`` messages counts if there were ``tokens``.
 
     Two percent may be missing, *because* the clocks of two nodes differ by as much.
     """

@@ -208,7 +208,7 @@ class NodeState:
     newly_ready: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     buckets: dict[tuple[bytes, str], Bucket] = field(
         default_factory=dict
-    )  # of limited groups, by topic and name
+    )  # tokens of limited groups, by topic and name
     me: NodeId = field(init=False)  # this node's id
 
     def __post_init__(self) -> None:

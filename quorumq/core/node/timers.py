@@ -72,8 +72,8 @@ class Timers:
                 partition not in self.context.replicas and partition not in self.context.sources
             ):
                 return True  # its topic was deleted, or it was moved away
-            case ("tokens", *place):
-                return tuple(place) not in self.context.state.buckets
+            case ("tokens", topic, group):
+                return (topic, group) not in self.context.state.buckets
             case ("recover", peer, number):
                 return not self.context.hold_recovery.is_current(peer, number)
             case ("expire", partition, name, span, _):

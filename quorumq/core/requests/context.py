@@ -517,7 +517,7 @@ class Context(Placing):
         self.catalogue.forget_groups(topic.id)
         self.catalogue.labels.drop(topic.id)
         self.peer_groups.forget(topic.id)
-        self.limiting.forget(topic.id)
+        self.limiting.drop(topic.id)
         for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:
                 del hints[hint]

@@ -83,7 +83,7 @@ class HoldRound(Round):
         self.votes = Votes()  # bits of the members, in a lane for each possible vote
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay or a claim, the least told
         self.short = False  # a member had too few tokens
-        self.tokens: list[float] = []  # of the others that have answered, if the group is limited
+        self.tokens: list[float] = []  # those of other members, if the group is limited
         self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
 
     def pause(self, abstained: int, rng: random.Random) -> float:

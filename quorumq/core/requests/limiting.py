@@ -1,7 +1,7 @@
 """Limits of deliveries on one node: the tokens of its groups, and the FETCHes that wait for them.
 
 The voters decide (core/partition/replica.py). A coordinator asks for no more messages than there are tokens, so that
-few rounds are lost, and nobody is asked while there are none.
+few rounds are lost, and no node is asked while there are none.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class Limiting:
         """Take over the limit of a group: this node's share is that of its replicas in all partitions of the topic."""
         replicas = self.state.catalogue.topics[register.topic].replicas
         mine, limit = sum(self.state.me in members for members in replicas), register.limited
-        place = (register.topic, register.name)
+        group = (register.topic, register.name)
         if limit is not None and mine:
-            bucket = self.state.buckets.setdefault(place, Bucket(now.mono))
+            bucket = self.state.buckets.setdefault(group, Bucket(now.mono))
             bucket.alter(limit, mine / len(replicas), now.mono)
         else:
-            self.state.buckets.pop(place, None)
-        self.wake(*place)
+            self.state.buckets.pop(group, None)
+        self.wake(*group)
 
-    def forget(self, topic: bytes) -> None:
+    def drop(self, topic: bytes) -> None:
         """Drop the buckets of a deleted topic."""
-        for place in [place for place in self.state.buckets if place[0] == topic]:
-            del self.state.buckets[place]
+        for key in [key for key in self.state.buckets if key[0] == topic]:
+            del self.state.buckets[key]
 
     def spare(self, partition: PartitionId, group: str, now: Now, rng: random.Random) -> int | None:
         """Return the number of messages that the group's limit lets through now; None if it has no limit.
@@ -81,9 +81,9 @@ class Limiting:
         if bucket is not None:
             bucket.alarm = 0.0
         for number in range(self.state.catalogue.topics[topic].partitions):
-            place = (PartitionId(topic, number), group)
-            if place in self.parked:
-                self.state.newly_ready[place] = None
+            reader = (PartitionId(topic, number), group)
+            if reader in self.parked:
+                self.state.newly_ready[reader] = None
 
     def learn(
         self, sender: NodeId, partition: PartitionId, group: str, tokens: float | None, now: Now
