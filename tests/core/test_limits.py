@@ -29,7 +29,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Limit, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import LETTER, fetch, more, outcomes, published, receipts, rewind, spans
+from tests.core.steps import DEATH, fetch, more, outcomes, published, receipts, rewind, spans
 
 
 def limit(cluster: Cluster, per_second: float, burst: int = 0, node: str = "a") -> Limit:
@@ -305,7 +305,7 @@ def test_dead_letters_are_read_and_made_without_tokens() -> None:
     producer_id = cluster.ask("a", OpenSession()).producer_id
     more(cluster, topic, producer_id, 0, 10)
     got = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, letter=LETTER))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, letter=DEATH))) == ["ok"]
     limit(cluster, 0.001, 1)
     assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 1)]
     cluster.advance(8)
