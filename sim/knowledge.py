@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, get_args
 
 from quorumq.core.messages.records import BatchStored, DeletedPage, GroupPut, JournalRecord, Started, TopicPut
@@ -164,8 +165,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId], over: float = -math.in
 def replica_known(replica: Replica, where: str, over: float) -> Known:
     """Return a replica's knowledge; empty tables say nothing."""
 
-    def timeless(lease: Lease) -> Delay | None:
-        delay = lease.delay
+    def timeless(delay: Delay | None) -> Delay | None:
         if delay is None or (delay.claim is not None and delay.due <= over):
             return None
         return delay._replace(due=0.0)
@@ -180,7 +180,9 @@ def replica_known(replica: Replica, where: str, over: float) -> Known:
         view, at = replica.views.look(name), f"{where}, group {name}"
         known[f"{at}, records"] = view.records.items()
         known[f"{at}, attempts"] = part_of(view, lambda lease: lease.attempts).items()
-        known[f"{at}, delays"] = part_of(view, timeless).items()  # when they end is compared elsewhere
+        # The times at which they end are compared elsewhere.
+        known[f"{at}, delays"] = part_of(view, lambda lease: timeless(lease.delay)).items()
+        known[f"{at}, claims"] = part_of(view, lambda lease: timeless(lease.claim)).items()
         known[f"{at}, generation"] = (view.generation, view.from_ms) if view.generation else None
     return {subject: value for subject, value in known.items() if value}
 
@@ -206,12 +208,15 @@ def compare_times(
             if same and abs(batch.born - twin.batches.stored[number].born) > TIMES_WITHIN_S:
                 raise SimError(f"batch {number} of {partition} has another age in {name}")
         for group, view in replica.views.groups.items() if delays else ():
-            there_delays = part_of(twin.views.look(group), lambda lease: lease.delay)
-            for span, delay in part_of(view, lambda lease: lease.delay).items():
-                for part, theirs in there_delays.within(span):
-                    remaining, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
-                    if abs(remaining - there) > TIMES_WITHIN_S:
-                        raise SimError(f"the delay of {part} lasts {remaining} s, and {there} s in {name}")
+            for kind in ("delay", "claim"):
+                there_delays = part_of(twin.views.look(group), attrgetter(kind))
+                for span, delay in part_of(view, attrgetter(kind)).items():
+                    for part, theirs in there_delays.within(span):
+                        remaining, there = max(0.0, delay.due - now.mono), max(0.0, theirs.due - now.mono)
+                        if abs(remaining - there) > TIMES_WITHIN_S:
+                            raise SimError(
+                                f"the {kind} of {part} lasts {remaining} s, and {there} s in {name}"
+                            )
 
 
 def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) -> None:

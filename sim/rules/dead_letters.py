@@ -9,7 +9,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import fate, replica
 from quorumq.core.partition.fate import Facts, Fate, RejectAsk
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.lease import Ballots, Lease
+from quorumq.core.partition.lease import Ballots, Lease, unhinted
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.settle import Ask, RedriveCoordinator, SettleCoordinator
@@ -26,7 +26,7 @@ def dead_without_hold(record: Record, lease: Lease, ballots: Ballots, facts: Fac
         return _on_reject(record, lease, ballots, facts, ask)
     if ask.record.letter is not None:
         record, lease, ballots, _ = fate.on_merge(record, lease, ballots, facts, ask.record)
-    return record, fate.unhinted(lease), ballots, (True, None)
+    return record, unhinted(lease), ballots, (True, None)
 
 
 _on_reject = fate.on_reject

@@ -11,7 +11,7 @@ from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import ExtendAsk, Facts, Fate, HoldAsk
 from quorumq.core.partition.group import Changes
-from quorumq.core.partition.lease import NO_BALLOTS, Ballots, Held, Lease
+from quorumq.core.partition.lease import NO_BALLOTS, Ballots, Held, Lease, with_hold
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
@@ -31,13 +31,13 @@ def vote_by_node(record: Record, lease: Lease, ballots: Ballots, facts: Facts, a
     held = lease.held
     if held is None or held.owner.node != ask.owner.node:
         return _on_hold(record, lease, ballots, facts, ask)
-    free = fate.with_hold(lease, None)
+    free = with_hold(lease, None)
     heard, _, _, answer = _on_hold(record, free, NO_BALLOTS, facts, ask)
     if answer[0] is not Granted:
         return heard, lease, ballots, answer
     again = Held(ask.owner, max(held.deadline, ask.until), ask.record.n)
     highest = max(ask.owner.ballot, held.owner.ballot)
-    return heard, fate.with_hold(lease, again), ballots._replace(highest=highest), answer
+    return heard, with_hold(lease, again), ballots._replace(highest=highest), answer
 
 
 def owned_by_incarnation(held: Held, owner: Owner) -> bool:
@@ -47,13 +47,13 @@ def owned_by_incarnation(held: Held, owner: Owner) -> bool:
 def release_by_node(lease: Lease, owner: Owner) -> Lease:
     if lease.held is None or lease.held.owner.node != owner.node:
         return lease
-    return fate.with_hold(lease, None)
+    return with_hold(lease, None)
 
 
 def vote_by_n(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
     if lease.held is None or lease.held.n == ask.record.n:
         return _on_hold(record, lease, ballots, facts, ask)
-    found = _on_hold(record, fate.with_hold(lease, None), ballots, facts, ask)
+    found = _on_hold(record, with_hold(lease, None), ballots, facts, ask)
     return found if found[3][0] in (Granted, Refused) else (found[0], lease, ballots, found[3])
 
 
@@ -72,7 +72,7 @@ def a_tenth_of_the_hold(self: FetchCoordinator, context: Context, replica: Repli
 
 
 def overwrite(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
-    return record, fate.with_hold(lease, ask), ballots._replace(highest=ask.owner.ballot), None
+    return record, with_hold(lease, ask), ballots._replace(highest=ask.owner.ballot), None
 
 
 def hints_vote(
@@ -131,13 +131,13 @@ def revive(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Ex
         return record, lease, ballots, False
     revived = Held(ask.owner, ask.until, held.n if held is not None else 0)
     highest = max(ask.owner.ballot, ballots.highest or ask.owner.ballot)
-    return record, fate.with_hold(lease, revived), ballots._replace(highest=highest), True
+    return record, with_hold(lease, revived), ballots._replace(highest=highest), True
 
 
 def extend_to_less(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
     record, lease, ballots, granted = _on_extend(record, lease, ballots, facts, ask)
     if granted and lease.held is not None:
-        lease = fate.with_hold(lease, lease.held._replace(deadline=ask.until))
+        lease = with_hold(lease, lease.held._replace(deadline=ask.until))
     return record, lease, ballots, granted
 
 

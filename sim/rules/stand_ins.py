@@ -8,7 +8,7 @@ from typing import Any
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Facts
-from quorumq.core.partition.lease import Lease
+from quorumq.core.partition.lease import Lease, with_hold
 from quorumq.core.values.types import Kind, Record
 
 
@@ -37,7 +37,7 @@ def no_hold_outlives(kind: Kind) -> Callable[[Lease, Facts, Record], Lease]:
 
     def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
         left = _outlives(lease, facts, record)
-        return fate.with_hold(left, None) if record.kind == kind else left
+        return with_hold(left, None) if record.kind == kind else left
 
     return outlives
 

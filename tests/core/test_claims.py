@@ -17,6 +17,7 @@ from quorumq.core.messages import (
     ReceiptPart,
     RedriveRequest,
     RejectRequest,
+    SyncState,
 )
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.records import BatchStored
@@ -327,3 +328,42 @@ def test_an_extension_of_a_hold_waits_for_no_disk_though_another_message_was_cla
     assert extend(cluster, "b", got, HOLD_S) == ["ok"]
     (replica,) = cluster.nodes["b"].replicas.values()
     assert replica.on_extend(sent[0], cluster.clocks("b"))[1] == []
+
+
+def test_replicas_compare_alike_while_a_claim_stands_that_one_of_them_missed() -> None:
+    """An older REJECT's delay is compared, and a claim must not hide it: else its producer id would come every 2 s."""
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    assert outcomes(cluster.ask("a", RejectRequest(got, 0.5))) == ["ok"]
+    cluster.advance(1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Extend)
+    assert extend(cluster, "a", got, CLAIM_S) == ["ok"]
+    cluster.advance(10)
+    views = [next(iter(core.replicas.values())).group("g") for core in cluster.nodes.values()]
+    assert [view.claims for view in views] == [True, True, False]
+    assert len({view.content(producer_id) for view in views for producer_id in view.leases.runs}) == 1
+    states: list[object] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncState) and bool(states.append(message))
+    cluster.advance(10)
+    assert not states
+    cluster.advance(CLAIM_S)
+    assert attempts(cluster) == [3]
+
+
+def test_a_claim_and_an_older_delay_outlive_a_start_each() -> None:
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    assert outcomes(cluster.ask("a", RejectRequest(got, 0.5))) == ["ok"]
+    cluster.advance(1)
+    assert extend(cluster, "b", receipts(cluster.ask("a", fetch(hold_time=HOLD_S))), CLAIM_S) == ["ok"]
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+        ((_, lease),) = next(iter(cluster.nodes[name].replicas.values())).group("g").leases.items()
+        assert lease.delay is not None
+        assert lease.claim is not None
+        assert lease.delay.ballot < lease.claim.ballot

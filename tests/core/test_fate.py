@@ -106,7 +106,7 @@ class FateMachine(RuleBasedStateMachine):
         expected: dict[int, Any] = {}
         records: dict[int, Record] = {}
         attempts: dict[int, Attempts] = {}
-        delays: dict[int, Delay] = {}
+        delays: set[tuple[int, Delay]] = set()
         for number, batch in enumerate(BATCHES):
             part = Span(PRODUCER_ID, max(span.start, batch.start), min(span.stop, batch.stop))
             if part.start >= part.stop:
@@ -128,13 +128,19 @@ class FateMachine(RuleBasedStateMachine):
                 if lease.attempts not in (before[1].attempts, None):
                     attempts[seq] = lease.attempts
                 if lease.delay not in (before[1].delay, None):
-                    delays[seq] = lease.delay
+                    delays.add((seq, lease.delay))
+                if lease.claim not in (before[1].claim, None):
+                    delays.add((seq, lease.claim))
         assert answers == expected
         assert {seq: entry.record for entry in changes.records for seq in seqs(entry)} == records
         assert {seq: counted(entry) for entry in changes.counted for seq in seqs(entry)} == attempts
         assert {
-            seq: (entry.n, entry.ballot, entry.generation) for entry in changes.delays for seq in seqs(entry)
-        } == {seq: (delay.n, delay.ballot, delay.generation) for seq, delay in delays.items()}
+            (seq, entry.n, entry.ballot, entry.generation, entry.claimed)
+            for entry in changes.delays
+            for seq in seqs(entry)
+        } == {
+            (seq, delay.n, delay.ballot, delay.generation, delay.claim is not None) for seq, delay in delays
+        }
 
     def both(self) -> None:
         """Compute the ready messages again, as a timer does, or a batch that is due."""

@@ -42,7 +42,9 @@ def test_consumers_share_the_limit_of_their_group_and_wait_by_themselves() -> No
         assert sum(first <= at <= first + 1.0 for at in times) <= 5 + 2 + 1
 
 
-@pytest.mark.parametrize(("rate", "burst"), [(0, None), (-1, None), (float("nan"), None), (1e9, None), (5, 0)])
+@pytest.mark.parametrize(
+    ("rate", "burst"), [(0, None), (-1, None), (float("nan"), None), (1e9, None), (5, 0)]
+)
 def test_a_limit_that_cannot_be_is_refused(rate: float, burst: Any) -> None:
     async def main() -> None:
         async with cluster() as client:

@@ -28,16 +28,17 @@ class Delay(NamedTuple):
 
 
 def latest(ours: Delay | None, theirs: Delay) -> Delay:
-    """Return the delay that stays: ours if they are equal, the later end of one claim, a REJECT's before a claim."""
+    """Return the delay or claim that stays: ours if they are equal, or the later end of one claim."""
     if ours is None:
         return theirs
-    mine, other = _rank(ours), _rank(theirs)
+    mine, other = rank(ours), rank(theirs)
     if mine == other and ours.claim is not None and theirs.due > ours.due:
         return theirs
     return ours if mine >= other else theirs
 
 
-def _rank(delay: Delay) -> tuple[int, int, Stamp, bool]:
+def rank(delay: Delay) -> tuple[int, int, Stamp, bool]:
+    """Return the order of delays and claims of a message: a claim is over once a REJECT's delay is above it."""
     return (delay.generation, delay.n, delay.ballot, delay.claim is None)
 
 
@@ -51,6 +52,14 @@ def keeping(delay: Delay | None, now: float, asked: Record) -> Delay | None:
 def claim_of(delay: Delay | None, ballot: Stamp) -> Delay | None:
     """Return the claim of the delivery under ``ballot``; its time may be over."""
     return delay if delay is not None and delay.claim is not None and delay.ballot == ballot else None
+
+
+def is_rejected(record: Record, claim: Delay) -> bool:
+    """Return True if a claim is over because its owner has made the message a dead letter.
+
+    Why: the journal, and a peer that missed the REJECT, have the claim beside that record.
+    """
+    return record.letter is not None and record.letter.ballot == claim.ballot
 
 
 def told(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, int, int]:

@@ -37,8 +37,17 @@ from typing import Any, NamedTuple
 from quorumq.core.messages import Granted, NotDue, Refused, SpanRecord
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
-from quorumq.core.partition.delays import Delay, claim_of, keeping, latest, told
-from quorumq.core.partition.lease import NO_BALLOTS, NO_OWNER, Ballots, Held, Lease
+from quorumq.core.partition.delays import Delay, claim_of, is_rejected, keeping, latest, rank, told
+from quorumq.core.partition.lease import (
+    NO_BALLOTS,
+    NO_OWNER,
+    Ballots,
+    Held,
+    Lease,
+    counted,
+    unhinted,
+    with_hold,
+)  # fmt: skip
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.types import (
     OPEN_ZERO,
@@ -105,9 +114,10 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         heard, stands = hear(record, facts, ask.record)
         if stands[:3] != ask.record[:3]:
             return heard, lease, ballots, (SpanRecord, stands)
-    if lease.held is not None or lease.delay is not None:
+    if lease.held is not None or lease.claim is not None:
         lease = in_time(heard, lease, facts)
-    early = not_due(lease, facts, ask.record) if lease.delay is not None or facts.early > 0 else None
+    waits = lease.delay is not None or lease.claim is not None or facts.early > 0
+    early = not_due(lease, facts, ask.record) if waits else None
     if early is not None:
         return heard, lease, ballots, (NotDue, *early)
     if ask.ended or ask.interruptions:
@@ -134,7 +144,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
     granted = (Granted, attempts[2], exhausted, late, timed and facts.unseen, *attempts[3:])
     if ask.limited and not (exhausted or late):
         held = held._replace(charged=True)
-    return heard, _new(Lease, (held, (), lease.attempts, lease.delay, lease.hint)), ballots, granted
+    return heard, _new(Lease, (held, (), *lease[2:])), ballots, granted
 
 
 def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
@@ -151,10 +161,15 @@ def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[Any, ...] | None
 
     The fields are those of `NotDue`, without the span.
     """
-    delay = keeping(lease.delay, facts.now, asked)
+    delay = kept_by(lease, facts.now, asked)
     if delay is not None:
         return told(delay, facts.now)
     return (0, STAMP_ZERO, facts.early, 0) if facts.early > 0 and asked.n == 0 and not facts.dead else None
+
+
+def kept_by(lease: Lease, now: float, asked: Record) -> Delay | None:
+    """Return the claim or the delay that keeps the message from being delivered at ``asked``."""
+    return keeping(lease.claim, now, asked) or keeping(lease.delay, now, asked)
 
 
 def is_owner(held: Held, owner: Owner) -> bool:
@@ -216,7 +231,7 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     Answers which of the two is prolonged, or LOST.
     """
     lease = in_time(record, lease, facts)
-    held, claim = lease.held, claim_of(lease.delay, ask.owner.ballot)
+    held, claim = lease.held, claim_of(lease.claim, ask.owner.ballot)
     kept = held if held is not None and is_owner(held, ask.owner) else claim  # nothing else revives a hold
     if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
         return record, lease, ballots, LOST
@@ -230,7 +245,7 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
             )
             claim = Delay(held.n, ask.owner.ballot, facts.now, held.generation, before)
         if claim is not None and claim.due < ask.until:
-            lease = lease._replace(delay=claim._replace(due=ask.until))
+            lease = lease._replace(claim=claim._replace(due=ask.until))
         return record, lease, ballots, CLAIM
     if held is not None:
         lease = with_hold(lease, held._replace(deadline=max(held.deadline, ask.until)))
@@ -249,9 +264,9 @@ def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
     if held is not None and held.deadline <= facts.now:
         lease = with_hold(lease, None)
         over = is_acked(record, facts, held.generation) or held.generation < facts.since
-        if not over and claim_of(lease.delay, held.owner.ballot) is None:
+        if not over and claim_of(lease.claim, held.owner.ballot) is None:
             lease = count_attempt(lease, held, expired=True)
-    return unclaimed(record, lease, facts) if lease.delay is not None else lease
+    return unclaimed(record, lease, facts) if lease.claim is not None else lease
 
 
 class AckAsk(NamedTuple):
@@ -293,14 +308,14 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     """
     lease = in_time(record, lease, facts)
     held, asked = lease.held, ask.record
-    claim = claim_of(lease.delay, ask.owner.ballot)
+    claim = claim_of(lease.claim, ask.owner.ballot)
     if held is None and claim is not None and claim.claim is not None:  # it outlasted the hold
         held = Held(ask.owner, claim.due, claim.n, claim.generation, claim.claim)
     if held is None or not is_owner(held, ask.owner):
         return record, unhinted(lease), ballots, (is_retry(record, lease, facts, ask), None)
     lease = unhinted(with_hold(lease, None))
     if claim is not None:
-        lease = lease._replace(delay=None)
+        lease = lease._replace(claim=None)
     if asked.letter is not None or asked.kind == Kind.SKIPPED:
         record, lease, ballots, stands = on_merge(record, lease, ballots, facts, asked)
     else:
@@ -320,7 +335,7 @@ def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool
     ballot = ask.owner.ballot
     if ask.record.letter is None:
         delay = lease.delay
-        return delay is not None and delay.claim is None and delay.ballot == ballot
+        return delay is not None and delay.ballot == ballot
     stands = as_read(record, facts, facts.generation)
     return stands.n == ask.record.n and stands.letter is not None and stands.letter.ballot == ballot
 
@@ -331,9 +346,9 @@ def on_stale(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: 
     Why: nothing else ends it for up to a week. A REJECT's delay without time ends it in the journal, too, and at
     replicas that missed the request.
     """
-    claim = claim_of(lease.delay, ask.ballot)
+    claim = claim_of(lease.claim, ask.ballot)
     if claim is not None:
-        lease = lease._replace(delay=Delay(claim.n, claim.ballot, facts.now, claim.generation))
+        lease = delayed(lease, Delay(claim.n, claim.ballot, facts.now, claim.generation))
     return record, lease, ballots, None
 
 
@@ -364,28 +379,23 @@ def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]
     return stands, stands
 
 
-def is_rejected(record: Record, delay: Delay) -> bool:
-    """Return True if a claim is over because its owner has made the message a dead letter.
-
-    Why: the journal, and a peer that missed the REJECT, have the claim beside that record.
-    """
-    return delay.claim is not None and record.letter is not None and record.letter.ballot == delay.ballot
-
-
 def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     """Return the lease that is left when the record has become ``record``: ACKED ends the attempts and the delay.
 
     No record ends a hold. Another delivery than the one that was acked, or died, may be live, and a rewind or a
     redrive may open the message again before its hold has run out (docs/protocol.md, "record, hold key").
     """
-    if lease.attempts is None and lease.delay is None:
+    attempts, delay, claim = lease.attempts, lease.delay, lease.claim
+    if attempts is None and delay is None and claim is None:
         return lease
-    attempts, delay = lease.attempts, lease.delay
-    over = attempts is not None and is_acked(record, facts, attempts.generation)
-    due = delay is not None and (is_acked(record, facts, delay.generation) or is_rejected(record, delay))
-    if not (over or due):
-        return lease
-    return lease._replace(attempts=None if over else attempts, delay=None if due else delay)
+    if attempts is not None and is_acked(record, facts, attempts.generation):
+        attempts = None
+    if delay is not None and is_acked(record, facts, delay.generation):
+        delay = None
+    if claim is not None and (is_acked(record, facts, claim.generation) or is_rejected(record, claim)):
+        claim = None
+    same = attempts is lease.attempts and delay is lease.delay and claim is lease.claim
+    return lease if same else lease._replace(attempts=attempts, delay=delay, claim=claim)
 
 
 def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
@@ -432,9 +442,10 @@ def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tu
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
     """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays, and a later grant a claim."""
-    done = is_acked(record, facts, ask.generation) or is_rejected(record, ask) or ask.generation < facts.since
-    if ask.claim is not None and ballots.highest is not None and ballots.highest > ask.ballot:
-        done = True
+    done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
+    if ask.claim is not None:
+        later = ballots.highest is not None and ballots.highest > ask.ballot
+        done = done or later or is_rejected(record, ask)
     return record, lease if done else delayed(lease, ask), ballots, None
 
 
@@ -485,9 +496,10 @@ def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
         return HELD
     if facts.early > 0:
         return DELAYED
-    delay = lease.delay
-    if delay is not None and keeping(delay, facts.now, as_read(record, facts, facts.generation)) is not None:
-        return DELAYED if delay.claim is None else HELD
+    if lease.delay is not None or lease.claim is not None:
+        delay = kept_by(lease, facts.now, as_read(record, facts, facts.generation))
+        if delay is not None:
+            return DELAYED if delay.claim is None else HELD
     if lease.hint > facts.now:
         return ELSEWHERE
     if lease.attempts is not None and not facts.dead:
@@ -531,13 +543,6 @@ def as_read(record: Record, facts: Facts, generation: int) -> Record:
 # -------------------------------------------------------------------------- parts of a lease
 
 
-def with_hold(lease: Lease, held: Held | None) -> Lease:
-    """Return the lease with this hold, and no other owner beside it."""
-    rivals = lease.rivals if held is not None else ()
-    made: Lease = _new(Lease, (held, rivals, lease.attempts, lease.delay, lease.hint))
-    return made
-
-
 def release(lease: Lease, owner: Owner) -> Lease:
     """Return the lease without the hold of exactly ``owner``; a blocked message is free when its last rival is gone."""
     if lease.held is not None and is_owner(lease.held, owner):
@@ -546,11 +551,6 @@ def release(lease: Lease, owner: Owner) -> Lease:
         return lease
     rivals = tuple(rival for rival in lease.rivals if rival != owner)
     return lease._replace(rivals=rivals) if rivals else with_hold(lease, None)
-
-
-def unhinted(lease: Lease) -> Lease:
-    """Return the lease without its hint: the owner that was hinted at does not hold the message any more."""
-    return Lease(lease.held, lease.rivals, lease.attempts, lease.delay) if lease.hint else lease
 
 
 def is_acked(record: Record, facts: Facts, generation: int) -> bool:
@@ -567,16 +567,6 @@ def count_attempt(lease: Lease, held: Held, **how: bool) -> Lease:
     return counted(lease, counts.with_another(before, **how))
 
 
-def counted(lease: Lease, attempts: Attempts) -> Lease:
-    """Return the lease with the greater of the two counts."""
-    ours = lease.attempts
-    if ours is not None:
-        attempts = greater(ours, attempts)
-        if attempts == ours:
-            return lease
-    return Lease(lease.held, lease.rivals, attempts, lease.delay, lease.hint)
-
-
 def attempts_at(lease: Lease, asked: Record) -> Attempts:
     """Return the attempts that have ended at the generation and redrive number of ``asked``."""
     found = lease.attempts
@@ -584,20 +574,26 @@ def attempts_at(lease: Lease, asked: Record) -> Attempts:
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:
-    """Return the lease with the later of two delays."""
-    stays = latest(lease.delay, delay)
+    """Return the lease with a delay or a claim, if it is the later one of two. A claim below a delay is over."""
+    stays, claim = lease.delay, lease.claim
+    if delay.claim is None:
+        stays = latest(stays, delay)
+    else:
+        claim = latest(claim, delay)
+    if stays is not None and claim is not None and rank(stays) > rank(claim):
+        claim = None
     return (
-        lease if stays is lease.delay else Lease(lease.held, lease.rivals, lease.attempts, stays, lease.hint)
+        lease if stays is lease.delay and claim is lease.claim else lease._replace(delay=stays, claim=claim)
     )
 
 
 def unclaimed(record: Record, lease: Lease, facts: Facts) -> Lease:
     """Return the lease without a claim whose time is over: an attempt has ended by expiry."""
-    delay = lease.delay
-    if delay is None or delay.claim is None or delay.due > facts.now:
+    claim = lease.claim
+    if claim is None or claim.claim is None or claim.due > facts.now:
         return lease
-    lease = Lease(lease.held, lease.rivals, lease.attempts, None, lease.hint)
-    over = is_acked(record, facts, delay.generation) or delay.generation < facts.since
-    if over or (lease.held is not None and lease.held.owner.ballot == delay.ballot):
+    lease = lease._replace(claim=None)
+    over = is_acked(record, facts, claim.generation) or claim.generation < facts.since
+    if over or (lease.held is not None and lease.held.owner.ballot == claim.ballot):
         return lease  # that hold's end is counted
-    return counted(lease, counts.with_another(delay.claim, expired=True))
+    return counted(lease, counts.with_another(claim.claim, expired=True))

@@ -208,7 +208,7 @@ class GroupView:
                     suspects.put(part, lot or None)
                     if not lot or not was_lot:
                         alone += part[2] - part[1] if lot else part[1] - part[2]
-                if not waits and (lease.delay is not None or lease.hint):
+                if not waits and (lease.delay is not None or lease.hint or lease.claim is not None):
                     changes.wakes += [(time, self.name, part) for time in wakes(lease, facts.now)]
         if looked and key is not None:
             self._count(key, balance, alone, facts.now, changes)
@@ -228,14 +228,16 @@ class GroupView:
         if facts.closed:
             lease = Lease(lease.held, lease.rivals)
         self.leases.put(span, lease if lease != FREE else None)
-        attempts, delay = lease.attempts, lease.delay
+        attempts, delay, claim = lease.attempts, lease.delay, lease.claim
         if attempts is not before.attempts or delay is not before.delay:
             self.digests.stale[span.producer_id] = None
             if attempts is not None and attempts is not before.attempts:
                 join(changes.counted, counted(span, attempts))
             if delay is not None and delay is not before.delay:
-                self.claims = self.claims or delay.claim is not None
                 join(changes.delays, NotDue(span, *told(delay, facts.now)))
+        if claim is not None and claim is not before.claim:
+            self.claims = True
+            join(changes.delays, NotDue(span, *told(claim, facts.now)))
         return lease
 
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
@@ -390,7 +392,7 @@ class GroupView:
         """Return a REJECT's delays of a producer id's messages as a peer hears them: durations, never times."""
         delays: list[NotDue] = []
         for part, lease in self.leases.spans_of(producer_id):
-            if lease.delay is not None and lease.delay.claim is None:
+            if lease.delay is not None:
                 join(delays, NotDue(part, *told(lease.delay, now)))
         return delays
 
@@ -398,8 +400,8 @@ class GroupView:
         """Return all claims as a peer hears them: durations, never times."""
         claims: list[NotDue] = []
         for part, lease in self.leases.items():
-            if lease.delay is not None and lease.delay.claim is not None:
-                join(claims, NotDue(part, *told(lease.delay, now)))
+            if lease.claim is not None:
+                join(claims, NotDue(part, *told(lease.claim, now)))
         return claims
 
     def lasting_producer_ids(self) -> list[ProducerId]:
@@ -465,13 +467,13 @@ class GroupView:
     def void_leases(self) -> None:
         """Drop attempts and delays of generations before `since`."""
         for span, lease in list(self.leases.items()):
-            attempts, delay = lease.attempts, lease.delay
-            left = lease._replace(
-                attempts=attempts
-                if attempts is not None and attempts.generation >= self.home.since
-                else None,
-                delay=delay if delay is not None and delay.generation >= self.home.since else None,
-            )
+            since, left = self.home.since, lease
+            if lease.attempts is not None and lease.attempts.generation < since:
+                left = left._replace(attempts=None)
+            if lease.delay is not None and lease.delay.generation < since:
+                left = left._replace(delay=None)
+            if lease.claim is not None and lease.claim.generation < since:
+                left = left._replace(claim=None)
             if left != lease:
                 self.leases.put(span, left if left != FREE else None)
         self.compare_anew()
@@ -527,9 +529,10 @@ class GroupView:
         for span, lease in self.leases.items():
             blocked = lease.held is not None and lease.held.owner == NO_OWNER
             assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
-            for counted in (lease.attempts, lease.delay):
-                late = counted is not None and counted.generation < self.home.since
-                assert not late, f"{span}: {counted} is of before the group was deleted"
+            for dated in (lease.attempts, lease.delay, lease.claim):
+                late = dated is not None and dated.generation < self.home.since
+                assert not late, f"{span}: {dated} is of before the group was deleted"
+            assert lease.delay is None or lease.delay.claim is None, f"{span}: a claim is kept as a delay"
         for span, held in self.all_held():
             for offer in (self.available, self.suspects):
                 assert not offer.spans.within(span), f"{span} is available and held"
@@ -549,7 +552,7 @@ kind_of: Any = attrgetter("kind")
 
 def wakes(lease: Lease, now: float) -> list[float]:
     """Return the times when the message becomes free by itself: its delay is due, its hint is over."""
-    times = [lease.delay.due] if lease.delay is not None and lease.delay.due > now else []
+    times = [delay.due for delay in (lease.delay, lease.claim) if delay is not None and delay.due > now]
     return [*times, lease.hint] if lease.hint > now else times
 
 
@@ -571,8 +574,6 @@ def encode_lease(lease: Lease) -> bytes | None:
     Why no claim: one that failed at most replicas is not to spread, and hide the message from the next delivery.
     """
     attempts, delay = lease.attempts, lease.delay
-    if delay is not None and delay.claim is not None:
-        delay = None
     if attempts is None and delay is None:
         return None
     known = (delay.generation, delay.n, tuple(delay.ballot)) if delay is not None else None

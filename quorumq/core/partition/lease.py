@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
+from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.delays import Delay
 from quorumq.core.values.types import STAMP_ZERO, Incarnation, Owner, Stamp
+
+_new: Any = tuple.__new__
+"""`_new(Lease, fields)` is a Lease in half the time."""
 
 NO_OWNER = Owner("", Incarnation(0, 0), STAMP_ZERO)
 """Owner of a message for which two owners were reported: it matches none, so nothing can be done in its name."""
@@ -31,6 +34,7 @@ class Lease(NamedTuple):
     attempts: Attempts | None = None
     delay: Delay | None = None
     hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
+    claim: Delay | None = None  # beside a REJECT's delay, which replicas compare, as claims are not
 
 
 class Ballots(NamedTuple):
@@ -42,3 +46,25 @@ class Ballots(NamedTuple):
 
 FREE = Lease()
 NO_BALLOTS = Ballots()
+
+
+def with_hold(lease: Lease, held: Held | None) -> Lease:
+    """Return the lease with this hold, and no other owner beside it."""
+    rivals = lease.rivals if held is not None else ()
+    made: Lease = _new(Lease, (held, rivals, *lease[2:]))
+    return made
+
+
+def unhinted(lease: Lease) -> Lease:
+    """Return the lease without its hint: the owner that was hinted at does not hold the message any more."""
+    return lease._replace(hint=0.0) if lease.hint else lease
+
+
+def counted(lease: Lease, attempts: Attempts) -> Lease:
+    """Return the lease with the greater of the two counts."""
+    ours = lease.attempts
+    if ours is not None:
+        attempts = greater(ours, attempts)
+        if attempts == ours:
+            return lease
+    return lease._replace(attempts=attempts)

@@ -375,7 +375,7 @@ class Replica:
     def _has_claimed(self, view: GroupView, entries: Iterable[m.Owned], now: Now) -> bool:
         """Return True if an entry's owner has a claim there whose hold has run out: prolonged, it is written."""
         return view.claims and any(
-            claim_of(lease.delay, owner.ballot) is not None
+            claim_of(lease.claim, owner.ballot) is not None
             and (lease.held is None or lease.held.owner != owner or lease.held.deadline <= now.mono)
             for span, owner, _ in entries
             for _, lease in view.leases.within(span)
