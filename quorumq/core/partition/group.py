@@ -345,6 +345,11 @@ class GroupView:
         """Return the holds within ``span``."""
         return [(part, lease.held) for part, lease in self.leases.within(span) if lease.held is not None]
 
+    def charged(self, spans: Iterable[Span], owner: Owner) -> int:
+        """Return the number of messages of ``spans`` for which ``owner`` holds a token of the group's limit."""
+        held = [item for span in spans for item in self.held(span)]
+        return sum(part.size for part, hold in held if hold.charged and hold.owner == owner)
+
     def all_held(self) -> list[tuple[Span, Held]]:
         """Return every hold."""
         return [(part, lease.held) for part, lease in self.leases.items() if lease.held is not None]

@@ -247,7 +247,7 @@ class Replica:
         until = now.mono + message.hold_time
         bucket = self.node.bucket_of(self.partition.topic, view.name) if self.node.buckets else None
         spans = [want.span for want in message.wants] if bucket is not None else []
-        charged = charged_of(view, spans, owner) if bucket is not None else 0
+        charged = view.charged(spans, owner) if bucket is not None else 0
         for want in message.wants:
             before = len(votes[m.Granted])
             ask = HoldAsk(
@@ -265,9 +265,8 @@ class Replica:
                 self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
         granted, settled, not_due, refused = map(tuple, votes.values())
         known = self.node.vector(self.members)
-        tokens = None
-        if bucket is not None:
-            tokens = bucket.take(charged_of(view, spans, owner) - charged, now.mono)
+        taken = view.charged(spans, owner) - charged if bucket is not None else 0
+        tokens = bucket.take(taken, now.mono) if bucket is not None else None
         reply = m.HoldReply(
             message.round,
             self.partition,
@@ -342,7 +341,7 @@ class Replica:
         """Give back the tokens of holds that end without a delivery."""
         bucket = self.node.bucket_of(self.partition.topic, view.name)
         if bucket is not None:
-            bucket.give_back(charged_of(view, spans, owner), now.mono)
+            bucket.give_back(view.charged(spans, owner), now.mono)
 
     # ------------------------------------------------------------------- EXTEND
 
@@ -609,13 +608,6 @@ class Replica:
         self.views.check(now)
         self.reclaim.check()
         self.sync.check()
-
-
-def charged_of(view: GroupView, spans: Iterable[Span], owner: Owner) -> int:
-    """Return the number of messages of these spans for which ``owner`` holds a token of the group's limit."""
-    return sum(
-        part.size for span in spans for part, held in view.held(span) if held.charged and held.owner == owner
-    )
 
 
 def is_not_dead(ours: Record | None, redriven: Record) -> bool:
