@@ -190,7 +190,7 @@ async def limit(
     async with cluster(where) as client:
         for name in names:
             group = await client.limit_group(topic, name, per_second, burst=burst)
-            tell(f"{name} of {topic}: {limit_text(group) or 'no limit'}", facts_of(topic, group), as_json)
+            show(topic, group, as_json, f"{name} of {topic}: {limit_text(group) or 'no limit'}")
 
 
 def limit_text(group: Group) -> str:
@@ -369,10 +369,10 @@ def beginning(line: dict[str, Any]) -> str:
     )
 
 
-def show(topic: str, group: Group, as_json: bool) -> None:
-    """Print one line about a group that was made or moved."""
+def show(topic: str, group: Group, as_json: bool, text: str = "") -> None:
+    """Print one line about a group that was made, moved or limited; ``text``, or else its beginning."""
     line = facts_of(topic, group)
-    tell(f"{group.name} of {topic} begins with {beginning(line)}", line, as_json)
+    tell(text or f"{group.name} of {topic} begins with {beginning(line)}", line, as_json)
 
 
 def _print_backlog(backlog: Backlog) -> None:

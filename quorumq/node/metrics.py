@@ -68,8 +68,8 @@ class Table:
                 sums = self._row(self.groups, (row["topic"], group))
                 for name in OF_GROUP:
                     sums[name] = sums.get(name, 0) + facts[name]
-                sums["per_second"] = max(sums.get("per_second", 0), facts["per_second"])
-                sums["oldest_s"] = max(sums.get("oldest_s", 0), facts["oldest_s"] or 0)
+                for name in ("oldest_s", "per_second"):
+                    sums[name] = max(sums.get(name, 0), facts[name] or 0)
 
     def _row(self, rows: dict[tuple[str, ...], dict[str, float]], key: tuple[str, ...]) -> dict[str, float]:
         if key not in rows and len(rows) >= GROUPS_MAX:

@@ -28,6 +28,6 @@ RULES = (
         ((holdround, "suffice", lambda tokens, count: True),),
         profile="limits",
         survives="a node that does not know a limit for seconds, with clients that fetch much",
-        test="test_limits::test_voters_hold_a_coordinator_to_the_limit_that_has_not_heard_of_it",
+        test="test_limits::test_voters_hold_a_coordinator_to_a_limit_that_it_does_not_know",
     ),
 )

@@ -1,4 +1,4 @@
-"""A limit of deliveries a second on real nodes, one of which is killed."""
+"""A limit of deliveries a second on real nodes while one is killed."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
             return heard, lease, ballots, (SpanRecord, stands)
     if lease.held is not None or lease.claim is not None:
         lease = in_time(heard, lease, facts)
-    waits = lease.delay is not None or lease.claim is not None or facts.early > 0
-    early = not_due(lease, facts, ask.record) if waits else None
+    delayed_here = lease.delay is not None or lease.claim is not None
+    early = not_due(lease, facts, ask.record) if delayed_here or facts.early > 0 else None
     if early is not None:
         return heard, lease, ballots, (NotDue, *early)
     if ask.ended or ask.interruptions:
@@ -388,11 +388,12 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     attempts, delay, claim = lease.attempts, lease.delay, lease.claim
     if attempts is None and delay is None and claim is None:
         return lease
-    if attempts is not None and is_acked(record, facts, attempts.generation):
-        attempts = None
-    if delay is not None and is_acked(record, facts, delay.generation):
-        delay = None
-    if claim is not None and (is_acked(record, facts, claim.generation) or is_rejected(record, claim)):
+    parts: list[Any] = [
+        None if part is not None and is_acked(record, facts, part.generation) else part
+        for part in (attempts, delay, claim)
+    ]
+    attempts, delay, claim = parts
+    if claim is not None and is_rejected(record, claim):
         claim = None
     same = attempts is lease.attempts and delay is lease.delay and claim is lease.claim
     return lease if same else lease._replace(attempts=attempts, delay=delay, claim=claim)

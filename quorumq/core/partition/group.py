@@ -233,11 +233,10 @@ class GroupView:
             self.digests.stale[span.producer_id] = None
             if attempts is not None and attempts is not before.attempts:
                 join(changes.counted, counted(span, attempts))
-            if delay is not None and delay is not before.delay:
-                join(changes.delays, NotDue(span, *told(delay, facts.now)))
-        if claim is not None and claim is not before.claim:
-            self.claims = True
-            join(changes.delays, NotDue(span, *told(claim, facts.now)))
+        self.claims = self.claims or claim is not None
+        for part, old in ((delay, before.delay), (claim, before.claim)):
+            if part is not None and part is not old:
+                join(changes.delays, NotDue(span, *told(part, facts.now)))
         return lease
 
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
@@ -472,15 +471,15 @@ class GroupView:
     def void_leases(self) -> None:
         """Drop attempts and delays of generations before `since`."""
         for span, lease in list(self.leases.items()):
-            since, left = self.home.since, lease
+            since, kept = self.home.since, lease
             if lease.attempts is not None and lease.attempts.generation < since:
-                left = left._replace(attempts=None)
+                kept = kept._replace(attempts=None)
             if lease.delay is not None and lease.delay.generation < since:
-                left = left._replace(delay=None)
+                kept = kept._replace(delay=None)
             if lease.claim is not None and lease.claim.generation < since:
-                left = left._replace(claim=None)
-            if left != lease:
-                self.leases.put(span, left if left != FREE else None)
+                kept = kept._replace(claim=None)
+            if kept != lease:
+                self.leases.put(span, kept if kept != FREE else None)
         self.compare_anew()
 
     def end(self, min_ballot: int) -> None:
