@@ -7,6 +7,7 @@ for each client (node/logs.py). A request that repeats what is there already cha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -14,6 +15,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.messages.effects import Event, Gone, Request
 from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Topic
 
 WHAT: Final[dict[type, str]] = {
     m.CreateTopic: "topic created",
@@ -86,6 +88,17 @@ class Changes:
         else:
             self._ended(key, reply.code if isinstance(reply, m.Failed) else "ok")
 
+    def adopted(self, topics: deque[Topic]) -> None:
+        """Write a line for each topic whose layout this node has adopted, and take these topics out."""
+        while topics:
+            topic = topics.popleft()
+            number, placements = topic.layout_number, topic.layout.placements if topic.layout else ()
+            fields: dict[str, Any] = {"client": "", "topic": topic.name, "layout": number}
+            for placement in placements:
+                if placement.epoch == number:
+                    fields |= {"partition": placement.partition, "replicas": ", ".join(placement.nodes)}
+            self._log.info("change", what="layout adopted", **fields, outcome="ok")
+
     def refused(self, request: Any, who: Caller, code: str) -> None:
         """Note that a request was refused before it reached the core."""
         if type(request) in WHAT and not (isinstance(request, m.LabelsRequest) and not request.changes):
@@ -122,7 +135,7 @@ def facts_of(request: Any, who: str) -> dict[str, Any]:
         fields = {"change": request.change, "node": request.node, "address": request.address}
         return {"client": who, "what": change, **fields}
     facts["topic"] = request.name if hasattr(request, "name") else request.topic
-    for name in ("group", "partition"):
+    for name in ("group", "partition", "source", "to"):
         if hasattr(request, name):
             facts[name] = getattr(request, name)
     return facts

@@ -259,6 +259,8 @@ class Node:
             driver.feed(*events)
         except Exception as error:
             self._stop_by(error)
+        if self.core.context.adopted:
+            self.changes.adopted(self.core.context.adopted)
         if not driver.busy:
             self._arm(driver.mono)
             if self.core.catalogue.cluster is not self._cluster:

@@ -113,3 +113,24 @@ def test_every_request_that_changes_something_for_others_is_named() -> None:
         "RedriveRequest",
         "DeclareSurvivors", "LabelsRequest", "PauseGroup", "ChangeMembers", "LimitGroup",
     }  # fmt: skip
+
+
+async def test_each_adopted_layout_has_a_line_at_each_node() -> None:
+    async with served("abc", rf=1) as (cluster, client, topic, producer_id):
+        await client.ask(publish(topic, producer_id, 0, b"x"))
+        (old,) = topic.replicas[0]
+        new = next(name for name in "abc" if name != old)
+        await client.ask(m.MovePartition("jobs", 0, old, new))
+        with trio.fail_after(30):
+            while any(len(layouts(cluster.logs[name])) < 2 for name in "abc"):
+                await trio.sleep(0.5)
+        for name in "abc":
+            moved, released = layouts(cluster.logs[name])
+            assert (moved["layout"], moved["partition"], moved["replicas"]) == (2, 0, new)
+            assert (released["layout"], "partition" in released) == (3, False)
+        (line,) = (each for each in cluster.logs["a"].of("change") if each["what"] == "partition moved")
+        assert (line["source"], line["to"]) == (old, new)
+
+
+def layouts(log: Log) -> list[dict[str, object]]:
+    return [line for line in log.of("change") if line["what"] == "layout adopted"]

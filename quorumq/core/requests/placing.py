@@ -6,6 +6,7 @@ before. A replica that is left keeps its payload as a source until a later layou
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,6 +24,9 @@ DROPPED_MAX = 10_000
 
 JOIN_AGAIN_S: Final = 0.5
 """Seconds after which questions about a slot that is new here are repeated."""
+
+ADOPTED_KEPT: Final = 256
+"""Adopted layouts that are kept for the log, if no driver takes them out."""
 
 TOKEN_COMPLETED: Final = -(1 << 61)
 """Tokens from here up to half of it name completions."""
@@ -49,6 +53,7 @@ class Placing:
         joins: a timer is set for slots in which this node is new.
         asks: this step asks for the promises of such slots.
         answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
+        adopted: topics whose layouts were adopted here lately, for the log; the driver takes them out.
     """
 
     state: NodeState
@@ -61,6 +66,7 @@ class Placing:
     joins: bool = field(init=False, default=False)
     asks: bool = field(init=False, default=False)
     answers: Answers = field(init=False, default_factory=Answers)
+    adopted: deque[Topic] = field(init=False, default_factory=lambda: deque(maxlen=ADOPTED_KEPT))
 
     def kept(self, partition: PartitionId) -> Replica | None:
         """Return the replica of a partition, also of one that was moved away and is a source."""
@@ -91,6 +97,7 @@ class Placing:
         Returns:
             partitions that are left, whose requests are to end before anything else happens; and the effects.
         """
+        self.adopted.append(topic)
         departed: list[PartitionId] = []
         effects: list[Effect] = []
         for number, members in enumerate(topic.replicas):
