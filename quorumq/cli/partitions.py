@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, tell
+from quorumq.cli.status import move_lines, survey
 from quorumq.core.values.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from quorumq.client import Client
     from quorumq.core.values.types import Topic
+
+WAIT_S: Final = 2.0
+"""Seconds between looks at a move, as nodes count what is to go that often."""
 
 
 @click.group()
@@ -26,12 +32,18 @@ def partitions() -> None:
 @click.option("--from", "source", required=True, metavar="NODE", help="The node whose replica moves.")
 @click.option("--to", required=True, metavar="NODE", help="The node that gets it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
+@click.option(
+    "--wait", is_flag=True, help="Show the progress until the old node keeps its payload no longer."
+)
 @cluster_options
-async def move(partition: str, source: str, to: str, dry_run: bool, where: Where, as_json: bool) -> None:
+async def move(
+    partition: str, source: str, to: str, dry_run: bool, wait: bool, where: Where, as_json: bool
+) -> None:
     """Move one replica of a partition, while messages flow.
 
     It returns once a majority of the nodes know the new place. The payload follows: until the new node has all of it,
-    the old one keeps its own. Repeating the command changes nothing more; moving back undoes it.
+    the old one keeps its own. Repeating the command changes nothing more; moving back undoes it. With --wait it returns
+    when the payload is copied, and may be broken off: the move goes on.
     """
     topic, number = named(partition)
     async with cluster(where) as client:
@@ -43,12 +55,41 @@ async def move(partition: str, source: str, to: str, dry_run: bool, where: Where
         if dry_run:
             show(register, number, as_json, f"would move from {source} to {to}")
             return
-        show(
-            await client.move_partition(topic, number, source, to),
-            number,
-            as_json,
-            f"moved from {source} to {to}",
-        )
+        register = await client.move_partition(topic, number, source, to)
+        if wait:
+            register = await released(client, where, register, number)
+        show(register, number, as_json, f"moved from {source} to {to}")
+
+
+async def released(client: Client, where: Where, register: Topic, number: int) -> Topic:
+    """Return a topic once a partition of it has no sources any more; each change of its progress is a line.
+
+    Args:
+        register: the topic, as of the layout that the move made.
+        number: the partition.
+    """
+    import trio
+
+    shown: list[str] = []
+    newest = register
+    while newest.layout_number < register.layout_number or sources_of(newest, number):
+        report = await trio.to_thread.run_sync(partial(survey, where.addresses), abandon_on_cancel=True)
+        lines = move_lines(report["nodes"], register.name, number)
+        for line in lines if lines != shown else ():
+            click.echo(line, err=True)
+        shown = lines
+        await trio.sleep(WAIT_S)
+        topics = (await client.metadata(register.name)).topics
+        if not topics or topics[0].id != register.id:
+            raise NotFound(f"topic {register.name!r} was deleted while its partition {number} moved")
+        newest = topics[0]
+    return newest
+
+
+def sources_of(topic: Topic, number: int) -> tuple[str, ...]:
+    """Return the nodes that left a partition and keep their payload."""
+    placement = topic.placement(number)
+    return placement.sources if placement is not None else ()
 
 
 @partitions.command()
@@ -81,8 +122,7 @@ def named(partition: str) -> tuple[str, int]:
 
 def show(topic: Topic, number: int, as_json: bool, outcome: str) -> None:
     """Print one line about a partition."""
-    placement = topic.placement(number)
-    sources = placement.sources if placement is not None else ()
+    sources = sources_of(topic, number)
     keeping = f"; {', '.join(sources)} keep their payload until it is copied" if sources else ""
     fields = {
         "topic": topic.name,

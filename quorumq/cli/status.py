@@ -180,19 +180,19 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             for name in sorted({name for view in views for name in view["groups"]}):
                 of_group = [view["groups"][name] for view in views if name in view["groups"]]
                 total = groups.setdefault(name, {"ready": 0, "held": 0, "dead": 0, "done": 0})
-                ages = [facts["kept_s"] for facts in of_group if facts.get("kept_s") is not None]
-                if any(facts.get("paused") for facts in of_group):
+                ages = [counts["kept_s"] for counts in of_group if counts.get("kept_s") is not None]
+                if any(counts.get("paused") for counts in of_group):
                     paused[name] = None
                 if ages and not name.endswith("!dead"):
                     kept[name] = max(kept.get(name, 0.0), _middle(ages))
-                dead = max(facts["dead"] for facts in of_group)
-                ready = _middle([facts["available"] for facts in of_group])
-                held = _middle([facts["held"] for facts in of_group])
+                dead = max(counts["dead"] for counts in of_group)
+                ready = _middle([counts["available"] for counts in of_group])
+                held = _middle([counts["held"] for counts in of_group])
                 total["ready"] += ready
                 total["held"] += held
                 total["dead"] += dead
                 # A redriven message has a record too, and is not done.
-                settled = max(facts["settled"] for facts in of_group) - dead
+                settled = max(counts["settled"] for counts in of_group) - dead
                 total["done"] += max(min(settled, here - ready - held - dead), 0)
         topics.append(
             {
@@ -385,7 +385,7 @@ def _tables(report: Mapping[str, Any]) -> Any:
                 )  # fmt: skip
                 first = ["", "", ""]
         parts += [Text(), topics]
-    parts += [Text(line) for line in (*_keepers(report["topics"]), *_moves(report["nodes"]))]
+    parts += [Text(line) for line in (*_keepers(report["topics"]), *move_lines(report["nodes"]))]
     parts += [Text(f"! {problem}") for problem in report["problems"]]
     return Group(*parts)
 
@@ -400,20 +400,34 @@ def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _moves(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each move of a partition that waits, with the nodes that it waits for."""
+def move_lines(rows: Sequence[Mapping[str, Any]], topic: str = "", partition: int = 0) -> list[str]:
+    """Return a line for each move that waits, of one partition or of all, with the nodes that it waits for."""
     says = {
         "learning": "is new in {where} and does not vote there yet",
         "leaving": "left {where} and keeps its payload until all replicas have it",
+        "away": "has a replica of {where}, whose payload a node that left keeps as well and cannot be reached",
         "chosen": "knows that a move of {where} was chosen, which no majority has heard of yet",
     }
     lines = []
     for row in rows:
         for move in row.get("moves", ()):
+            if topic and (move["topic"] != topic or move["partition"] not in (None, partition)):
+                continue
             where = move["topic"] + ("" if move["partition"] is None else f"/{move['partition']}")
             waits = f": it waits for {', '.join(move['waits_for'])}" if move["waits_for"] else ""
-            lines.append(f"{row['node']} {says[move['state']].format(where=where)}{waits}")
+            lines.append(f"{row['node']} {says[move['state']].format(where=where)}{waits}{progress_of(move)}")
     return lines
+
+
+def progress_of(move: Mapping[str, Any]) -> str:
+    """Return the progress of a move's copy for people, with a separator in front; "" if there is none yet."""
+    messages, rate, seconds = (move.get(name) for name in ("messages_left", "messages_per_s", "seconds_left"))
+    if messages is None:
+        return ""
+    text = f"; {plural(messages, 'message')} to go"
+    if rate is not None:
+        text += f", {rate:,.0f} a second"
+    return text + (f", {timedelta(seconds=round(seconds))} left" if seconds is not None else "")
 
 
 def _print(report: Mapping[str, Any]) -> None:

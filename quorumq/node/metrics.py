@@ -135,8 +135,7 @@ class Families(NamedTuple):
         yield gauge("memory_full", "1 where publishes are refused for memory.", bool(state.memory_full))
         yield gauge("resident_bytes", "Memory of the process.", health.rss())
         yield gauge("batches", "Batches on disk.", len(node.store))
-        waiting = sum(1 for _ in moves(node.core.context))
-        yield gauge("moves", "Moves of partitions that wait for something here.", waiting)
+        yield from self._of_moves()
         remaining_s = health.certificate_left()
         if remaining_s is not None:
             yield gauge(
@@ -144,6 +143,19 @@ class Families(NamedTuple):
             )
         for name, text in COUNTS.items():
             yield CounterMetricFamily(f"quorumq_{name}", text, value=health.counts[name])
+
+    def _of_moves(self) -> Iterable[Metric]:
+        rows = list(moves(self.node.core.context, self.node.clock()))
+        copies = [progress for _, progress in rows]
+        yield gauge("moves", "Moves of partitions that wait for something here.", len(rows))
+        messages = sum(copy.messages_left or 0 for copy in copies)
+        yield gauge(
+            "moves_messages_left", "Messages of moves from here that a replica still lacks.", messages
+        )
+        rate = sum(copy.messages_per_s or 0 for copy in copies)
+        yield gauge("moves_messages_per_second", "Messages of moves from here that are copied.", rate)
+        seconds = max((copy.seconds_left or 0 for copy in copies), default=0)
+        yield gauge("moves_seconds_left", "Seconds until the last move from here is copied.", seconds)
 
     def _of_traffic(self) -> Iterable[Metric]:
         traffic = self.node.traffic

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from quorumq.cli import probe
-from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables
+from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables, move_lines
 from quorumq.core.values.errors import TooFewReplicas
 
 
@@ -68,10 +68,18 @@ def test_a_move_that_waits_has_a_line_with_the_nodes_that_it_waits_for() -> None
     moves = [
         {"topic": "orders", "partition": 4, "state": "learning", "waits_for": ["n2", "n3"]},
         {"topic": "orders", "partition": None, "state": "chosen", "waits_for": []},
+        {"topic": "orders", "partition": 5, "state": "leaving", "waits_for": ["n2"]}
+        | {"messages_left": 12_000, "messages_per_s": 400.0, "seconds_left": 30.0},
+        {"topic": "orders", "partition": 6, "state": "away", "waits_for": ["n3"], "messages_left": None},
     ]
     text = " ".join(printed(80, node(1, moves=moves)).split())
     assert "n1 is new in orders/4 and does not vote there yet: it waits for n2, n3" in text
     assert "n1 knows that a move of orders was chosen, which no majority has heard of yet" in text
+    assert "it waits for n2; 12,000 messages to go, 400 a second, 0:00:30 left" in text
+    assert "a replica of orders/6, whose payload a node that left keeps as well" in text
+    rows = [node(1, moves=moves)]
+    assert len(move_lines(rows, "orders", 5)) == 2, "its own, and that of the topic"
+    assert move_lines(rows, "jobs", 5) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Send
 from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
-from quorumq.core.values.types import PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 
 ME = ProducerId("x", 1, 1, 1)
@@ -244,3 +244,78 @@ def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
     batch.durable = False
     assert lacking() == [3]
     batch.durable = True
+
+
+def shown(cluster: Cluster, node: str) -> list[dict[str, object]]:
+    """The moves in a node's status."""
+    return cluster.nodes[node].status(cluster.now)["moves"]  # type: ignore[return-value]
+
+
+def test_the_status_of_a_move_has_its_progress() -> None:
+    cluster, topic, (old,), (new, *_) = made(rf=1)
+    for first in range(0, 200, 2):
+        publish(cluster, old, topic, first, 2)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(3.0)
+    (row,) = shown(cluster, old)
+    assert (row["state"], row["waits_for"]) == ("leaving", [new])
+    assert row["messages_left"] == 200
+    pulls = iter(range(1))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull) and next(pulls, None) is None
+    cluster.advance(9.0)
+    (row,) = shown(cluster, old)
+    rest = row["messages_left"]
+    assert isinstance(rest, int)
+    assert 0 < rest < 200
+    assert row["messages_per_s"]
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    assert shown(cluster, old) == []
+
+
+def test_a_source_that_cannot_be_reached_is_shown_by_one_node() -> None:
+    cluster, topic, members, others = made()
+    publish(cluster, members[0], topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(move(cluster, others[1], members[0], others[0]), m.MovePartitionReply)
+    cluster.advance(5.0)
+    cluster.kill(members[0])
+    cluster.advance(1.0)
+    rows = [row for node in cluster.nodes for row in shown(cluster, node)]
+    assert [(row["state"], row["waits_for"]) for row in rows] == [("away", [members[0]])]
+
+
+def test_the_rate_of_a_copy_goes_by_its_last_answers() -> None:
+    release = Release()
+    assert release.progress(Now(0.0, 0)) == (None, None, None)
+
+    def answered(time: float, lacking: int, beyond: int = 0) -> None:
+        release.ask(1, ("b", "c"), time + 1, beyond)
+        release.lacking = {"b": lacking, "c": 0}
+        release.count(("b", "c"), Now(time, 0))
+
+    answered(10.0, 100, beyond=900)
+    assert release.progress(Now(10.5, 0)) == (1000, None, None), "a rate over half a second would be noise"
+    for at in range(1, 10):
+        answered(10.0 + at / 10, 100, beyond=900 - 10 * at)
+    assert len(release.counts) == 2, "answers of one second are one count"
+    answered(11.0, 100, beyond=800)
+    assert release.progress(Now(11.0, 0)) == (900, 100.0, 9.0)
+    for second in range(12, 60):
+        answered(float(second), 900)
+    assert release.progress(Now(59.0, 0)) == (900, 0.0, None), "it stands still"
+    answered(60.0, 950)
+    assert release.progress(Now(62.0, 0)) == (950, 0.0, None), "a slot has lost its disk"
+    release.ask(2, ("b",), 62.0, 0)
+    release.lacking = {"b": 3}
+    release.count(("b", "c"), Now(62.0, 0))
+    assert release.progress(Now(62.0, 0)).messages_left == 950, "c has not said what it lacks"
+
+
+def test_an_adopted_layout_is_handed_to_the_driver_when_it_is_durable() -> None:
+    cluster, _, members, others = made()
+    assert isinstance(move(cluster, others[1], members[0], others[0]), m.MovePartitionReply)
+    cluster.advance(12.0)
+    for core in cluster.nodes.values():
+        assert [each.layout_number for each in core.context.adopted] == [2, 3], "moved, and released"

@@ -10,12 +10,13 @@ from typing import Final
 from quorumq.core.cluster.members import outdated
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.release import Progress
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
-from quorumq.core.values.types import Now, PartitionId
+from quorumq.core.values.types import NodeId, Now, PartitionId, Placement
 
 MOVES_SHOWN_MAX: Final = 32
 """Moves in one status."""
@@ -55,7 +56,9 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "requests": len(context.requests),
         "hold_reply_p99_ms": round(1000 * p99, 3) if p99 is not None else None,
         "slow_answers": slow_answers(p99, state.config),
-        "moves": list(islice(moves(context), MOVES_SHOWN_MAX)),
+        "moves": [
+            {**row, **progress._asdict()} for row, progress in islice(moves(context, now), MOVES_SHOWN_MAX)
+        ],
         "peers": others,
         **members_status(context),
     }
@@ -74,33 +77,51 @@ def members_status(context: Context) -> dict[str, object]:
     }
 
 
-def moves(context: Context) -> Iterator[dict[str, object]]:
-    """Yield the moves that wait for something, as far as this node has a part in them: the nodes that each waits for.
+def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progress]]:
+    """Yield the moves that wait for something, as far as this node has a part in them, each with its progress.
 
     A new slot is ``learning`` until it has the promises of enough nodes. A node that left is ``leaving`` until
-    every slot lacks nothing. A layout that was chosen and not adopted is ``chosen``.
+    every slot lacks nothing, and knows the progress of the copy. A layout that was chosen and not adopted is
+    ``chosen``. A source that cannot be reached is ``away``; of its partition's nodes the first that is up says so.
     """
     for topic in context.catalogue.live():
         if topic.next_layout is not None:
-            yield {"topic": topic.name, "partition": None, "state": "chosen", "waits_for": []}
+            yield move_row(topic.name, None, "chosen", []), Progress()
         for placement in topic.layout.placements if topic.layout is not None else ():
             partition = PartitionId(topic.id, placement.partition)
             replica = context.kept(partition) if placement.before else None
-            if replica is None or replica.is_trusted:
+            if replica is None:
                 continue
+            if replica.is_trusted:
+                if away := sources_away(context, placement):
+                    yield move_row(topic.name, placement.partition, "away", away), Progress()
+                continue
+            release, progress = replica.release, Progress()
             if replica.since:
                 asked = [node for node in replica.tellers if node != context.state.me]
                 answered = [peer for peer, of in context.answers.complete if of == partition]
             else:
                 asked = list(replica.members)
-                lacking = replica.release.lacking if replica.release is not None else {}
+                lacking = release.lacking if release is not None else {}
                 answered = [node for node, messages in lacking.items() if not messages]
-            yield {
-                "topic": topic.name,
-                "partition": placement.partition,
-                "state": "learning" if replica.since else "leaving",
-                "waits_for": [node for node in asked if node not in answered],
-            }
+                progress = release.progress(now) if release is not None else progress
+            waits_for = [node for node in asked if node not in answered]
+            state = "learning" if replica.since else "leaving"
+            yield move_row(topic.name, placement.partition, state, waits_for), progress
+
+
+def move_row(topic: str, partition: int | None, state: str, waits_for: list[NodeId]) -> dict[str, object]:
+    """Return a move's values for `quorumq status`, without its progress."""
+    return {"topic": topic, "partition": partition, "state": state, "waits_for": waits_for}
+
+
+def sources_away(context: Context, placement: Placement) -> list[NodeId]:
+    """Return the sources that cannot be reached, if this node is the first of the partition's that is up."""
+    state = context.state
+    up = next((node for node in placement.nodes if node in state.links or node == state.me), "")
+    if up != state.me:
+        return []
+    return [node for node in placement.sources if node not in state.links and node != state.me]
 
 
 def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = None) -> Page:

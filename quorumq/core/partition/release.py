@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final, NamedTuple
+
 from quorumq.core.values.types import NodeId, Now, Span
+
+PROGRESS_KEPT: Final = 16
+"""Counts of one copy that are kept for its rate."""
+
+PROGRESS_STEP_S: Final = 1.0
+"""Seconds between counts that are kept. Answers may come faster, and a rate over less would be noise."""
+
+
+class Progress(NamedTuple):
+    """Progress of a copy: the number of messages to go, messages a second, and seconds left; None if unknown."""
+
+    messages_left: int | None = None
+    messages_per_s: float | None = None
+    seconds_left: float | None = None
 
 
 class Release:
@@ -15,9 +32,11 @@ class Release:
         lacking: number of messages that a node lacks of those asked about; -1 if it cannot know.
         released_to: the last message up to which every slot lacks nothing.
         is_over: True if no slot lacks anything.
+        beyond: number of messages that the question is not about, because they come later.
+        counts: the last numbers of messages to go, each with its time (monotonic seconds).
     """
 
-    __slots__ = ("asked", "is_over", "lacking", "number", "released_to", "until")
+    __slots__ = ("asked", "beyond", "counts", "is_over", "lacking", "number", "released_to", "until")
 
     def __init__(self) -> None:
         self.number = 0
@@ -26,14 +45,38 @@ class Release:
         self.lacking: dict[NodeId, int] = {}
         self.released_to: Span | None = None
         self.is_over = False
+        self.beyond = 0
+        self.counts: deque[tuple[float, int]] = deque(maxlen=PROGRESS_KEPT)
 
     def is_open(self, now: Now) -> bool:
         """Return True if an answer may be under way. The question is not repeated then, or no slow answer counts."""
         return now.mono < self.until and any(node not in self.lacking for node in self.asked)
 
-    def ask(self, number: int, nodes: tuple[NodeId, ...], until: float) -> None:
-        """Note that these nodes are asked about the next messages."""
-        self.number, self.asked, self.until, self.lacking = number, nodes, until, {}
+    def ask(self, number: int, nodes: tuple[NodeId, ...], until: float, beyond: int) -> None:
+        """Note that these nodes are asked about the next messages, and not about ``beyond`` later ones."""
+        self.number, self.asked, self.until, self.lacking, self.beyond = number, nodes, until, {}, beyond
+
+    def count(self, nodes: tuple[NodeId, ...], now: Now) -> None:
+        """Note how many messages are to go, once each of these nodes has said how many it lacks."""
+        lacking = [self.lacking.get(node, -1) for node in nodes]
+        if min(lacking) < 0:
+            return
+        messages, counts = max(lacking) + self.beyond, self.counts
+        if counts and messages > counts[-1][1]:
+            counts.clear()  # a slot has lost its disk: the copy begins anew
+        elif len(counts) > 1 and now.mono < counts[-2][0] + PROGRESS_STEP_S:
+            counts.pop()
+        counts.append((now.mono, messages))
+
+    def progress(self, now: Now) -> Progress:
+        """Return what is to go by the last answers, and the rate since the oldest count that is kept."""
+        if not self.counts:
+            return Progress()
+        (begin, most), (_, messages) = self.counts[0], self.counts[-1]
+        if now.mono < begin + PROGRESS_STEP_S:
+            return Progress(messages)
+        rate = (most - messages) / (now.mono - begin)
+        return Progress(messages, round(rate, 1), round(messages / rate, 1) if rate else None)
 
     def has_all(self, nodes: tuple[NodeId, ...]) -> bool:
         """Return True if each of these nodes has answered that it lacks nothing."""

@@ -22,17 +22,19 @@ def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
     if release.is_over or release.is_open(now):
         return []
     nodes = tuple(node for node in replica.members if node in context.state.links)
-    release.ask(context.state.next_round(), nodes, now.mono + context.config.request_timeout)
-    request = SourceRequest(release.number, replica.partition, replica.epoch, next_spans(replica))
+    remaining = remaining_spans(replica)
+    few, later = remaining[:SPANS_PER_REQUEST_MAX], remaining[SPANS_PER_REQUEST_MAX:]
+    until = now.mono + context.config.request_timeout
+    release.ask(context.state.next_round(), nodes, until, sum(span.size for span in later))
+    request = SourceRequest(release.number, replica.partition, replica.epoch, tuple(few))
     return [Send(node, request) for node in nodes]
 
 
-def next_spans(replica: Replica) -> tuple[Span, ...]:
-    """Return the next messages to ask about: those from where every slot has said that it lacks nothing."""
+def remaining_spans(replica: Replica) -> list[Span]:
+    """Return the messages to ask about: those from where every slot has said that it lacks nothing."""
     present = sorted(replica.batches.present.items())
     after = replica.release.released_to if replica.release is not None else None
-    remaining = present if after is None else [span for span in present if span > after]
-    return tuple(remaining[:SPANS_PER_REQUEST_MAX])
+    return present if after is None else [span for span in present if span > after]
 
 
 def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -> list[Effect]:
@@ -67,9 +69,10 @@ def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) 
     ):
         return []
     release.lacking[sender] = message.lacking
+    release.count(replica.members, now)
     if not release.has_all(replica.members):
         return []
-    spans = next_spans(replica)
+    spans = remaining_spans(replica)[:SPANS_PER_REQUEST_MAX]
     if not spans:
         release.is_over = True
         return []
