@@ -405,6 +405,7 @@ def move_lines(rows: Sequence[Mapping[str, Any]], topic: str = "", partition: in
     says = {
         "learning": "is new in {where} and does not vote there yet",
         "leaving": "left {where} and keeps its payload until all replicas have it",
+        "limited": "gives no payload of {where} now, by its limit of moves",
         "away": "has a replica of {where}, whose payload a node that left keeps as well and cannot be reached",
         "chosen": "knows that a move of {where} was chosen, which no majority has heard of yet",
     }

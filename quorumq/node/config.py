@@ -85,6 +85,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sync_interval: Seconds = 2.0
     sync_grace: SecondsOrZero = 2.0
     steal_after: SecondsOrZero = 0.05
+    move_bytes_per_s: Annotated[int, Meta(ge=0, le=BYTES_MAX)] = 0
+    moves_at_once: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     segment_bytes: Annotated[int, Meta(ge=MIB, le=SEGMENT_BYTES_MAX)] = SEGMENT_BYTES
     disk_reserve_bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)] = RESERVE_BYTES
     connections_max: Annotated[int, Meta(ge=1, le=100_000)] = 2_000
@@ -172,6 +174,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             sync_interval=self.sync_interval,
             sync_grace=self.sync_grace,
             steal_after=self.steal_after,
+            move_bytes_per_s=self.move_bytes_per_s,
+            moves_at_once=self.moves_at_once,
             registers_key=hashlib.blake2b(b"registers\0" + b"".join(self.secrets[:1])).digest(),
         )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import Send
+from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
@@ -319,3 +321,44 @@ def test_an_adopted_layout_is_handed_to_the_driver_when_it_is_durable() -> None:
     cluster.advance(12.0)
     for core in cluster.nodes.values():
         assert [each.layout_number for each in core.context.adopted] == [2, 3], "moved, and released"
+
+
+def test_a_node_gives_moves_no_more_bytes_than_its_limit() -> None:
+    cluster = Cluster(3, move_bytes_per_s=1000)
+    topic = cluster.topic(rf=1)
+    (old,) = topic.replicas[0]
+    new = next(name for name in cluster.names if name != old)
+    partition = PartitionId(topic.id, 0)
+    for first in range(100):
+        batch = cluster.batch(topic, ME, first, [b"x" * 500])
+        assert isinstance(cluster.ask(old, m.Publish(batch)), m.PublishReply)
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(1.0)
+    batches = cluster.nodes[new].replicas[partition].batches
+    for _ in range(6):
+        before = batches.present.messages
+        cluster.advance(4.0)
+        assert 3 <= batches.present.messages - before <= 16, (
+            "two seconds' more for the budget of the beginning"
+        )
+    rows = shown(cluster, old)
+    assert [row["state"] for row in rows] == ["leaving", "limited"]
+    assert rows[1]["waits_for"] == []
+    cluster.advance(60.0)
+    assert batches.present.messages == 100
+    cluster.advance(10.0)
+    assert not any(shown(cluster, name) for name in cluster.names)
+
+
+def test_a_node_gives_to_no_more_moves_at_a_time_than_its_limit() -> None:
+    config = NodeConfig(node="a", nodes=("a", "b"), moves_at_once=1)
+    giving, first, second = Giving(config), PartitionId(b"t", 0), PartitionId(b"t", 1)
+    assert giving.begin(first, Now(10.0, 0))
+    assert not giving.begin(second, Now(11.0, 0))
+    assert giving.held_up(Now(11.0, 0)) == [(second, [first])]
+    assert giving.begin(first, Now(12.0, 0)), "it goes on"
+    giving.end(first)
+    assert giving.begin(second, Now(13.0, 0))
+    assert giving.held_up(Now(13.0, 0)) == []
+    assert not giving.begin(first, Now(14.0, 0))
+    assert giving.begin(first, Now(19.5, 0)), "the other asked for nothing for three intervals"

@@ -86,6 +86,8 @@ class NodeConfig:
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
         session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may
             differ).
+        move_bytes_per_s: bytes a second of payload that the node gives to moves; 0: no limit (may differ).
+        moves_at_once: partitions that it gives payload to at a time, as they move; 0: no limit (may differ).
         registers_key: secret of the cluster for digests of registers.
         packed_above: count of the newest one-message batches that a partition keeps as objects (may differ).
         deleted_unpacked: count of deleted names whose registers are not packed (may differ).
@@ -108,6 +110,8 @@ class NodeConfig:
     session_idle: float = limits.SESSION_IDLE_S
     packed_above: int = limits.PACKED_ABOVE
     deleted_unpacked: int = limits.DELETED_UNPACKED_MAX
+    move_bytes_per_s: int = 0
+    moves_at_once: int = 0
     registers_key: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:

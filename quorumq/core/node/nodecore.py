@@ -518,8 +518,7 @@ class NodeCore:
             case m.SyncState() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
             case m.SyncPull():
-                kept = context.kept(message.partition)
-                return kept.sync.on_pull(sender, message, now) if kept is not None else []
+                return sources.on_pull(context, sender, message, now)
             case m.SourceRequest():
                 return sources.answer(context, sender, message, now)
             case m.SourceReply():

@@ -108,6 +108,11 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
             waits_for = [node for node in asked if node not in answered]
             state = "learning" if replica.since else "leaving"
             yield move_row(topic.name, placement.partition, state, waits_for), progress
+    for partition, ahead in context.giving.held_up(now):
+        kept = [replica for each in (partition, *ahead) if (replica := context.kept(each)) is not None]
+        if kept and kept[0].partition == partition:  # else its topic was deleted
+            names = [f"{replica.topic.name}/{replica.partition.number}" for replica in kept[1:]]
+            yield move_row(kept[0].topic.name, partition.number, "limited", names), Progress()
 
 
 def move_row(topic: str, partition: int | None, state: str, waits_for: list[NodeId]) -> dict[str, object]:

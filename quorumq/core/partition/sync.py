@@ -25,6 +25,7 @@ from quorumq.core.partition.digests import (
     depth_of,
     parts_of,
 )
+from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
@@ -265,28 +266,40 @@ class Sync(PartitionComponent):
         self.pulling_until = now.mono + self.node.config.request_timeout
         return [Send(peer, m.SyncPull(self.batches.partition, spans))]
 
-    def on_pull(self, sender: NodeId, message: m.SyncPull, now: Now) -> list[Effect]:
+    def on_pull(
+        self, sender: NodeId, message: m.SyncPull, now: Now, giving: Giving | None = None
+    ) -> list[Effect]:
         """Send a peer the batches that it lacks, as many as one go may have, and then the numbers of the rest.
 
         What is left starts the next pull, so a replica that was away for long catches up at full speed, and
         only one pull of a partition is under way at a time.
+
+        Args:
+            giving: limits, if the peer's slot is new. Beyond them the peer gets nothing, not even numbers.
         """
         batches, epoch = self.batches, self.batches.epoch
         effects: list[Effect] = []
         numbers: dict[int, None] = {}
         rest: list[Span] = []
         size = 0
-        for span in message.spans:
+        may_give = giving is None or giving.begin(batches.partition, now)
+        for span in message.spans if may_give else ():
             for part, slot in batches.index.within(span):
                 batch = batches.stored[slot.number]
                 if slot.number in numbers or not batch.durable:
                     continue
+                if not may_give:
+                    break
                 if len(numbers) >= PULL_BATCHES_MAX or (numbers and size >= PULL_BYTES_MAX):
                     rest.append(part)
                     continue
                 numbers[slot.number] = None
-                size += batch.header.end_of(batch.header.size - 1)
+                size += (length := batch.header.end_of(batch.header.size - 1))
+                if giving is not None:
+                    may_give = giving.take(batches.partition, length)
                 effects.append(SendStored(sender, epoch, slot.number, batches.age_ms(slot.number, now)))
+        if giving is not None and may_give and not rest:
+            giving.end(batches.partition)
         ages = [
             m.Aged(part, batches.age_ms(slot.number, now))
             for span in message.ages
@@ -304,7 +317,7 @@ class Sync(PartitionComponent):
         left = m.SyncState(
             partition=batches.partition,
             epoch=epoch,
-            spans=merge_spans(rest),
+            spans=merge_spans(rest) if may_give else (),
             groups=(),
             rest=bool(message.spans),
             reclaimed=merge_spans(reclaimed[: limits.SPANS_PER_REQUEST_MAX]),

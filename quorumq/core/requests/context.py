@@ -19,6 +19,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.messages.records import ClusterPut, DecisionPut, GroupPut, TopicPut
+from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.limiting import Limiting
 from quorumq.core.requests.packing import keep_packed, pack_deleted
@@ -205,7 +206,7 @@ class Context(Placing):
 
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
-        self.peer_groups = PeerGroups(self.state)
+        self.peer_groups, self.giving = PeerGroups(self.state), Giving(self.config)
         self.limiting = Limiting(self.state, self.hold_times, self.parked)
 
     def next_key(self) -> int:

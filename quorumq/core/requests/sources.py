@@ -7,13 +7,13 @@ every slot, trusted in the set, lacks nothing, the source has a layout chosen th
 
 from __future__ import annotations
 
-from quorumq.core.messages import SourceReply, SourceRequest
+from quorumq.core.messages import SourceReply, SourceRequest, SyncPull
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.release import Release
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
-from quorumq.core.values.types import NodeId, Now, PartitionId, Span
+from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId, Span
 
 
 def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
@@ -56,6 +56,18 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
     unsynced = sum(part.size for part, slot in stored if not batches.stored[slot.number].durable)
     lacking = sum(part.size for part in gaps) + unsynced
     return [*effects, Send(sender, SourceReply(message.round, message.partition, message.epoch, lacking))]
+
+
+def on_pull(context: Context, sender: NodeId, message: SyncPull, now: Now) -> list[Effect]:
+    """Send a peer the batches that it lacks: to a slot that is new, as the limits of moves allow."""
+    replica = context.kept(message.partition)
+    if replica is None:
+        return []
+    placement = replica.placement
+    if not (message.spans and placement is not None and placement.sources):
+        return replica.sync.on_pull(sender, message, now)
+    new = placement.since_of(sender) > FIRST_LAYOUT
+    return replica.sync.on_pull(sender, message, now, context.giving if new else None)
 
 
 def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) -> list[Effect]:
