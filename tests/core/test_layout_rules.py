@@ -19,6 +19,7 @@ from quorumq.core.requests import answers
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
+from quorumq.core.values import limits
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, receipts
@@ -437,6 +438,48 @@ def test_a_slot_that_comes_back_drops_messages_of_producer_ids_closed_meanwhile(
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
     assert bool(fetched(cluster, first)) != rule, "acked messages are delivered again"
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_slot_drops_messages_of_closed_producer_ids_in_steps(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step has time for a few of 50 batches; the slot does not vote before the last one is dropped."""
+    cluster, topic, (first,), (second, other) = made(rf=1, nodes=3)
+    if not rule:
+        monkeypatch.setattr(limits, "RECLAIMED_PER_STEP", 1 << 30)
+    else:
+        monkeypatch.setattr(limits, "RECLAIMED_PER_STEP", 20)
+    partition = PartitionId(topic.id, 0)
+    assert fetched(cluster, other) == (), "this makes the group"
+    for start in range(0, 100, 2):
+        publish(cluster, first, topic, start, 2)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply | m.SyncPull)
+    assert isinstance(move(cluster, other, first, second, within=1.0), m.MovePartitionReply)
+    closed, source = (
+        cluster.nodes[second].replicas[partition],
+        cluster.nodes[first].context.sources[partition],
+    )
+    assert closed.batches.present.messages == 0
+    assert closed.closing.close([number_of(ME)])
+    dropped: list[int] = []
+    drop, step = Closing.go_on_dropping, source.batches
+
+    def counted(self: Closing, now: Now) -> list[Effect]:
+        before = len(self.batches.stored)
+        effects = drop(self, now)
+        dropped.append(before - len(self.batches.stored))
+        assert not source.is_trusted
+        cluster.nodes[first].check(cluster.now)
+        return effects
+
+    monkeypatch.setattr(Closing, "go_on_dropping", counted)
+    assert isinstance(move(cluster, other, second, first), m.MovePartitionReply)
+    cluster.advance(3.0)
+    assert sum(dropped) == 50
+    assert (max(dropped) <= 11) == rule
+    assert ME in step.closed
+    assert is_voter(cluster, first, topic)
 
 
 def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed() -> None:

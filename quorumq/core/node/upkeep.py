@@ -184,6 +184,8 @@ class Upkeep:
         for partition, replica in self._in_turn(
             waiting, lambda: state.reclaims_left <= 0, state.reclaim_later
         ):
+            if replica.closing.dropping:
+                effects += replica.closing.go_on_dropping(now)
             replica.reclaim.sweep(now)
             effects += drop_batches(replica.batches.mended())
             if replica.reclaim.settled and state.trusted and replica.is_trusted:

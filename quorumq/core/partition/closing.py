@@ -4,7 +4,7 @@ agree)."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from quorumq.core.messages.effects import Effect, Forget, Persist
@@ -28,13 +28,15 @@ class Closing(PartitionComponent):
 
     Attributes:
         promised: no more STOREs of these are taken from clients, as spans of their numbers.
+        dropping: numbers of producer ids that are closed once their messages are dropped here; only in a new slot.
     """
 
-    __slots__ = ("promised",)
+    __slots__ = ("dropping", "promised")
 
     def __init__(self, batches: Batches, views: Views) -> None:
         super().__init__(batches, views)
         self.promised = SpanSet()
+        self.dropping = SpanSet()
 
     def has_promised(self, producer_id: ProducerId) -> bool:
         """Return True if no STORE of a producer id is taken from clients."""
@@ -127,27 +129,52 @@ class Closing(PartitionComponent):
         return [Persist((SessionsClosed(self.batches.partition, fresh),))]
 
     def learn_closed(self, numbers: Sequence[Span], now: Now, *, new_slot: bool) -> list[Effect]:
-        """Close producer ids that a peer has closed. In a new slot, messages of them are dropped.
+        """Close producer ids that a peer has closed. In a new slot, messages of them are dropped first.
 
         Why: this node had left the set when all replicas of it were done with them, and was not asked.
         """
         if not new_slot:
             return self.close(numbers)
-        batches, stored = self.batches, self.batches.stored
-        spans = [
-            span for each in among(numbers, batches.present.runs) for span in batches.present.spans_of(each)
-        ]
-        affected = {
-            slot.number: stored[slot.number] for span in spans for _, slot in batches.index.within(span)
-        }
-        for number, batch in affected.items():
-            self.views.withdraw(batch, batches.parts_of(batch))
+        for span in numbers:
+            self.dropping.add(span)
+        return self.go_on_dropping(now)
+
+    def go_on_dropping(self, now: Now) -> list[Effect]:
+        """Drop messages of producer ids that are closed elsewhere, as many as one step has time for, and close these.
+
+        The rest has its turn later; until then the slot does not vote.
+        """
+        batches, stored, node = self.batches, self.batches.stored, self.node
+        numbers = self.dropping.items()
+        gone: list[int] = []
+        for number in self._to_drop(numbers):
+            if node.reclaims_left <= 0:
+                node.reclaim_later(batches.partition)
+                break
+            batch = stored[number]
+            parts = batches.parts_of(batch)
+            node.reclaims_left -= len(parts) * (1 + len(self.views.groups))
+            self.views.withdraw(batch, parts)
             batches.drop_closed(batch, numbers)
             if number in stored:
                 self.views.refresh_batch(batch, now)
+            else:
+                gone.append(number)
         effects = self.close(numbers)
-        gone = [number for number in affected if number not in stored]
+        for span in numbers:
+            for part in batches.closed.numbers.within(span):
+                self.dropping.remove(part)
         return effects + [Forget(chunk) for chunk in chunks_of(gone, limits.RECLAIM_BATCHES_MAX)]
+
+    def _to_drop(self, numbers: Sequence[Span]) -> Iterator[int]:
+        """Yield the batches with messages of producer ids with these numbers, while they are dropped."""
+        index = self.batches.index
+        for producer_id in among(numbers, self.batches.present.runs):
+            for span in self.batches.present.spans_of(producer_id):
+                for start in range(span.start, span.stop, limits.RECLAIM_BATCHES_MAX):
+                    stop = min(span.stop, start + limits.RECLAIM_BATCHES_MAX)
+                    part = Span(producer_id, start, stop)
+                    yield from dict.fromkeys(slot.number for _, slot in index.within(part))
 
 
 class ClosingComponent(PartitionComponent):

@@ -47,6 +47,8 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
 def may_join(context: Context, replica: Replica) -> bool:
     """Return True if one of the nodes that have answered knows each request that completed without the slot."""
     assert replica.placement is not None
+    if replica.closing.dropping:
+        return False  # a vote for a message that is to be dropped would count
     answered = [node for node, partition in context.answers.complete if partition == replica.partition]
     remaining = [node for node in replica.tellers if node in replica.survivors and node != replica.node.me]
     if replica.survivors and all(node in answered for node in remaining):

@@ -88,6 +88,8 @@ class Resync:
             ):  # a new slot keeps the promises of the set before, too
                 needed = len(before) - majority_of(len(before)) + 1
                 lacking = max(lacking, self.lacking(context, before, partition, needed))
+            if replica.closing.dropping:
+                lacks.append(f"the end of closed producer ids of {replica.topic.name}/{partition.number}")
             if lacking:
                 lacks.append(f"{replica.topic.name}/{partition.number} from {lacking} more replicas")
         return lacks
