@@ -248,6 +248,54 @@ def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
     batch.durable = True
 
 
+def test_a_slot_does_not_lack_what_it_has_reclaimed_even_if_a_rewound_group_may_read_it() -> None:
+    """Else a message that the rewind does not cover comes from the source, and is reclaimed again, for ever."""
+    cluster, topic, (old,), (new, *_) = made(rf=1)
+    publish(cluster, old, topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(10.0)
+    context, partition = cluster.nodes[new].context, PartitionId(topic.id, 0)
+    batches = context.replicas[partition].batches
+    request = m.SourceRequest(1, partition, batches.epoch, (Span(ME, 0, 6),))
+
+    def lacking() -> list[int]:
+        effects = sources.answer(context, old, request, cluster.now)
+        replies = [one.message for one in effects if isinstance(one, Send)]
+        return [one.lacking for one in replies if isinstance(one, m.SourceReply)]
+
+    assert lacking() == [3]
+    batches.learn_reclaimed([Span(ME, 3, 6)], cluster.now)
+    assert lacking() == [0]
+    batches.want(Span(ME, 3, 6))
+    assert lacking() == [0]
+    assert batches.absent.covers(Span(ME, 3, 6)), "it is pulled as long as a node has it"
+
+
+def test_a_source_repeats_a_question_under_its_number_so_that_a_late_answer_counts() -> None:
+    cluster, topic, (old,), (new, *_) = made(rf=1)
+    publish(cluster, old, topic, 0)
+    asked: list[m.SourceRequest] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.SourceRequest):
+            asked.append(message)
+        return isinstance(message, m.SourceReply)
+
+    cluster.drop = drop
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(10.0)
+    assert len(asked) >= 2
+    assert len({message.round for message in asked}) == 1
+    core, partition = cluster.nodes[old], PartitionId(topic.id, 0)
+    late = m.SourceReply(asked[0].round, partition, asked[0].epoch, 0)
+    (effect,) = sources.on_answer(core.context, new, late, cluster.now)
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, m.SourceRequest)
+    assert not effect.message.spans, "the rest is asked about"
+    assert effect.message.round != asked[0].round
+
+
 def shown(cluster: Cluster, node: str) -> list[dict[str, object]]:
     """The moves in a node's status."""
     return cluster.nodes[node].status(cluster.now)["moves"]  # type: ignore[return-value]
@@ -293,7 +341,7 @@ def test_the_rate_of_a_copy_goes_by_its_last_answers() -> None:
     assert release.progress(Now(0.0, 0)) == (None, None, None)
 
     def answered(time: float, lacking: int, beyond: int = 0) -> None:
-        release.ask(1, ("b", "c"), time + 1, beyond)
+        release.ask(1, (), ("b", "c"), time + 1, beyond)
         release.lacking = {"b": lacking, "c": 0}
         release.count(("b", "c"), Now(time, 0))
 
@@ -309,7 +357,7 @@ def test_the_rate_of_a_copy_goes_by_its_last_answers() -> None:
     assert release.progress(Now(59.0, 0)) == (900, 0.0, None), "it stands still"
     answered(60.0, 950)
     assert release.progress(Now(62.0, 0)) == (950, 0.0, None), "a slot has lost its disk"
-    release.ask(2, ("b",), 62.0, 0)
+    release.ask(2, (), ("b",), 62.0, 0)
     release.lacking = {"b": 3}
     release.count(("b", "c"), Now(62.0, 0))
     assert release.progress(Now(62.0, 0)).messages_left == 950, "c has not said what it lacks"

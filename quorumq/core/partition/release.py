@@ -26,7 +26,8 @@ class Release:
     """The question that a source has open to the slots of its set, and their answers.
 
     Attributes:
-        number: number of the question; answers to earlier ones do not count.
+        number: number of the question, also if it is repeated; answers to another one do not count.
+        spans: messages that it is about.
         asked: the nodes that got it.
         until: monotonic seconds until which their answers are awaited.
         lacking: number of messages that a node lacks of those asked about; -1 if it cannot know.
@@ -36,10 +37,11 @@ class Release:
         counts: the last numbers of messages to go, each with its time (monotonic seconds).
     """
 
-    __slots__ = ("asked", "beyond", "counts", "is_over", "lacking", "number", "released_to", "until")
+    __slots__ = ("asked", "beyond", "counts", "is_over", "lacking", "number", "released_to", "spans", "until")
 
     def __init__(self) -> None:
         self.number = 0
+        self.spans: tuple[Span, ...] = ()
         self.asked: tuple[NodeId, ...] = ()
         self.until = 0.0
         self.lacking: dict[NodeId, int] = {}
@@ -52,9 +54,12 @@ class Release:
         """Return True if an answer may be under way. The question is not repeated then, or no slow answer counts."""
         return now.mono < self.until and any(node not in self.lacking for node in self.asked)
 
-    def ask(self, number: int, nodes: tuple[NodeId, ...], until: float, beyond: int) -> None:
+    def ask(
+        self, number: int, spans: tuple[Span, ...], nodes: tuple[NodeId, ...], until: float, beyond: int
+    ) -> None:
         """Note that these nodes are asked about the next messages, and not about ``beyond`` later ones."""
-        self.number, self.asked, self.until, self.lacking, self.beyond = number, nodes, until, {}, beyond
+        self.number, self.spans, self.asked, self.until = number, spans, nodes, until
+        self.lacking, self.beyond = {}, beyond
 
     def count(self, nodes: tuple[NodeId, ...], now: Now) -> None:
         """Note how many messages are to go, once each of these nodes has said how many it lacks."""

@@ -13,6 +13,7 @@ from quorumq.core.partition.release import Release
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
+from quorumq.core.values.spans import subtract
 from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId, Span
 
 
@@ -23,10 +24,12 @@ def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
         return []
     nodes = tuple(node for node in replica.members if node in context.state.links)
     remaining = remaining_spans(replica)
-    few, later = remaining[:SPANS_PER_REQUEST_MAX], remaining[SPANS_PER_REQUEST_MAX:]
+    spans, later = tuple(remaining[:SPANS_PER_REQUEST_MAX]), remaining[SPANS_PER_REQUEST_MAX:]
+    # The same question keeps its number: an answer that comes after it was repeated counts.
+    number = release.number if release.number and release.spans == spans else context.state.next_round()
     until = now.mono + context.config.request_timeout
-    release.ask(context.state.next_round(), nodes, until, sum(span.size for span in later))
-    request = SourceRequest(release.number, replica.partition, replica.epoch, tuple(few))
+    release.ask(number, spans, nodes, until, sum(span.size for span in later))
+    request = SourceRequest(number, replica.partition, replica.epoch, spans)
     return [Send(node, request) for node in nodes]
 
 
@@ -54,7 +57,10 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
     effects = replica.sync.pull(sender, batches.note_offered(sender, gaps, now), ends_one=False, now=now)
     stored = [each for span in message.spans for each in batches.index.within(span)]
     unsynced = sum(part.size for part, slot in stored if not batches.stored[slot.number].durable)
-    lacking = sum(part.size for part in gaps) + unsynced
+    # A message that was reclaimed here is not lacking, even if a rewound group may read it. Else one that the rewind
+    # does not cover would come from the source, and be reclaimed again, for ever.
+    absent = [part for gap in gaps for part in subtract(gap, batches.reclaimed.within(gap))]
+    lacking = sum(part.size for part in absent) + unsynced
     return [*effects, Send(sender, SourceReply(message.round, message.partition, message.epoch, lacking))]
 
 
@@ -84,11 +90,10 @@ def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) 
     release.count(replica.members, now)
     if not release.has_all(replica.members):
         return []
-    spans = remaining_spans(replica)[:SPANS_PER_REQUEST_MAX]
-    if not spans:
+    if not release.spans:
         release.is_over = True
         return []
-    release.released_to, release.until = spans[-1], 0.0
+    release.released_to, release.until = release.spans[-1], 0.0
     return ask_slots(context, replica, now)
 
 
