@@ -87,7 +87,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "fetch-what-is-named",
         "a FETCH that names messages brings these and no others",
-        ((Choice, "choose", told(Choice.choose, lambda *args: args[:-1])),),
+        ((Choice, "choose", told(Choice.choose, lambda *args: (*args[:-2], (), args[-1]))),),
         off="it brings what any FETCH would",
         scenario=Scenario(
             "fetch-beside",

@@ -24,7 +24,7 @@ READ: Final = {
     "partition": "only these partitions, separated by commas",
     "group": "only these groups, separated by commas",
     "bodies": "false: key, headers, payload, size and digest are null, and no bodies are read for them (default true)",
-    "verify": "false: bodies are not read to see whether they are intact; what nobody knows to be damaged counts as "
+    "verify": "false: bodies are not read to see whether they are intact; what is not known to be damaged counts as "
     "intact (default true)",
     "settled": "false: of `deadletters` only what is a dead letter now (default true: those that were settled too, as "
     "far as the journals still have them)",

@@ -707,6 +707,12 @@ def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
     }
     asked |= {"hold_won", "leave", "release"}
     told_by_clients_better = {"hold_lost", "expire"}
-    context |= {"claim", "pause_group", "labels", "set_labels"}  # no part of the guarantees that are audited
+    context |= {
+        "claim",
+        "pause_group",
+        "labels",
+        "set_labels",
+        "limit_group",
+    }  # no part of the guarantees that are audited
     context |= {"layout"}  # copies at nodes of an earlier set count, too: too few of both together are named
     assert asked | context | told_by_clients_better == set(KINDS)

@@ -50,6 +50,13 @@ COMMANDS = {
     "topics delete": ("jobs", "--yes"),
     "topics list": (),
     "survivors declare": (),
+    "partitions move": ("jobs/0", "--from", "n1", "--to", "n2"),
+    "partitions balance": (),
+    "nodes add": ("n4", "--address", "127.0.0.1:1"),
+    "nodes list": (),
+    "nodes drain": ("n4",),
+    "nodes remove": ("n4",),
+    "nodes replace": ("n4", "n5"),
 }
 """Every command with a --timeout for nodes, and its other arguments."""
 

@@ -152,7 +152,7 @@ def test_a_withdrawn_request_is_not_awaited() -> None:
 def test_every_request_has_its_answer() -> None:
     requests = set(m.ClientRequest.__args__)  # type: ignore[attr-defined]
     assert set(ANSWERS) == requests
-    assert set(ANSWERS.values()) | {m.Failed} == set(m.ClientReply.__args__)  # type: ignore[attr-defined]
+    assert set(ANSWERS.values()) | {m.Failed, m.Admitted} == set(m.ClientReply.__args__)  # type: ignore[attr-defined]
 
 
 def test_a_client_says_the_version_that_is_installed() -> None:

@@ -171,7 +171,13 @@ def test_every_reply_that_may_have_a_register_is_known() -> None:
             reply = kind(**{**blank, name: topic if hint is Topic else (topic,)})
             assert b"k" * 16 not in repr(public(reply)).encode(), kind
             names[kind.__name__] = name
-    assert set(names) == {"CreateTopicReply", "AlterTopicReply", "DeleteTopicReply", "MetadataReply"}
+    assert set(names) == {
+        "CreateTopicReply",
+        "AlterTopicReply",
+        "DeleteTopicReply",
+        "MetadataReply",
+        "MovePartitionReply",
+    }
 
 
 async def test_a_client_with_many_connections_waits_for_its_own_costly_requests(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ class Filled:
             m.DeleteGroup(name, group[:-1]),
             m.PauseGroup(name, group[:-1], True),
             m.LimitGroup(name, group[:-1], 5.0),
+            m.MovePartition(name, 0, "a", "b"),
+            m.ChangeMembers("add", "a", "b:1"),
             m.LabelsRequest(name),
             m.LabelsRequest(name[:-1]),
             m.FindName(location, 60, 1, 1),

@@ -22,6 +22,7 @@ from quorumq.core.values.types import (
     Incarnation,
     Kind,
     Letter,
+    Limit,
     Member,
     Owner,
     PartitionId,
@@ -193,6 +194,9 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
                 cluster=None if it.topic or it.group or it.layout else it.cluster,
             )
         )
+    if cls is Limit:  # both or neither
+        made = made.map(lambda it: it._replace(per_second=min(abs(it.per_second), 1e6) if it.burst else 0.0))
+        made = made.map(lambda it: it._replace(burst=it.burst if it.per_second else 0))
     if cls is messages.Accept:  # one of them
         made = made.filter(lambda it: [it.topic, it.group, it.layout, it.cluster].count(None) == 3)
     if cls is ClusterLayout:  # one member at least, and the first is a voter
