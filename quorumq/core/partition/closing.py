@@ -28,7 +28,7 @@ class Closing(PartitionComponent):
 
     Attributes:
         promised: no more STOREs of these are taken from clients, as spans of their numbers.
-        dropping: numbers of producer ids that are closed once their messages are dropped here; only in a new slot.
+        dropping: numbers of producer ids that are closed once their messages are dropped here; None but in a new slot.
     """
 
     __slots__ = ("dropping", "promised")
@@ -36,7 +36,7 @@ class Closing(PartitionComponent):
     def __init__(self, batches: Batches, views: Views) -> None:
         super().__init__(batches, views)
         self.promised = SpanSet()
-        self.dropping = SpanSet()
+        self.dropping: SpanSet | None = None
 
     def has_promised(self, producer_id: ProducerId) -> bool:
         """Return True if no STORE of a producer id is taken from clients."""
@@ -135,6 +135,7 @@ class Closing(PartitionComponent):
         """
         if not new_slot:
             return self.close(numbers)
+        self.dropping = self.dropping or SpanSet()
         for span in numbers:
             self.dropping.add(span)
         return self.go_on_dropping(now)
@@ -145,7 +146,8 @@ class Closing(PartitionComponent):
         The rest has its turn later; until then the slot does not vote.
         """
         batches, stored, node = self.batches, self.batches.stored, self.node
-        numbers = self.dropping.items()
+        dropping = self.dropping or SpanSet()
+        numbers = dropping.items()
         gone: list[int] = []
         for number in self._to_drop(numbers):
             if node.reclaims_left <= 0:
@@ -163,7 +165,7 @@ class Closing(PartitionComponent):
         effects = self.close(numbers)
         for span in numbers:
             for part in batches.closed.numbers.within(span):
-                self.dropping.remove(part)
+                dropping.remove(part)
         return effects + [Forget(chunk) for chunk in chunks_of(gone, limits.RECLAIM_BATCHES_MAX)]
 
     def _to_drop(self, numbers: Sequence[Span]) -> Iterator[int]:
