@@ -428,7 +428,7 @@ def mutable_parts(value: Any, parts: dict[int, Any]) -> None:
             mutable_parts(item, parts)
         return
     module = type(value).__module__
-    if not module.startswith("quorumq.") or type(value).__name__ == "NodeConfig":
+    if not module.startswith("quorumq.") or type(value).__name__ in ("Members", "NodeConfig"):
         return
     parts[id(value)] = value
     if isinstance(value, (SpanMap, SpanSet)):

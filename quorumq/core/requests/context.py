@@ -207,7 +207,7 @@ class Context(Placing):
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
         self.peer_groups, self.giving = PeerGroups(self.state), Giving(self.config)
-        self.limiting = Limiting(self.state, self.hold_times, self.parked)
+        self.limiting = Limiting(self.state, self.hold_times)
 
     def next_key(self) -> int:
         """Return a key for a request that is no client's: it is below 0."""
@@ -361,7 +361,7 @@ class Context(Placing):
             if replica is not None:
                 replica.views.on_register(merged, now)
         if merged.limit.per_second or (merged.topic, merged.name) in self.state.buckets:
-            self.limiting.limit(merged, now)
+            self.limiting.limit(merged, now, self.parked)
         effects: list[Effect] = [Persist((GroupPut(merged),))]
         return effects + self.end_group(merged, now) + pack_deleted(self.state) if merged.deleted else effects
 
@@ -412,7 +412,7 @@ class Context(Placing):
             groups = dict.fromkeys([register.name for register in registers if not register.deleted])
             for register in registers:
                 if register.limited is not None:
-                    self.limiting.limit(register, now)
+                    self.limiting.limit(register, now, self.parked)
             waits = self.is_adopting(topic)
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)

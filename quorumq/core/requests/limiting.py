@@ -21,25 +21,25 @@ APART_MIN_S: Final = 0.02
 """Seconds within which nodes wake after a token came, at least."""
 
 
+Parked = Collection[tuple[PartitionId, str]]
+"""Partitions and groups for which FETCHes are parked on this node."""
+
+
 class Limiting:
     """The limits of all groups on one node.
 
     Args:
         state: the node, with its buckets.
         hold_times: times that answers to HOLD take.
-        parked: partitions and groups for which FETCHes are parked here.
     """
 
-    __slots__ = ("hold_times", "parked", "state")
+    __slots__ = ("hold_times", "state")
 
-    def __init__(
-        self, state: NodeState, hold_times: Latency, parked: Collection[tuple[PartitionId, str]]
-    ) -> None:
+    def __init__(self, state: NodeState, hold_times: Latency) -> None:
         self.state = state
         self.hold_times = hold_times
-        self.parked = parked
 
-    def limit(self, register: Group, now: Now) -> None:
+    def limit(self, register: Group, now: Now, parked: Parked) -> None:
         """Take over the limit of a group: this node's share is that of its replicas in all partitions of the topic."""
         replicas = self.state.catalogue.topics[register.topic].replicas
         mine, limit = sum(self.state.me in members for members in replicas), register.limited
@@ -49,7 +49,7 @@ class Limiting:
             bucket.alter(limit, mine / len(replicas), now.mono)
         else:
             self.state.buckets.pop(group, None)
-        self.wake(*group)
+        self.wake(*group, parked)
 
     def drop(self, topic: bytes) -> None:
         """Drop the buckets of a deleted topic."""
@@ -75,14 +75,14 @@ class Limiting:
             self.state.at(bucket.alarm, ("tokens", partition.topic, group))
         return spare
 
-    def wake(self, topic: bytes, group: str) -> None:
+    def wake(self, topic: bytes, group: str, parked: Parked) -> None:
         """Wake the FETCHes of a limited group, in each partition of the topic."""
         bucket = self.state.bucket_of(topic, group)
         if bucket is not None:
             bucket.alarm = 0.0
         for number in range(self.state.catalogue.topics[topic].partitions):
             reader = (PartitionId(topic, number), group)
-            if reader in self.parked:
+            if reader in parked:
                 self.state.newly_ready[reader] = None
 
     def learn(
