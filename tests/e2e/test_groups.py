@@ -100,9 +100,10 @@ class Load:
         """Create or rewind group g."""
         began = suspending_clock()
         made = await act
-        self.mark(
-            "register", began, topic=self.topic, group="g", generation=made.generation, from_ms=made.from_ms
-        )
+        # One source each: of two that began in the other order the later line is not the register that stands.
+        who = f"sim:{made.generation}"
+        register = {"group": "g", "generation": made.generation, "from_ms": made.from_ms}
+        self.mark("register", began, topic=self.topic, who=who, **register)
         return made
 
     async def _produce(self, client: Client) -> None:
