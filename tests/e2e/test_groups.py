@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import trio
 
-from quorumq.client import Client, Group, Outcome
+from quorumq.client import Client, Group, MessageId, Outcome
 from quorumq.client.client import suspending_clock
-from quorumq.history import HistoryWriter, Row, read_history
+from quorumq.history import HistoryWriter, Row, producer_id_text, read_history
 from quorumq.lab.demo_verdict import MessageKey, keys_of
 from quorumq.lab.local import LocalCluster
-from sim.real.judgement import judged
-from tests.e2e.groups import HOLD_S, KEPT_S, drained, open_of, outsider, payloads, publish, through
+from tests.e2e.groups import HOLD_S, KEPT_S, drained, outsider, payloads, publish, through
 from tests.patience import PATIENCE_S
 
 
@@ -48,9 +48,14 @@ def test_groups_begin_where_they_were_told_to_through_any_node(five: LocalCluste
 # ------------------------------------------------------------------------------- rewinding under load
 
 
+def key_of(message: MessageId, topic: str) -> MessageKey:
+    """A message id as histories name it."""
+    return topic, message.partition.number, producer_id_text(message.producer_id), message.seq
+
+
 @dataclass
 class Load:
-    """Producers and consumers that go on while their group g is rewound. sim/checkers check their histories.
+    """Producers and consumers that go on while their group g is rewound, and their histories.
 
     Group h reads the same topic, and must not notice.
     """
@@ -58,8 +63,10 @@ class Load:
     cluster: LocalCluster
     folder: Path
     topic: str
-    marks: list[Row] = field(default_factory=list)
-    """Registers of group g, and the end."""
+    newest: Group = field(default_factory=lambda: Group(b"", "g", 0, 0))
+    published: dict[MessageKey, int] = field(default_factory=dict)  # -> published_ms, once it was delivered
+    # By group and message: the generation.
+    done: dict[str, dict[MessageKey, int]] = field(default_factory=lambda: {"g": {}, "h": {}})
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     taken_at: float = 0.0  # when the slow consumer got its last messages
     _producing: bool = True
@@ -84,32 +91,16 @@ class Load:
                         producing.start_soon(self._produce, client)
                     yield self
                     self._producing = False
-                self.mark("phase", phase="healed", seconds=PATIENCE_S)
-                with trio.fail_after(PATIENCE_S):
-                    while sum([await open_of(clients[0], self.topic, group) for group in "gh"]):
+                with trio.move_on_after(PATIENCE_S):
+                    while not self.complete():
                         await trio.sleep(0.3)
-                self.mark("phase", phase="drained")
                 consuming.cancel_scope.cancel()
-
-    def mark(self, kind: str, at: float | None = None, **fields: object) -> None:
-        self.marks.append(
-            {"kind": kind, "who": "sim", "at": suspending_clock() if at is None else at, **fields}
-        )
-
-    async def set(self, act: Awaitable[Group]) -> Group:
-        """Create or rewind group g."""
-        began = suspending_clock()
-        made = await act
-        # One source each: of two that began in the other order the later line is not the register that stands.
-        who = f"sim:{made.generation}"
-        register = {"group": "g", "generation": made.generation, "from_ms": made.from_ms}
-        self.mark("register", began, topic=self.topic, who=who, **register)
-        return made
 
     async def _produce(self, client: Client) -> None:
         async with client.producer(self.topic) as producer:
             while self._producing:
-                await producer.publish(b"x")
+                pending = await producer.send(b"x")
+                self.published.setdefault(key_of(await pending.wait(), self.topic), 0)
                 await trio.sleep(0.004)
 
     async def _consume(self, client: Client, group: str, work: float) -> None:
@@ -117,40 +108,95 @@ class Load:
             self.topic, group, hold_time=HOLD_S, prefetch=40, auto_extend=False
         ) as consumer:
             async for messages in consumer.batches(20):
+                for message in messages:
+                    self.published[key_of(message.id, self.topic)] = message.published_ms
                 if work > HOLD_S / 2:
                     self.taken_at = trio.current_time()
                 await trio.sleep(work)
-                self.outcomes.update(await consumer.ack(messages))
+                for message, outcome in zip(messages, await consumer.ack(messages), strict=True):
+                    self.outcomes[outcome] += 1
+                    if outcome is not Outcome.REWOUND:
+                        key, done = key_of(message.id, self.topic), self.done[group]
+                        done[key] = max(message.delivery.receipt.generation, done.get(key, 0))
 
-    def check(self) -> None:
-        """Assert the promises of sim/checkers, and that g acked all that the rewind covers, and h all messages."""
-        rows = [*read_history(sorted(self.folder.glob("*.jsonl"))), *self.marks]
-        violations = judged(rows, 3)
-        assert not violations, violations[:5]
-        registers = [row for row in self.marks if row["kind"] == "register"]
-        newest = max(registers, key=lambda row: row["generation"])
-        acked: dict[tuple[str, int], set[MessageKey]] = defaultdict(set)
-        published, covered = set(), set()
-        for row in rows:
-            if row["kind"] == "ack" and row["outcome"].startswith("acked"):
-                acked[row["group"], row["generation"]].update(keys_of(row))
-            elif row["kind"] == "publish" and row["outcome"] == "invoke":
-                published.update(keys_of(row))
-                covered.update(keys_of(row) if row["published_ms"] >= newest["from_ms"] else ())
-        assert 0 < len(covered) < len(published), "the rewind was in the middle"
-        assert covered <= acked["g", newest["generation"]], "delivered again"
-        assert acked["h", 0] == published
+    def rows(self, kind: str, group: str) -> list[Row]:
+        paths = sorted(self.folder.glob("*.jsonl"))
+        return [row for row in read_history(paths) if row["kind"] == kind and row["group"] == group]
+
+    def covered(self) -> list[MessageKey]:
+        # One that was never delivered has no time here: it must be covered, as it was published last.
+        return [key for key, ms in self.published.items() if not ms or ms >= self.newest.from_ms]
+
+    def complete(self) -> bool:
+        """Return True if h has acked everything, and g in its newest generation all that it covers."""
+        newest = self.newest.generation
+        return len(self.done["h"]) == len(self.published) and all(
+            self.done["g"].get(key, -1) >= newest for key in self.covered()
+        )
+
+    def check(self, rewound_at: float) -> None:
+        """Assert the promises of the newest generation, which was there at ``rewound_at``."""
+        assert self.complete(), "something that is covered was not delivered again and acked"
+        newest = self.newest.generation
+        covered = dict.fromkeys(self.covered())
+        assert 0 < len(covered) < len(self.published), "the rewind was in the middle"
+        for row in self.rows("deliver", "g"):
+            if row["generation"] == newest:
+                assert all(key in covered for key in keys_of(row)), f"before the beginning: {row}"
+            else:
+                assert row["asked"] < rewound_at, f"an older generation, won after the rewind: {row}"
+        for group in ("g", "h"):
+            assert not self.overlapping(group)
+            twice = self.acked_twice(group)
+            assert not twice, twice[:5]
+        assert {row["generation"] for row in self.rows("deliver", "h")} == {0}
+
+    def overlapping(self, group: str) -> list[tuple[MessageKey, Row, Row]]:
+        """Deliveries while an earlier one was inside its hold, and its ack not even asked for.
+
+        An ack ends a delivery: one that a rewind makes void may have ended the hold at a node that did not know it.
+        """
+        ended: dict[tuple[MessageKey, str], float] = {}
+        for row in self.rows("ack", group):
+            if row["outcome"] == "invoke":
+                for key in keys_of(row):
+                    ended.setdefault((key, row["owner"]), row["at"])
+        entries: dict[MessageKey, list[Row]] = {}
+        for row in self.rows("deliver", group):
+            for key in keys_of(row):
+                entries.setdefault(key, []).append(row)
+        pairs = []
+        for key, rows in entries.items():
+            rows.sort(key=lambda row: row["token"])
+            for before, after in pairwise(rows):
+                until = min(before["until"], ended.get((key, before["owner"]), before["until"]))
+                if after["at"] < until:
+                    pairs.append((key, before, after))
+        return pairs
+
+    def acked_twice(self, group: str) -> list[tuple[MessageKey, int]]:
+        """Messages with two acks of one generation that both heard that they were alone."""
+        seen: dict[tuple[MessageKey, int], None] = {}
+        repeated = []
+        for row in self.rows("ack", group):
+            if row["outcome"] == "acked":
+                for key in keys_of(row):
+                    if (key, row["generation"]) in seen:
+                        repeated.append((key, row["generation"]))
+                    seen[(key, row["generation"])] = None
+        return repeated
 
 
 def test_a_rewind_to_a_time_under_load_delivers_what_it_covers_again(
     five: LocalCluster, tmp_path: Path
 ) -> None:
     load = Load(five, tmp_path, "rewound")
+    at = [0.0]
 
     async def main() -> None:
         async with through(five, "n1") as client:
             topic = await client.create_topic("rewound", retention=KEPT_S)
-            await load.set(client.create_group("rewound", "g"))
+            await client.create_group("rewound", "g")
             async with through(five, outsider(five, topic)) as operator, load.running():
                 await trio.sleep(1.0)
                 middle = datetime.now(UTC)
@@ -161,21 +207,23 @@ def test_a_rewind_to_a_time_under_load_delivers_what_it_covers_again(
                     while not load.outcomes[Outcome.REWOUND]:
                         while trio.current_time() > load.taken_at + 0.1:
                             await trio.sleep(0.01)
-                        await load.set(operator.rewind("rewound", "g", middle))
+                        load.newest = await operator.rewind("rewound", "g", middle)
+                        at[0] = suspending_clock()
                         await trio.sleep(1.0)
 
     trio.run(main)
-    load.check()
+    load.check(at[0])
     assert load.outcomes[Outcome.REWOUND] > 0, "somebody held something when it was rewound"
 
 
 def test_the_later_of_two_simultaneous_rewinds_stays_everywhere(five: LocalCluster, tmp_path: Path) -> None:
     load = Load(five, tmp_path, "twice")
+    at = [0.0]
 
     async def main() -> None:
         async with through(five, "n1") as client:
             topic = await client.create_topic("twice", retention=KEPT_S)
-            await load.set(client.create_group("twice", "g"))
+            await client.create_group("twice", "g")
             out = outsider(five, topic)
             inside = topic.replicas[0][0]
             async with (
@@ -192,21 +240,22 @@ def test_the_later_of_two_simultaneous_rewinds_stays_everywhere(five: LocalClust
                     made: list[Group] = []
 
                     async def rewind(operator: Client, to: datetime, made: list[Group] = made) -> None:
-                        made.append(await load.set(operator.rewind("twice", "g", to)))
+                        made.append(await operator.rewind("twice", "g", to))
 
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(rewind, one, middle)
                         nursery.start_soon(rewind, two, later)
-                    newest = max(made, key=lambda group: group.generation)
+                    at[0] = suspending_clock()
+                    load.newest = max(made, key=lambda group: group.generation)
                     assert len({group.generation for group in made}) == 2
                 with trio.fail_after(PATIENCE_S):
                     for node in five.nodes:
                         known: tuple[Group, ...] = ()
                         async with through(five, node) as asked:
-                            while known != (newest,):
+                            while known != (load.newest,):
                                 groups = (await asked.metadata("twice")).groups
                                 known = tuple(group for group in groups if group.name == "g")
                                 await trio.sleep(0.05)
 
     trio.run(main)
-    load.check()
+    load.check(at[0])
