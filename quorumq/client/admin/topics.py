@@ -191,9 +191,9 @@ class TopicCalls(Calls):
             UsageError: no such id or address, another member's address, or a machine that is missing or was another.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        request = m.ChangeMembers("add", node, address, peer_address, machine)
-        reply = await self.context.ask(request, f"add node {node!r}", timeout, writes=True)
-        return cast("ClusterLayout", reply.layout)
+        return await self._change_members(
+            m.ChangeMembers("add", node, address, peer_address, machine), timeout
+        )
 
     async def drain_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
         """Have no new partition placed on a node. Moving its partitions away is the caller's (`move_partition`).
@@ -209,10 +209,7 @@ class TopicCalls(Calls):
             UsageError: no such node, or a voter.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        reply = await self.context.ask(
-            m.ChangeMembers("drain", node), f"drain node {node!r}", timeout, writes=True
-        )
-        return cast("ClusterLayout", reply.layout)
+        return await self._change_members(m.ChangeMembers("drain", node), timeout)
 
     async def remove_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
         """End the membership of a drained node: the others refuse it by name from then on.
@@ -228,9 +225,11 @@ class TopicCalls(Calls):
             UsageError: no such node, a voter, one that is not drained, or one that still has partitions.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        reply = await self.context.ask(
-            m.ChangeMembers("remove", node), f"remove node {node!r}", timeout, writes=True
-        )
+        return await self._change_members(m.ChangeMembers("remove", node), timeout)
+
+    async def _change_members(self, request: m.ChangeMembers, timeout: float | None) -> ClusterLayout:
+        action = f"{request.change} node {request.node!r}"
+        reply = await self.context.ask(request, action, timeout, writes=True)
         return cast("ClusterLayout", reply.layout)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:

@@ -164,13 +164,7 @@ class GroupCoordinator(Coordinator):
             assert isinstance(ours, Group)
             self.change, self.own = ours, True
             return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
-        pause = (
-            proposer.pause_s(context, now) if context.catalogue.outcome_of(proposer.instance) is None else 0.0
-        )
-        if not pause:
-            return effects + self.start(context, now)
-        context.state.at(now.mono + pause, ("again", self.key))
-        return effects
+        return effects + proposer.retry(self, context, now)
 
     def on_answer(
         self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now

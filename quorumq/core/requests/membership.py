@@ -123,14 +123,7 @@ class MembersCoordinator(Coordinator):
         assert isinstance(message, m.ProposalReply)
         assert self.proposer is not None
         effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
-        if not look:
-            return effects
-        chosen = context.catalogue.outcome_of(self.proposer.instance) is not None
-        pause = 0.0 if chosen else self.proposer.pause_s(context, now)
-        if not pause:
-            return effects + self.start(context, now)
-        context.state.at(now.mono + pause, ("again", self.key))
-        return effects
+        return effects + (self.proposer.retry(self, context, now) if look else [])
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         round_ = self.rounds[number]

@@ -287,6 +287,15 @@ class Proposer:
         share: float = context.rng.random()
         return share * longest
 
+    def retry(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+        """Start the owner again: at once if the instance is decided, else after a pause."""
+        chosen = context.catalogue.outcome_of(self.instance) is not None
+        pause = 0.0 if chosen else self.pause_s(context, now)
+        if not pause:
+            return owner.start(context, now)
+        context.state.at(now.mono + pause, ("again", owner.key))
+        return []
+
     def put_off(self, context: Context, key: int, now: Now) -> None:
         """Have request ``key`` go on once a higher reserve is durable; before, there is no ballot."""
         self.proposals += 1
