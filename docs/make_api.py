@@ -22,6 +22,10 @@ What `quorumq.client` exports, from its docstrings (`python docs/make_api.py` wr
 
 Arguments without an explanation: `topic` and `group` are names. `timeout` is in seconds, for the call or for each of
 its requests; None stands for the client's.
+
+Errors without an explanation: `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value
+that cannot be, `TooFewReplicas` if no node answered or too few did. A change raises `NotStored` or `OutcomeUnknown`
+then; repeat it.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
 PLAIN = re.compile(
@@ -29,8 +33,17 @@ PLAIN = re.compile(
     r"|topic: its name\.|topic, group: name of the topic and of its group\.)\n"
 )
 """Items that the head of the page explains."""
+USUAL = re.compile(
+    r" {4}(?:NotFound: (?:no such [\w ,]+|no such topic, or the group was deleted)"
+    r"|UsageError: a (?:value|time|number) that cannot be"
+    r"|TooFewReplicas: (?:no node answered|too few replicas answered)(?: at all)?"
+    r"|(?:NotStored|TooFewReplicas), OutcomeUnknown: too few (?:nodes|replicas) answered"
+    r"(?:; (?:repeat it|do it again))?)\.\n"
+)
+"""Errors that the head of the page explains."""
 INTERNAL = {
     "Client": ("extend_quietly",),
+    "Consumer": ("let_go", "settled"),
     "NotAllStored": ("of",),
     "Task": ("check", "is_async", "retries", "retries_on", "seconds"),
     "Worked": ("count",),
@@ -41,7 +54,8 @@ INTERNAL = {
 def prose(docs: str) -> Iterator[str]:
     """A docstring as Markdown: sections are bold, their items a list."""
     inside = False
-    docs = re.sub(r"Args:\n(?=\n|\Z)\n?", "", PLAIN.sub("", docs + "\n")).rstrip()
+    docs = USUAL.sub("", PLAIN.sub("", docs + "\n"))
+    docs = re.sub(r"(?:Args|Raises):\n(?=\n|\Z)\n?", "", docs).rstrip()
     for line in docs.splitlines():
         if re.fullmatch(r"\w+:", line):
             inside = True
@@ -60,7 +74,9 @@ def call_of(name: str, thing: Any) -> str:
     """How ``thing`` is called: on one line, or with a line for each argument where that is too long."""
     signature = inspect.signature(thing)
     arguments = [
-        re.sub(r"['\"]", "", str(each)) for each in signature.parameters.values() if each.name != "self"
+        re.sub(r"['\"]", "", str(each)).replace("timeout: float | None = None", "timeout=None")
+        for each in signature.parameters.values()
+        if each.name != "self"
     ]
     kinds = [each.kind for each in signature.parameters.values() if each.name != "self"]
     if inspect.Parameter.KEYWORD_ONLY in kinds:
