@@ -49,6 +49,32 @@ INTERNAL = {
     "Worked": ("count",),
 }
 """Members by class that the library itself calls."""
+GUIDE = {
+    "Client.consumer": "client.md#consuming",
+    "Client.delete_group": "client.md#groups",
+    "Client.limit_group": "client.md#groups",
+    "Client.pause_group": "client.md#groups",
+    "Client.producer": "client.md#publishing",
+    "Client.rewind": "client.md#groups",
+    "Client.work": "client.md#a-worker-pool",
+    "Producer.send": "patterns.md#consume-process-publish",
+}
+"""Calls by the section that explains them: the page has their first paragraph, and a link."""
+TABLES = ("Client.consumer", "Client.producer")
+"""Calls with a table of their options in that section."""
+
+
+def shortened(title: str, docs: str) -> str:
+    """Replace the explanation of a call that a guide has by a link to it."""
+    if title not in GUIDE:
+        return docs
+    first, _, rest = docs.partition("\n\n")
+    if title in TABLES:
+        rest = re.sub(r"Args:\n(?: .*\n?|\n(?= ))*", "", rest)
+    labels = re.search(r"^(?:Args|Returns|Raises):$", rest, re.MULTILINE)
+    page, _, anchor = GUIDE[title].partition("#")
+    link = f"[{page}]({page}#{anchor}) has {'the options and ' if title in TABLES else ''}more."
+    return f"{first}\n\n{link}\n\n{rest[labels.start() :] if labels else ''}"
 
 
 def prose(docs: str) -> Iterator[str]:
@@ -93,7 +119,7 @@ def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
     yield ""
     if call:
         yield from ("```python", call, "```", "")
-    yield from prose(docs.replace("``", "`"))
+    yield from prose(shortened(title.strip("`"), docs).replace("``", "`"))
     yield ""
 
 
