@@ -58,17 +58,22 @@ GUIDE = {
     "Client.rewind": "client.md#groups",
     "Client.work": "client.md#a-worker-pool",
     "Producer.send": "patterns.md#consume-process-publish",
+    "Worked": "client.md#a-worker-pool",
 }
 """Calls by the section that explains them: the page has their first paragraph, and a link."""
 TABLES = ("Client.consumer", "Client.producer")
 """Calls with a table of their options in that section."""
+REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Letter, client.Stamp, client.Topic))
+"""Values of the core: the page has the first paragraph, because their fields are those of the wire format."""
 
 
 def shortened(title: str, docs: str) -> str:
     """Replace the explanation of a call that a guide has by a link to it."""
+    first, _, rest = docs.partition("\n\n")
+    if title in REGISTERS:
+        return f"{first}\n\n[wire-format.md](wire-format.md#nested-values) has the fields.\n"
     if title not in GUIDE:
         return docs
-    first, _, rest = docs.partition("\n\n")
     if title in TABLES:
         rest = re.sub(r"Args:\n(?: .*\n?|\n(?= ))*", "", rest)
     labels = re.search(r"^(?:Args|Returns|Raises):$", rest, re.MULTILINE)

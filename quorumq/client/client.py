@@ -102,8 +102,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
 
         Args:
             addresses: "host:port" of one or several nodes; what the environment has as QUORUMQ_NODES if None.
-            nursery: nursery of the client's tasks. If it is cancelled the client ends at once: nothing is flushed,
-                and messages that consumers had fetched ahead come again when their holds have run out.
+            nursery: nursery of the client's tasks. If it is cancelled the client ends at once: nothing is flushed.
             options: as of `connect`.
 
         Raises:
@@ -295,18 +294,16 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
             min_messages: messages to wait for, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes those that are there.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None. More than the
-                cluster's ``hold_time_max`` claims them, as `Message.extend` does, before they are returned.
+                cluster's ``hold_time_max`` claims them (`Message.extend`).
             start: position of a new group.
-            ids: only these messages of one topic, also as text, as many of them as the group may be given now, without
-                regard to ``max_messages`` and ``min_messages``. `lookup` has the state of the others.
+            ids: only these messages of one topic, also as text, as many of them as the group may be given now.
             node: ask only this one (id or address).
-            idle: False if the program works on other messages of the group: then none come whose deliveries expired
-                (`Message.suspect`), so that one of them that ends the program takes no others along.
+            idle: False if the program works on other messages of the group: then no suspects come
+                (`Message.suspect`).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
         Returns:
-            0 to ``max_messages`` messages. Cancelled, fetched messages are given back. Of those that expired
-            twice, or have one delivery left after an expiry, a lot of 1 to 4, and nothing beside it.
+            0 to ``max_messages`` messages, or one lot of suspects. Cancelled, fetched messages are given back.
 
         Raises:
             NotFound: no such topic, or no such partition.
@@ -440,21 +437,19 @@ async def connect(
 
     Args:
         addresses: "host:port" of one or several nodes, also as one text with commas; the others are learned from them.
-            What the environment has as QUORUMQ_NODES if None.
-        cluster_id: refuse nodes of any other cluster; None takes whichever answers first, and only that.
+            QUORUMQ_NODES of the environment if None.
+        cluster_id: refuse nodes of any other cluster; None takes the first that answers.
         timeout: seconds for an operation, all its attempts included.
         connect_timeout: seconds to reach one node.
         attempt_timeout: seconds that one node may take to answer before the next is asked.
         history: writer of the client's history (docs/history.md); flushed and closed by its maker.
-        dial: opens a stream to an address; TCP if None.
-        clock: monotonic seconds, counting suspended time, for the deadlines of holds; the system's if None.
-        wall_ms: time of day in milliseconds since 1970; the system's if None.
-        rng: for jitter and choices; a fresh one if None.
-        tls_ca: a PEM file of authorities: nodes are spoken to in TLS, and have to show a certificate of these for the
-            address that is dialled. What the environment has as QUORUMQ_TLS_CA if None; "" for plain TCP.
-        token: proof of the client's identity, for nodes with a clients file; QUORUMQ_TOKEN of the environment if None.
-        on_behalf: name of another client, whose rights, quotas and turns count for all that this one does. For
-            gateways: the token's client needs the right ``on_behalf`` for that name.
+        dial, clock, wall_ms, rng: for tests: a stream to an address, monotonic seconds, milliseconds since 1970, and
+            random choices; the system's if None.
+        tls_ca: a PEM file of authorities, one of which has to sign the nodes' certificates. QUORUMQ_TLS_CA of the
+            environment if None; "" for plain TCP.
+        token: proof of the client's identity; QUORUMQ_TOKEN of the environment if None.
+        on_behalf: name of another client, whose rights, quotas and turns count. The token's client needs the right
+            ``on_behalf`` for that name.
 
     Raises:
         UsageError: an address is not one, or this is not run by trio.

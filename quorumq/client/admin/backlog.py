@@ -52,12 +52,10 @@ class Backlog(NamedTuple):
     """Remaining work of a group, as the nodes see it at the moment: near enough for an autoscaler.
 
     ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time, and ``dead`` are dead
-    letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed; None: there is none.
-    ``delivered`` and ``settled`` (acked, rejected or dead-lettered) are messages of the last minute, and ``consumers``
-    that asked for any meanwhile, as far as nodes answer that did not start since. ``suspects`` are those of the ready
-    ones that were in hand when consumers ended, and come in lots of at most 4 with nothing else.
-    ``dying`` are out of deliveries: no consumer gets them, and they are dead letters within seconds.
-    ``dropped`` expired, since the nodes started, in a topic that drops expired messages.
+    letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed, or None.
+    ``delivered`` and ``settled`` are messages of the last minute, and ``consumers`` those that asked meanwhile.
+    ``suspects`` are ready messages that were in hand when consumers ended. ``dying`` are out of deliveries, and dead
+    letters within seconds. ``dropped`` expired in a topic that drops expired messages, since the nodes started.
     """
 
     ready: int
@@ -80,9 +78,8 @@ class BacklogCalls(Calls):
     async def backlog(self, topic: str, group: str, *, timeout: float | None = None) -> Backlog:
         """Count a group's ready, held, delayed and dead messages, with the age of the oldest one and the consumers.
 
-        Every node is asked what its replicas have in memory. Of what is ready, held or delayed the middle of their
-        answers counts, which is what a majority has; of dead letters the most. What was delivered and settled is
-        summed over the nodes.
+        Of ready, held and delayed messages the middle of the replicas' answers counts, of dead letters the most.
+        Delivered and settled messages are summed over the nodes.
 
         Args:
             topic, group: name of the topic and of its group.

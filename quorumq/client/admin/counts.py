@@ -178,8 +178,7 @@ class CountCalls(BrowseCalls):
             look_at: messages to read at most.
             max_bytes: bytes of matches at most, but for the first one; as many as there are if None.
             look_at_bytes: bytes of messages to read at most; as many as there are if None.
-            pace: awaited after each message that was read, with its number from 0 on. If None, other tasks run after
-                each 32 messages.
+            pace: awaited after each message that was read, with its number from 0 on.
             timeout: seconds for each page; the client's if None.
 
         Raises:

@@ -229,8 +229,7 @@ class GroupCalls(Calls):
             timeout: seconds for each partition; the client's if None.
 
         Returns:
-            how many messages were settled, as the last node that was asked counted them: after one that failed
-            on the way, these are the rest.
+            how many messages were settled, as the last node that was asked counted them.
 
         Raises:
             NotFound: no such topic, group or partition.

@@ -19,9 +19,9 @@ class Seen(NamedTuple):
 
     ``state`` is ready, held, delayed, acked, dead, skipped (never to be delivered) or purged; ``remaining`` are the
     seconds of a hold or a delay that are left. ``ended`` deliveries ended without an ack, at redrive number
-    ``redrives``; ``interruptions`` are those beside them that were given back as interrupted. ``holder`` is the node
-    that delivered it to whom holds it, ``token`` the fencing token of the last delivery that this node voted for (0:
-    none that it remembers). ``letter`` says how a dead letter died.
+    ``redrives``, and ``interruptions`` beside them as interrupted. ``holder`` is the node that delivered it,
+    ``token`` the fencing token of the last delivery that this node voted for (0: none that it remembers). ``letter``
+    says how a dead letter died.
     """
 
     group: str
@@ -74,9 +74,8 @@ class ShowCalls(Calls):
     ) -> Life:
         """Return every replica's memory of one message: its payload, and its state in each group.
 
-        Every replica is asked by itself, and nothing is merged: where they differ, that is seen. What is over is known
-        as long as it leaves a trace: a count of deliveries that ended, the last one's fencing token, a tombstone, a
-        dead letter. Each delivery with its consumer is in the histories (docs/history.md), if they are written.
+        Nothing is merged. Of the past it has the count of deliveries that ended, the last fencing token, a tombstone or
+        a dead letter. Each delivery with its consumer is in the histories (docs/history.md), if they are written.
 
         Args:
             topic: its name.

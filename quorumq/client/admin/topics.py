@@ -43,8 +43,7 @@ class TopicCalls(Calls):
             ttl: seconds or a timedelta after which a message without an ack expires; 0 = never, also if None.
             backoff: seconds or timedeltas, or one alone, that a rejected message waits if the reject does not say,
                 attempt by attempt; the last one repeats. No wait if None.
-            auto_create_groups: whether the first consumer of a group creates it, from the beginning; true if None.
-                If false, it gets `NotFound`: a group by a mistyped name would keep all messages for ever.
+            auto_create_groups: true, also if None, for the first consumer of a group to create it.
             on_expiry: result of an expiry: a dead letter, also if None, or "drop", and the message is gone.
             timeout: seconds; the client's if None.
 
@@ -52,9 +51,8 @@ class TopicCalls(Calls):
             the topic; if it was there, with its own settings beside those given.
 
         Raises:
-            Conflict: the topic exists with another value of something given; names it. Or publishing made it, it has
-                messages, and more partitions are asked for than it has. `alter_topic` changes it.
-            UsageError: a value that cannot be; names it.
+            Conflict: the topic exists with another value, or with messages and fewer partitions.
+            UsageError: a value that cannot be.
             NotStored, OutcomeUnknown: too few nodes answered.
         """
         given = {

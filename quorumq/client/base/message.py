@@ -380,9 +380,7 @@ class Message(Settleable):
 
         Raises:
             UsageError: the delay is negative, or above 366 days, or given with ``interrupted``.
-            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
-                a replica that still had the hold, or an earlier attempt whose answer was lost. Where the message was
-                settled through this object before, the text says how.
+            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
         await self.delivery.settler.reject((self,), delay=delay, interrupted=interrupted, timeout=timeout)
@@ -399,8 +397,7 @@ class Message(Settleable):
 
         Raises:
             UsageError: it is a dead letter already; nothing was sent.
-            HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same, through
-                a replica that still had the hold, or an earlier attempt whose answer was lost.
+            HoldLost: as of `reject`.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
         """
         await self.delivery.settler.dead_letter((self,), error=error, reason=reason, timeout=timeout)

@@ -209,8 +209,7 @@ class Producer:
     async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
 
-        Batches are filled and several kept in flight. ``messages`` is read as they go: of the messages not more than
-        ``buffer_bytes`` are in memory, and of each its id.
+        Batches are filled and several kept in flight. ``messages`` is read as they go: ``buffer_bytes`` are in memory.
 
         Args:
             messages: payloads, or `NewMessage` for those with options of their own.
@@ -221,9 +220,8 @@ class Producer:
             their ids, in their order. Cancelled before it returns, any of them may be stored, or become so.
 
         Raises:
-            NotAllStored: some are not stored, or may not be: it says which. What is wrong in itself (too large, of a
-                wrong type) is left out and the others are published; if no node can be reached, or there is no such
-                topic or partition, nothing more is taken. It is raised when all that was taken has its outcome.
+            NotAllStored: some are not stored, or may not be: it says which. An invalid message is left out; if no node
+                can be reached, no more are taken. It is raised when all that were taken have their outcome.
             Exception: ``messages`` raised it. Those before are stored, or a note at the exception says which are not.
         """
         bulk = await self._bulk(**options)
@@ -247,55 +245,45 @@ class Producer:
     async def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending:
         """Take a message, to be published in a batch, and return at once; waits only while too much is buffered.
 
-        It is encoded at once: change ``payload`` as you like. A failure is raised by `Pending.wait`, or by the next
-        call of this producer if the `Pending` was let go, so that no caller can wait.
+        A failure is raised by `Pending.wait`, or by the next call of this producer if the `Pending` was dropped.
 
         With ``derived_from`` it is an output of that input: its id comes from the input's, so that publishing it
-        again, at any time, by anyone to whom the group's input was delivered, makes no second message. Publish, wait,
-        then ack the input: after a crash at any point, each output is there exactly once. That holds as long as key,
-        headers, payload and ``partition`` depend on nothing but the input. It is one output of one input for ever: an
-        input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
+        again, by any client to which the input was delivered, makes no second message. Publish, wait, then ack the
+        input: each output exists exactly once if key, headers, payload and ``partition`` depend on nothing but the
+        input. An input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
 
         Args:
             payload: the message; None if ``json`` is given.
-            json: instead of a payload, anything that `json.dumps` takes; with the header ``content-type``
-                ``application/json``, unless ``headers`` has one. `Message.json` reads it.
-            key: messages of one key go to one partition, unless ``partition`` or a partitioner says otherwise. Text
-                becomes UTF-8.
+            json: instead of a payload, anything that `json.dumps` takes. `Message.json` reads it.
+            key: messages of one key go to one partition, unless ``partition`` or a partitioner says otherwise.
             headers: names to bytes, text, numbers, booleans or None.
-            partition: its number; the partitioner's choice if None. What is derived is spread over the partitions
-                that the topic was created with, and without a key the outputs of one input partition stay together.
-            derived_from: the message that this one is an output of, as a consumer or `Client.fetch` gave it.
+            partition: its number; the partitioner's choice if None. Derived messages are spread over the partitions
+                that the topic was created with.
+            derived_from: the message that this one is an output of.
             index: number of this output among several of one input to this topic: 0, 1, 2 …
-            dedup: a name of your own, as "invoice-4711": what is published again under it is the same message, by
-                anyone and through any node. It decides the partition; ``key`` does not.
+            dedup: a name of your own, as "invoice-4711": a message that any client publishes again under it is the
+                same one. It decides the partition; ``key`` does not.
             window: seconds or a timedelta for which the name is kept, 60 s at least, rounded up; the topic's life if
                 None. docs/client.md says what is exact.
-            delay: seconds or a timedelta: deliver it to no consumer before they are over. At most 366 days.
+            delay: seconds or a timedelta, at most 366 days: no consumer gets it before they are over.
             not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
                 machine's clock; a time in the past is no delay.
-            ttl: seconds or a timedelta, counted from now like the delay: if it is not acked by then it becomes
-                a dead letter with the reason ``expired`` instead of being delivered. The topic's if None.
+            ttl: seconds or a timedelta from now: if it is not acked by then it becomes a dead letter with the reason
+                ``expired``. The topic's if None.
             timeout: seconds for this message: to be taken, and then until it is given up. The producer's if None.
 
-        Messages with other times go in another batch: a stream in which each has its own makes many small batches.
-
         Returns:
-            wait on it to know that the message is stored. Cancelled before it returns, the message was not taken.
+            a handle to wait for. Cancelled before it returns, the message was not taken.
 
         Raises:
             TooLarge: a payload over 1 MiB, or over 64 KiB more with key and headers; nothing was taken.
-            TypeError: a part is of a type that messages do not have, or ``json`` cannot be written as such.
-            ValueError: ``json`` has a number that JSON does not have.
-            UsageError: ``delay``, ``not_before``, ``ttl`` or ``timeout`` is out of bounds, or the message would expire
-                before its delay is over.
-            NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
+            TypeError, ValueError: a part is of a type that messages do not have, or is no JSON.
+            UsageError: a time is out of bounds, or the message would expire before its delay is over.
             NotStored: no node can be reached to ask about the topic, or the producer is closed.
-            NotStored, OutcomeUnknown, …: messages before this one were given up, and no caller waited for them; a note
-                says how many. This one was not taken. It is raised once.
-            Conflict: another payload was just derived as this output of this input, or published under this name.
-                `Pending.wait` raises it too, where
-                replicas have other bytes under the id: theirs stay, and this was not stored.
+            NotStored, OutcomeUnknown, …: messages before this one were given up, and no caller waited for them. This
+                one was not taken. It is raised once.
+            Conflict: another payload was derived as this output, or published under this name; `Pending.wait` raises
+                it too. This one was not stored.
         """
         if self._outbox.silent:
             self._tell()

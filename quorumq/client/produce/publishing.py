@@ -51,18 +51,13 @@ class PublishCalls(Calls):
         Args:
             topic: its name; it is created if there is none and the cluster has ``auto_create_topics``.
             payload: the message; None if ``json`` is given.
-            options: as of `Producer.send`: json, key, headers, partition, derived_from, index, delay, not_before, ttl,
-                timeout, dedup, window.
+            options: as of `Producer.send`.
 
         Returns:
             its id. Cancelled before it returns, the message may be stored, or become so.
 
         Raises:
-            NotStored: given up when its ``timeout``, or the client's, was over, and certainly never sent.
-            OutcomeUnknown: given up after it was sent: it may be stored, or become so.
-            StorageFull: the disks are full.
-            NotFound: no such topic (and the cluster does not create topics by themselves), or no such partition.
-            UsageError, TooLarge, TypeError, Conflict: as `Producer.send` does.
+            as `Producer.send` and `Pending.wait` do.
         """
         self.context.nodes.check_open()
         kept = self._kept.pop(topic, None) or Kept(Producer(self, topic, create=self._create))
