@@ -29,7 +29,7 @@ from sim.clients.calls import Call
 from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
-from sim.topics import OUTPUTS, TOPIC
+from sim.topics import TOPIC
 
 
 def made_nothing(answer: Answer) -> bool:
@@ -92,7 +92,7 @@ class Consumer(Deriving):
         asked = self.world.time
         sent_at = self.clock.mono(asked)
         request = Fetch(
-            (rng.choice((TOPIC, OUTPUTS)),) if self.apart else self.names,
+            (rng.choice(self.names),) if self.apart else self.names,
             self.group,
             most,
             1 << 20 if self.world.healed else self.options.fetch_bytes,
@@ -130,7 +130,7 @@ class Consumer(Deriving):
                 elif isinstance(answer, Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
                 gone = isinstance(answer, Failed) and answer.code == Code.NOT_FOUND
-                if gone and self.world.healed and self.names == (TOPIC, OUTPUTS):  # one may still be read
+                if gone and self.world.healed and len(self.names) > 1:  # one may still be read
                     self.apart = True
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
 
