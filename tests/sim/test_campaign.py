@@ -65,6 +65,13 @@ def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("seed", [13500057, 13500108])
+def test_seeds_of_moves_that_once_failed_pass(seed: int) -> None:
+    """A guest of a pattern and of a topic that refuses it; a deletion that a removed node had to hear of."""
+    assert run_schedule(draw(seed, "moves")).violations == []
+
+
+@pytest.mark.soak
 def test_a_campaign_sees_everything_that_it_must() -> None:
     report = run_campaign("swarm", 0, 3000, 2)
     assert report.failures == []

@@ -44,10 +44,11 @@ class Members:
         present: nodes that are members, by number, the voters first.
         voters: nodes that keep the registers.
         joined: members on which new partitions are placed.
+        gone: nodes that were removed, and are no member under another number.
         over: these with their machines; empty while no node was ever added.
     """
 
-    __slots__ = ("joined", "layout", "names", "over", "present", "voters")
+    __slots__ = ("gone", "joined", "layout", "names", "over", "present", "voters")
 
     def __init__(self, layout: ClusterLayout) -> None:
         self.layout = layout
@@ -58,11 +59,7 @@ class Members:
         joined = [member for member in here if member.state == MemberState.JOINED]
         self.joined: tuple[NodeId, ...] = tuple(member.node for member in joined)
         self.over: Machines = tuple((it.node, it.machine) for it in joined) if layout.number else ()
-
-    @property
-    def gone(self) -> list[NodeId]:
-        """Return the nodes that were removed, and are no member under another number."""
-        return [it.node for it in self.layout.members if it.node not in self.present]
+        self.gone: tuple[NodeId, ...] = tuple(node for node in self.names if node not in self.present)
 
     def member(self, node: NodeId) -> Member | None:
         """Return the member of that name, the present one if there is one; None if there never was any."""

@@ -83,10 +83,19 @@ class Round:
         """Return True if one of these members is in every majority."""
         return bits.bit_count() > len(self.members) - self.majority
 
-    def is_majority_of_each(self, bits: int, sets: Iterable[tuple[NodeId, ...]]) -> bool:
-        """Return True if these bits are a majority of each of ``sets`` of members, such as partitions' replica sets."""
+    def is_majority_of_each(
+        self, bits: int, sets: Iterable[tuple[NodeId, ...]], gone: tuple[NodeId, ...] = ()
+    ) -> bool:
+        """Return True if these bits are a majority of each of ``sets`` of members, such as partitions' replica sets.
+
+        A set that has too few nodes besides those that were removed from the cluster (``gone``) needs all the others.
+        """
         heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]
-        return all(sum(node in heard for node in nodes) >= majority_of(len(nodes)) for nodes in sets)
+        return all(
+            sum(node in heard for node in nodes)
+            >= min(majority_of(len(nodes)), sum(node not in gone for node in nodes))
+            for nodes in sets
+        )
 
     def is_out_of_reach(self, against: int) -> bool:
         """Return True if no majority can come any more, with ``against`` not voting for it."""

@@ -86,8 +86,9 @@ class Resync:
             if (
                 before and replica.since == replica.epoch
             ):  # a new slot keeps the promises of the set before, too
-                needed = len(before) - majority_of(len(before)) + 1
-                lacking = max(lacking, self.lacking(context, before, partition, needed))
+                there = tuple(node for node in before if node not in context.catalogue.cluster.gone)
+                needed = min(len(before) - majority_of(len(before)) + 1, len(there))
+                lacking = max(lacking, self.lacking(context, there, partition, needed))
             if replica.closing.dropping:
                 lacks.append(f"the end of closed producer ids of {replica.topic.name}/{partition.number}")
             if lacking:

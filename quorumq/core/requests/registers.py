@@ -119,9 +119,10 @@ class TopicCoordinator(Coordinator):
     def is_enough(self, context: Context, this: Round) -> bool:
         """Return True if a majority has it: of the nodes, and of each replica set that has to have it."""
         bits = self.stored & this.valid(context.state)
-        config = context.config
-        sets = all_sets(self.merged, config.nodes, config.machines) if self.step == "bury" else self.sets
-        return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
+        if self.step != "bury":
+            return this.is_majority(bits) and this.is_majority_of_each(bits, self.sets)
+        sets = all_sets(self.merged, context.config.nodes, context.config.machines)
+        return this.is_majority(bits) and this.is_majority_of_each(bits, sets, context.catalogue.cluster.gone)
 
     def bury(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """Delete ``topic``: known to a majority of the nodes, and of the replicas of each partition that it ever had.

@@ -16,7 +16,7 @@ MORE PARTITIONS).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from quorumq.core import messages as m
@@ -210,7 +210,7 @@ class Registration(Coordinator):
         topic = context.catalogue.topics[self.topic]
         sets = required_sets(topic, context.config.nodes, context.config.machines)
         for number in range(topic.partitions):
-            there = this.is_majority(heard) and this.is_majority_of_each(heard, sets[number])
+            there = self._is_at_each(context, this, heard, sets[number])
             if there and self.written is not None and not self.written.deleted:
                 context.catalogue.settled_groups[(PartitionId(self.topic, number), self.name)] = None
         over = [
@@ -231,7 +231,14 @@ class Registration(Coordinator):
         sets = required_sets(topic, config.nodes, config.machines)
         needing = [*[sets[number] for number in wanted.partitions], *sets[wanted.known :]]
         needed = dict.fromkeys([nodes for each in needing for nodes in each])
-        return this.is_majority(heard) and this.is_majority_of_each(heard, needed)
+        return self._is_at_each(context, this, heard, needed)
+
+    def _is_at_each(
+        self, context: Context, round_: Round, bits: int, sets: Iterable[tuple[NodeId, ...]]
+    ) -> bool:
+        """Return True if these nodes are a majority of the voters and of each set, but for removed nodes."""
+        gone = context.catalogue.cluster.gone
+        return round_.is_majority(bits) and round_.is_majority_of_each(bits, sets, gone)
 
     # ------------------------------------------------------------------------ it cannot be
 
