@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.cluster.topics import replica_sets
 from quorumq.core.messages.records import ClusterPut, TrustLost
@@ -209,6 +210,37 @@ def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(
     cluster.enter("e", "c")
     again = cluster.nodes["e"].state
     assert (again.trusted and again.incarnation.n == first) is not rule
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_resync_brings_the_starts_of_nodes_that_others_have_seen(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else b, which is emptied while d is down, forgets d, and d, emptied too, uses a start number twice."""
+    if not rule:
+        monkeypatch.setattr(Peers, "take_in", lambda self, starts: [])
+    cluster = GrowingCluster(3)
+    cluster.change("d")
+    cluster.drop = lambda sender, to, message: {sender, to} == {"c", "d"}
+    cluster.isolated.add("c")
+    cluster.enter("d")
+    first = cluster.nodes["d"].state.incarnation.n
+    cluster.kill("d")
+    cluster.isolated.discard("c")
+    cluster.relink()
+    wipe(cluster, "b")
+    cluster.relink()
+    cluster.advance(3.0)
+    assert cluster.nodes["b"].state.trusted
+    cluster.start("b")
+    cluster.relink()
+    cluster.isolated.add("a")
+    cluster.drop = lambda sender, to, message: False
+    cluster.enter("d", "c")
+    cluster.advance(3.0)
+    again = cluster.nodes["d"].state
+    assert again.trusted
+    assert (again.incarnation.n == first) is not rule
 
 
 @pytest.mark.parametrize("rule", [True, False])

@@ -12,6 +12,7 @@ from quorumq.core.cluster.topics import layout_digest
 from quorumq.core.messages import VERSIONS, Admitted, Failed, Heartbeat, Hello, LayoutMark, Welcome
 from quorumq.core.messages.effects import Effect, Persist, Reply, Send
 from quorumq.core.messages.records import JournalRecord, PeerPosition, PeerSeen
+from quorumq.core.messages.sync import Seen as SeenStart
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DIGEST_BYTES, LAYOUT_MARKS_MAX
 from quorumq.core.values.types import ClusterLayout, Incarnation, Machines, NodeId, Now, PartitionId
@@ -229,6 +230,28 @@ class Peers:
                 seen.n,
             )
         return None
+
+    def newest_starts(self) -> tuple[SeenStart, ...]:
+        """Return the newest start seen of each node, for a node that resyncs."""
+        return tuple(SeenStart(*self.seen[node][-1]) for node in sorted(self.seen))
+
+    def take_in(self, starts: Iterable[SeenStart]) -> list[Effect]:
+        """Take note of starts that another node has seen, as if their HELLOs had come here.
+
+        Why: a node that lost its directory may have been one of the few that knew a start. An emptied directory of
+        that node would pass for its first one (docs/protocol.md, MEMBERS 6).
+        """
+        records: list[JournalRecord] = []
+        for node, incarnation, directory in starts:
+            seen = self.seen.get(node, ())
+            if node == self.state.me or (seen and seen[-1].incarnation.n >= incarnation.n):
+                continue
+            if not seen or seen[-1].directory != directory:
+                self.positions.forget(node)
+            records.append(PeerSeen(node, incarnation, directory))
+            self.seen[node] = seen_last(seen, PeerSeen(node, incarnation, directory))
+            self.state.learn(node, incarnation)
+        return [Persist(tuple(records))] if records else []
 
     # ------------------------------------------------------------------ heartbeats
 

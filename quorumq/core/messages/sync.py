@@ -285,6 +285,14 @@ class ResyncRequest(NamedTuple):
     since: int = FIRST_LAYOUT  # number of the layout since which the sender has its slot
 
 
+class Seen(NamedTuple):
+    """A start of a node and its directory, as it said in HELLO."""
+
+    node: NodeId
+    incarnation: Incarnation
+    directory: int
+
+
 class ResyncReply(NamedTuple):
     """One of ``chunks`` chunks of the answer; ``following`` is the place to go on from, 0 at the end."""
 
@@ -298,6 +306,7 @@ class ResyncReply(NamedTuple):
     decisions: tuple[Decision, ...] = ()  # with the registers: instances undecided at the sender
     labels: tuple[Labels, ...] = ()  # with the registers, behind those of topics
     cluster: ClusterLayout | None = None  # with the registers, in each chunk: layout 0 is known to all
+    seen: tuple[Seen, ...] = ()  # with the registers, in the first chunk: the newest start of each node
 
 
 class SurvivorsRequest(NamedTuple):
@@ -308,14 +317,6 @@ class SurvivorsRequest(NamedTuple):
 
     round: int
     survivors: tuple[NodeId, ...] = ()
-
-
-class Seen(NamedTuple):
-    """A start of a node and its directory, as it said in HELLO."""
-
-    node: NodeId
-    incarnation: Incarnation
-    directory: int
 
 
 class SurvivorsReply(NamedTuple):

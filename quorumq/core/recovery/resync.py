@@ -168,6 +168,7 @@ class Resync:
 def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
     """Merge a chunk of an answer."""
     effects = context.take_in_cluster(message.cluster, now) if message.cluster is not None else []
+    effects += context.peers.take_in(message.seen)
     effects += context.take_in_registers(sender, message.registers, now)
     effects += context.take_in_decisions(message.decisions)
     for labels in message.labels:
@@ -239,13 +240,12 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     answers = answers or [(nothing, None, (), ())]
     layout = catalogue.cluster.layout
     cluster = layout if layout.number and message.partition is None else None
-    return [
-        Send(
-            sender,
-            ResyncReply(message.round, message.partition, at, len(answers), following, *answer, cluster),
-        )
+    seen = context.peers.newest_starts() if message.partition is None and not message.start else ()
+    chunks = [
+        ResyncReply(message.round, message.partition, at, len(answers), following, *answer, cluster)
         for at, answer in enumerate(answers)
     ]
+    return [Send(sender, chunk) for chunk in (chunks[0]._replace(seen=seen), *chunks[1:])]
 
 
 def beside_digests(replica: Replica) -> list[SyncState]:

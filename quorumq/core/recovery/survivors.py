@@ -37,8 +37,7 @@ def tell(
         resync.survivors = message.survivors
     for replica in context.new_slots() if message.survivors else ():
         replica.survivors = message.survivors
-    seen = [m.Seen(state.me, state.incarnation, state.directory)]
-    seen += [m.Seen(*starts[-1]) for _, starts in sorted(context.peers.seen.items())]
+    seen = [m.Seen(state.me, state.incarnation, state.directory), *context.peers.newest_starts()]
     told = m.SurvivorsReply(
         message.round,
         state.trusted,
