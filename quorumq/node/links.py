@@ -19,7 +19,7 @@ import trio
 
 from quorumq.core.messages import VERSIONS, Admitted, Challenge, Failed, Proof, RemoteFetchReply, Welcome
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Unposted
-from quorumq.core.values.errors import PeerError
+from quorumq.core.values.errors import PeerError, UsageError
 from quorumq.core.values.types import NodeId
 from quorumq.node.node import Node
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
@@ -96,7 +96,7 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
             if up:
                 pause = BACKOFF_MIN_S
                 problem = ""
-        except (OSError, ConnectionLost, PeerError) as error:
+        except (OSError, ConnectionLost, PeerError, UsageError) as error:
             if str(error) != problem:  # once for each new reason, not once for each attempt
                 problem = str(error)
                 node.log.info("peer_unreachable", peer=peer, reason=problem or type(error).__name__)

@@ -270,6 +270,8 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
     with trio.move_on_after(timeout):
         try:
             stream = await trio.open_tcp_stream(host, port)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is not the name of a host: {error}") from None
         except OSError as error:
             if isinstance(error.__cause__, BaseExceptionGroup):  # one for each of its addresses
                 raise error.__cause__.exceptions[0] from None

@@ -14,7 +14,8 @@ from quorumq.core.values.types import Incarnation
 from quorumq.node.admission import wrong_listener
 from quorumq.node.config import ConfigError, ServeConfig, make_config, with_join
 from quorumq.node.join import NotAdmitted, ask_to_join
-from quorumq.node.serve import Service, open_node
+from quorumq.node.links import keep_link
+from quorumq.node.serve import Service, dial_address, open_node
 from quorumq.node.transport import Transport
 from quorumq.storage.memory import MemoryDisk
 from sim.shell.memory import SECRET, Commits, Log
@@ -161,6 +162,20 @@ async def test_a_node_that_cannot_reach_anybody_says_so_and_goes_on() -> None:
         reasons = [line["reason"] for line in cluster.logs["d"].of("waits_to_join")]
         assert len(reasons) == 2
         assert "nobody is there" in reasons[0]
+
+
+async def test_an_address_that_nobody_can_dial_ends_no_node() -> None:
+    """The members' list may have one that was written by an older version; it is read again at each start."""
+    async with world("ab") as cluster:
+        node = cluster.services["a"].node
+        for address in ("::1:7401", "☃.x:7401"):
+            with trio.move_on_after(1):
+                await keep_link(
+                    node, "b", lambda peer, at=address: dial_address(at), random.Random(1), cluster.nursery
+                )
+        reasons = [line["reason"] for line in cluster.logs["a"].of("peer_unreachable")]
+        assert "stands in brackets" in reasons[0]
+        assert "is not the name of a host" in reasons[1]
 
 
 def test_a_file_has_nodes_or_join() -> None:

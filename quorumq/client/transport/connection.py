@@ -112,7 +112,10 @@ async def dial_tcp(address: str) -> trio.SocketStream:
         OSError: the address does not answer.
     """
     host, port = split_address(address)
-    return await trio.open_tcp_stream(host, port)
+    try:
+        return await trio.open_tcp_stream(host, port)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is not the name of a host: {error}") from None
 
 
 def dial_tls(ca: str) -> Dial:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quorumq.core.values.addresses import split_address
+from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import (
     MEMBERS_MAX,
     NODES_MAX,
@@ -24,7 +26,6 @@ from quorumq.core.values.types import (
 )
 
 NODE_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-ADDRESS_CHARS_MAX = 262
 MACHINE_CHARS_MAX = 64
 
 
@@ -184,12 +185,12 @@ def check_member(member: Member, known: Members) -> str:
     node = member.node
     if not 1 <= len(node) <= 32 or not NODE_CHARS.issuperset(node):
         return f"node id {node[:50]!r}: must be 1 to 32 characters of a-z, 0-9 and '-'"
-    if not is_address(member.address):
-        return f"address is {member.address[:80]!r}: it must be HOST:PORT, at which {node} is reached"
-    if member.peer_address and not is_address(member.peer_address):
-        return (
-            f"peer address is {member.peer_address[:80]!r}: it must be HOST:PORT, at which nodes reach {node}"
-        )
+    try:
+        split_address(member.address)
+        if member.peer_address:
+            split_address(member.peer_address, name="peer address")
+    except UsageError as error:
+        return str(error)
     if len(member.machine) > MACHINE_CHARS_MAX or not (member.machine.isprintable() or not member.machine):
         return f"machine is {member.machine[:80]!r}: it must be at most 64 letters that can be printed"
     if bool(member.machine) != bool(known.machines):
@@ -205,8 +206,10 @@ def check_member(member: Member, known: Members) -> str:
             "add a node of another name there"
         )
     for other in known.layout.members:
-        if other.node != node and other.state != MemberState.REMOVED and other.address == member.address:
-            return f"address is {member.address!r}: that is {other.node}'s"
+        if other.node != node and other.state != MemberState.REMOVED:
+            theirs = {other.address, other.peer_address} - {""}
+            if taken := sorted(theirs & {member.address, member.peer_address}):
+                return f"address is {taken[0]!r}: that is {other.node}'s"
     if known.is_member(node):
         return ""
     if len(known.present) >= NODES_MAX:
@@ -214,19 +217,6 @@ def check_member(member: Member, known: Members) -> str:
     if len(known.names) >= MEMBERS_MAX:
         return f"this cluster had {len(known.names)} nodes in its life, and no number is left for another one"
     return ""
-
-
-def is_address(text: str) -> bool:
-    """Return True if a text has the form HOST:PORT."""
-    host, _, port = text.rpartition(":")
-    numeric = port.isascii() and port.isdecimal() and len(port) <= 5
-    return (
-        bool(host)
-        and len(text) <= ADDRESS_CHARS_MAX
-        and text.isprintable()
-        and numeric
-        and 0 < int(port) < 65536
-    )
 
 
 def outdated(known: Members, me: NodeId, addresses: Addresses) -> str:
