@@ -42,17 +42,20 @@ def placing(known: MetadataReply) -> tuple[tuple[str, ...], Machines]:
     return joined, tuple((info.node, info.machine) for info in known.nodes if info.machine)
 
 
-def off(node: str, to: str = "") -> Plan:
+def off(node: str, to: str = "", machine: str = "") -> Plan:
     """Return the plan that moves every partition off a node, each to the node that ranks first for it.
 
     Args:
         node: id of the node that is left.
         to: id of the node that gets all that it can have; empty: none comes first.
+        machine: machine of that node, if it is not a member yet and machines are named.
     """
 
     def plan(known: MetadataReply) -> list[Move]:
         joined, machines = placing(known)
         on = dict(machines)
+        if to and to not in [info.node for info in known.nodes]:
+            joined, on[to] = (*joined, to), machine or to
         moves: list[Move] = []
         for topic in known.topics:
             for number, members in enumerate(topic.replicas):
@@ -141,6 +144,21 @@ def check_removal(known: MetadataReply, node: str) -> None:
         raise UsageError(f"node {node} {has}: `quorumq nodes drain {node}` comes first")
 
 
+async def check_replacement(client: Client, node: str, by: str) -> MetadataReply:
+    """Return what is known of the cluster, in which one node can be replaced by another, or was.
+
+    Raises:
+        UsageError: the node that is to leave is a voter, no member, or the other one.
+    """
+    if node == by:
+        raise UsageError(f"node {node!r} cannot be replaced by itself: give the id of another one")
+    metadata = await client.metadata()
+    known = [info.node for info in metadata.nodes]
+    if node in known or by not in known:
+        leaver(metadata, node)
+    return metadata
+
+
 async def replace(
     client: Client,
     node: str,
@@ -166,12 +184,9 @@ async def replace(
         Count of moves.
 
     Raises:
-        UsageError: the node that is to leave is a voter, or no member.
+        UsageError: the node that is to leave is a voter, no member, or the other one.
     """
-    metadata = await client.metadata()
-    known = [info.node for info in metadata.nodes]
-    if node in known or by not in known:
-        leaver(metadata, node)
+    known = [info.node for info in (await check_replacement(client, node, by)).nodes]
     await client.add_node(by, address, peer_address=peer_address, machine=machine)
     moved = 0
     if node in known:

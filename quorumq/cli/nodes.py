@@ -45,6 +45,9 @@ async def add(
     async with cluster(where) as client:
         known = await client.metadata()
         there = node in [info.node for info in known.nodes]
+        layout = await client.add_node(
+            node, address, peer_address=peer_address, machine=machine, dry_run=dry_run
+        )
         if dry_run:
             outcome = "would get this address" if there else "would be added"
             tell(
@@ -53,7 +56,6 @@ async def add(
                 as_json,
             )
             return
-        layout = await client.add_node(node, address, peer_address=peer_address, machine=machine)
         outcome = "is a member" if there else "was added"
         fields = {"node": node, "address": address, "layout": layout.number, "outcome": outcome}
         following = "" if there else "; start it with an empty directory and join = [...] in its file"
@@ -144,12 +146,10 @@ async def replace(
 
     async with cluster(where) as client:
         if dry_run:
-            known = await client.metadata()
-            moves.leaver(known, node)
-            for topic in known.topics:
-                for number in (at for at, members in enumerate(topic.replicas) if node in members):
-                    planned = moves.Move(topic.name, number, node, by)
-                    tell(f"would move {planned}", {**planned._asdict(), "outcome": "would move"}, as_json)
+            known = await moves.check_replacement(client, node, by)
+            await client.add_node(by, address, peer_address=peer_address, machine=machine, dry_run=True)
+            for planned in moves.off(node, by, machine)(known):
+                tell(f"would move {planned}", {**planned._asdict(), "outcome": "would move"}, as_json)
             return
         moved = await moves.replace(
             client, node, by, address, as_json, peer_address=peer_address, machine=machine

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WAIT_S: Final = 2.0
 """Seconds between looks at a move, as nodes count what is to go that often."""
 
+NUMBER_DIGITS_MAX: Final = 9
+
 
 @click.group()
 def partitions() -> None:
@@ -52,10 +54,10 @@ async def move(
             raise NotFound(
                 f"there is no partition {number} of topic {topic!r}: `quorumq topics list` shows them"
             )
+        register = await client.move_partition(topic, number, source, to, dry_run=dry_run)
         if dry_run:
             show(register, number, as_json, f"would move from {source} to {to}")
             return
-        register = await client.move_partition(topic, number, source, to)
         if wait:
             register = await released(client, where, register, number)
         show(register, number, as_json, f"moved from {source} to {to}")
@@ -115,8 +117,9 @@ async def balance(dry_run: bool, where: Where, as_json: bool) -> None:
 def named(partition: str) -> tuple[str, int]:
     """Return the topic and the number in TOPIC/P."""
     topic, slash, number = partition.rpartition("/")
-    if not slash or not topic or not number.isdecimal():
-        raise UsageError(f"the partition is {partition!r}: it must be TOPIC/NUMBER, as in jobs/0")
+    is_number = number.isascii() and number.isdecimal() and len(number) <= NUMBER_DIGITS_MAX
+    if not slash or not topic or not is_number:
+        raise UsageError(f"the partition is {partition[:100]!r}: it must be TOPIC/NUMBER, as in jobs/0")
     return topic, int(number)
 
 

@@ -117,6 +117,8 @@ def is_there(request: Any, catalogue: Catalogue) -> bool:
         case m.SetGroup():
             topic = catalogue.topic_named(request.topic)
             return not request.rewind and topic is not None and catalogue.reads(topic.id, request.group)
+        case m.ChangeMembers() | m.MovePartition():
+            return request.dry_run
     return False
 
 

@@ -14,6 +14,7 @@ from quorumq.core.recovery import resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.errors import Code
+from quorumq.core.values.types import MemberState
 from tests.core.growing import GrowingCluster
 from tests.core.network import cut, wipe
 from tests.core.steps import fetch, outcomes, published, receipts
@@ -74,6 +75,53 @@ def test_a_node_that_cannot_be_added_is_refused(request_: m.ChangeMembers, why: 
     assert [info.address for info in cluster.ask("e", m.Metadata()).nodes] == [
         f"{name}:7401" for name in "abce"
     ]
+
+
+def test_the_first_node_that_is_added_has_no_address_of_a_voter() -> None:
+    """The layout that the cluster was made with has no addresses: they are in the configuration of each voter."""
+    cluster = GrowingCluster(
+        3, addresses=(("a", "a:7401"), ("b", "b:7401")), peer_addresses=(("a", "a:8401"),)
+    )
+    for address in ("b:7401", "a:8401"):
+        refused = cluster.ask("c", m.ChangeMembers("add", "d", address))
+        assert refused == m.Failed(Code.USAGE, f"address is {address!r}: that is {address[0]}'s")
+
+
+def test_a_dry_run_checks_a_change_and_changes_nothing() -> None:
+    cluster = GrowingCluster(3)
+    cluster.topic()
+    before = [len(cluster.journals[name]) for name in "abc"]
+    assert cluster.ask("a", m.ChangeMembers("add", "d", "d", dry_run=True)).code == Code.USAGE
+    assert cluster.ask("a", m.ChangeMembers("add", "d", "d:1", dry_run=True)).layout.number == 0
+    assert cluster.ask("a", m.MovePartition("jobs", 0, "a", "e", dry_run=True)).code == Code.USAGE
+    assert [len(cluster.journals[name]) for name in "abc"] == before
+    cluster.add("d")
+    reply = cluster.ask("a", m.MovePartition("jobs", 0, "a", "d", dry_run=True))
+    assert reply.topic.layout is None
+
+
+def test_a_member_keeps_its_peer_address_and_machine_if_none_is_named() -> None:
+    """`nodes add` with its address takes a drained node back into use."""
+    machines = (("a", "x"), ("b", "y"), ("c", "z"))
+    cluster = GrowingCluster(3, machines=machines)
+    cluster.change("d", peer_address="d:8401", machine="w")
+    cluster.ask("b", m.ChangeMembers("drain", "d"))
+    member = cluster.change("d", "c").members[3]
+    assert (member.peer_address, member.machine, member.state) == ("d:8401", "w", MemberState.JOINED)
+
+
+def test_a_partition_does_not_move_to_a_node_that_is_away() -> None:
+    """Else a typing error, or a node that was added and never started, takes the place of a replica that is up."""
+    cluster = GrowingCluster(3)
+    cluster.topic()
+    cluster.change("d")
+    refused = cluster.ask("a", m.MovePartition("jobs", 0, "a", "d"))
+    assert refused.code == Code.TOO_FEW_REPLICAS
+    assert "'d' cannot be reached from a" in refused.detail
+    cluster.enter("d")
+    assert isinstance(cluster.ask("a", m.MovePartition("jobs", 0, "a", "d")), m.MovePartitionReply)
+    cluster.kill("d")
+    assert isinstance(cluster.ask("b", m.MovePartition("jobs", 0, "a", "d")), m.MovePartitionReply)
 
 
 def test_nodes_added_at_once_through_several_nodes_all_become_members() -> None:

@@ -133,7 +133,14 @@ class TopicCalls(Calls):
         return self.context.known(reply.topic)
 
     async def move_partition(
-        self, topic: str, partition: int, source: str, to: str, *, timeout: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        source: str,
+        to: str,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
     ) -> Topic:
         """Move one replica of a partition from one node to another, while messages flow.
 
@@ -145,6 +152,7 @@ class TopicCalls(Calls):
             partition: number of the partition.
             source: id of the node whose replica moves.
             to: id of the node that gets it.
+            dry_run: check the move, and move nothing.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -154,10 +162,11 @@ class TopicCalls(Calls):
             NotFound: no such topic or partition.
             UsageError: no such replica, a node that has one already, or one on a machine that has one.
             Conflict: the partition was moved elsewhere meanwhile.
-            TooFewReplicas: another replica of the partition is away, or its last move is not over; try again.
+            TooFewReplicas: another replica of the partition, or the new node, is away, or its last move is not over;
+                try again.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        request = m.MovePartition(topic, partition, source, to)
+        request = m.MovePartition(topic, partition, source, to, dry_run)
         reply = await self.context.ask(request, f"move partition {topic}/{partition}", timeout, writes=True)
         return self.context.known(reply.topic)
 
@@ -168,6 +177,7 @@ class TopicCalls(Calls):
         *,
         peer_address: str = "",
         machine: str = "",
+        dry_run: bool = False,
         timeout: float | None = None,
     ) -> ClusterLayout:
         """Have a node be a member of the cluster, or change its addresses.
@@ -178,8 +188,9 @@ class TopicCalls(Calls):
         Args:
             node: id of the node.
             address: ``host:port`` for clients, and for the other nodes.
-            peer_address: ``host:port`` for the other nodes, if that differs.
-            machine: machine of the node, if the cluster has several nodes on one.
+            peer_address: ``host:port`` for the other nodes, if that differs. A member keeps the one that it has.
+            machine: machine of the node, if the cluster has several nodes on one. A member keeps the one that it has.
+            dry_run: check the change, and change nothing.
             timeout: seconds; the client's if None.
 
         Returns:
@@ -190,7 +201,7 @@ class TopicCalls(Calls):
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
         return await self._change_members(
-            m.ChangeMembers("add", node, address, peer_address, machine), timeout
+            m.ChangeMembers("add", node, address, peer_address, machine, dry_run), timeout
         )
 
     async def drain_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:

@@ -103,7 +103,7 @@ class ChangeMembers(NamedTuple):
     """Have a node be a member of the cluster, or change its addresses; or have it leave.
 
     ``change`` is "add"; "drain": no new partition is placed on it; or "remove": it is no member any more. The last two
-    name the node alone.
+    name the node alone. A member keeps its peer address and machine if none is named.
     """
 
     change: str
@@ -111,6 +111,7 @@ class ChangeMembers(NamedTuple):
     address: str = ""  # "host:port" for clients
     peer_address: str = ""  # for the other nodes, if that differs
     machine: str = ""
+    dry_run: bool = False  # check it, and change nothing
 
 
 class ChangeMembersReply(NamedTuple):

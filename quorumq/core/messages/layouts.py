@@ -14,6 +14,7 @@ class MovePartition(NamedTuple):
     partition: int
     source: NodeId
     to: NodeId
+    dry_run: bool = False  # check it, and move nothing
 
 
 class MovePartitionReply(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
-from quorumq.core.cluster.members import address_of, check_leaving, check_member
+from quorumq.core.cluster.members import address_of
 from quorumq.core.cluster.topics import (
     check_alteration,
     check_move,
@@ -33,7 +33,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
-from quorumq.core.requests.membership import CHANGES, MembersCoordinator, member_of
+from quorumq.core.requests.membership import CHANGES, MembersCoordinator, check_change
 from quorumq.core.requests.moving import MoveCoordinator
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import LimitCoordinator, PauseCoordinator, check_limit
@@ -237,18 +237,15 @@ class RequestRouter:
         )
 
     def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
-        catalogue = self.context.catalogue
         if request.change not in CHANGES:
             return m.Failed(
                 Code.USAGE, f"change is {request.change[:50]!r}: it must be {' or '.join(CHANGES)}"
             )
-        problem = (
-            check_member(member_of(request), catalogue.cluster)
-            if request.change == "add"
-            else check_leaving(request.change, request.node, catalogue.cluster, catalogue.live())
-        )
+        problem = check_change(self.context, request)
         if problem:
             return m.Failed(Code.USAGE, problem)
+        if request.dry_run:
+            return m.ChangeMembersReply(self.context.catalogue.cluster.layout)
         full = self.context.state.no_capacity(Kind.OPEN)
         return m.Failed(Code.STORAGE_FULL, full) if full else MembersCoordinator(key, request)
 
@@ -313,6 +310,15 @@ class RequestRouter:
         problem = check_move(request, topic, cluster.joined, cluster.machines)
         if problem:
             return m.Failed(Code.USAGE, problem)
+        state, members = self.context.state, topic.replicas[request.partition]
+        if request.to not in (*members, *state.links, state.me):
+            detail = (
+                f"node {request.to!r} cannot be reached from {state.me}, and a replica that moves there would be away: "
+                "start it, then try again"
+            )
+            return m.Failed(Code.TOO_FEW_REPLICAS, detail, len(members))
+        if request.dry_run:
+            return m.MovePartitionReply(topic)
         full = self.context.state.no_capacity(Kind.OPEN)
         return m.Failed(Code.STORAGE_FULL, full) if full else MoveCoordinator(key, request, topic)
 

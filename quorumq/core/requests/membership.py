@@ -8,7 +8,14 @@ number one node.
 from __future__ import annotations
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.members import addressed, check_leaving, check_member, is_present, with_member
+from quorumq.core.cluster.members import (
+    Members,
+    addressed,
+    check_leaving,
+    check_member,
+    is_present,
+    with_member,
+)
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -35,9 +42,21 @@ CHANGES_MAX = 8
 """Layouts of others that may come before ours, until the caller is asked to try again."""
 
 
-def member_of(request: m.ChangeMembers) -> Member:
-    """Return the member that a request names."""
-    return Member(request.node, request.address, request.peer_address, request.machine)
+def member_of(request: m.ChangeMembers, known: Members) -> Member:
+    """Return the member that a request names. A present one keeps its peer address and machine if none is named."""
+    old = next((it for it in known.layout.members if is_present(it, request.node)), Member(request.node))
+    peer_address, machine = request.peer_address or old.peer_address, request.machine or old.machine
+    return Member(request.node, request.address, peer_address, machine)
+
+
+def check_change(context: Context, request: m.ChangeMembers) -> str:
+    """Return why a change cannot be made to the layout that is known here, or ""."""
+    catalogue, config = context.catalogue, context.config
+    known = catalogue.cluster
+    if request.change != "add":
+        return check_leaving(request.change, request.node, known, catalogue.live())
+    all_addresses = Members(addressed(known.layout, config.addresses, config.peer_addresses))
+    return check_member(member_of(request, known), all_addresses)
 
 
 class MembersCoordinator(Coordinator):
@@ -69,7 +88,7 @@ class MembersCoordinator(Coordinator):
             self.layout = context.catalogue.cluster.layout
             round_ = self.open_register_round(context, now)
             return [Send(node, m.PutCluster(round_.number, self.layout)) for node in round_.members]
-        problem = self.why_not(context)
+        problem = check_change(context, self.request)
         if problem:
             return self.fail(context, Code.CONFLICT, problem)
         instance = Instance(b"", "", context.catalogue.cluster.layout.number + 1)
@@ -86,25 +105,19 @@ class MembersCoordinator(Coordinator):
             self.proposer.put_off(context, self.key, now)
         return effects or []
 
-    def why_not(self, context: Context) -> str:
-        """Return why the change cannot be made to the layout that is known here, or ""."""
-        catalogue = context.catalogue
-        if self.request.change == "add":
-            return check_member(member_of(self.request), catalogue.cluster)
-        return check_leaving(self.request.change, self.request.node, catalogue.cluster, catalogue.live())
-
     def is_done(self, context: Context) -> bool:
         """Return True if the layout that is known here is as the request wants it."""
-        known = context.catalogue.cluster.member(self.request.node)
+        cluster = context.catalogue.cluster
+        known = cluster.member(self.request.node)
         if self.request.change != "add":
             return known is not None and known.state >= STATES[self.request.change]
-        return known == member_of(self.request)
+        return known == member_of(self.request, cluster)
 
     def own_value(self, context: Context, ballot: Stamp) -> ClusterLayout:
         """Return the layout after the known one, with the member as the request wants it."""
         config = context.config
         layout = addressed(context.catalogue.cluster.layout, config.addresses, config.peer_addresses)
-        member = member_of(self.request)
+        member = member_of(self.request, context.catalogue.cluster)
         if self.request.change != "add":
             known = next(it for it in layout.members if is_present(it, self.request.node))
             member = known._replace(state=STATES[self.request.change])
