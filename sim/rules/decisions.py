@@ -32,7 +32,7 @@ def read_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) ->
 _accept = Proposer.accept
 
 
-def propose_of_zero(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect] | None:
+def propose_of_zero(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
     self.alike = True
     return _propose(self, owner, context, now)
 

@@ -30,6 +30,7 @@ from quorumq.core.values.types import (
     Span,
     Stamp,
     Topic,
+    Value,
     instance_of,
 )
 
@@ -398,11 +399,16 @@ class Accept(NamedTuple):
     cluster: ClusterLayout | None = None
 
     @property
-    def instance(self) -> Instance:
-        """Return the instance that it is about."""
+    def value(self) -> Value:
+        """Return the value that it proposes."""
         value = self.topic or self.group or self.layout or self.cluster
         assert value is not None, "the reader of a frame refuses one without"
-        return instance_of(value)
+        return value
+
+    @property
+    def instance(self) -> Instance:
+        """Return the instance that it is about."""
+        return instance_of(self.value)
 
 
 class ProposalReply(NamedTuple):

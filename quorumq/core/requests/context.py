@@ -85,8 +85,8 @@ class Pending:
         return 0
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
-        """Go on after a pause, or with work that did not fit one step."""
-        return self.start(context, now)
+        """Go on after a pause, unless a round is open, or with work that did not fit one step."""
+        return self.start(context, now) if not self.rounds else []
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now

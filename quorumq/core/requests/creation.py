@@ -41,9 +41,6 @@ class CreateTopicCoordinator(ChangeCoordinator):
             return self.bury(context, known, now)
         return self.give_up(context) if self.is_crowded_out() else self.write(context, "found", known, now)
 
-    def go_on(self, context: Context, now: Now) -> list[Effect]:
-        return self.start(context, now) if not self.rounds else []
-
     def propose(self, context: Context, deletions: int, now: Now) -> list[Effect]:
         """Propose the first register of the name's next topic."""
         self.close_rounds(context)
@@ -53,10 +50,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
             self.proposer = Proposer(instance)
         if self.proposer.proposals >= PROPOSALS_MAX:
             return self.give_up(context)
-        effects = self.proposer.propose(self, context, now)
-        if effects is None:  # a higher reserve must become durable first
-            self.proposer.put_off(context, self.key, now)
-        return effects or []
+        return self.proposer.propose(self, context, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Topic:
         """Return the register that the client asked for; the same in each proposal."""
@@ -81,19 +75,9 @@ class CreateTopicCoordinator(ChangeCoordinator):
     ) -> list[Effect]:
         if not isinstance(message, ProposalReply):
             return super().on_reply(context, sender, incarnation, message, now)
-        proposer = self.proposer
-        assert proposer is not None
-        effects, look = proposer.on_reply(self, context, sender, incarnation, message, now)
-        if not look:
-            return effects
-        if context.catalogue.outcome_of(proposer.instance) is not None:
-            return effects + self.start(context, now)
-        # Mostly that proposer is done or dead. If it is not, one of us has to wait.
-        pause = proposer.pause_s(context, now)
-        if not pause:
-            return effects + self.start(context, now)
-        context.state.at(now.mono + pause, ("again", self.key))
-        return effects
+        assert self.proposer is not None
+        effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
+        return effects + (self.proposer.retry(self, context, now) if look else [])
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         if self.step != "found" or self.merged.deleted:

@@ -97,10 +97,7 @@ class GroupCoordinator(Coordinator):
         if self.changes > PROPOSALS_MAX or self.proposer.proposals >= PROPOSALS_MAX:
             detail = f"group {self.request.group!r} is being changed by others all the time: try again"
             return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
-        effects = self.proposer.propose(self, context, now)
-        if effects is None:  # a higher reserve must become durable first
-            self.proposer.put_off(context, self.key, now)
-        return effects or []
+        return self.proposer.propose(self, context, now)
 
     def is_behind_another(self, context: Context, instance: Instance) -> bool:
         """Return True if an earlier request of this node proposes in the same instance.

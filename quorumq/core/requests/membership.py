@@ -78,9 +78,6 @@ class MembersCoordinator(Coordinator):
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         return []
 
-    def go_on(self, context: Context, now: Now) -> list[Effect]:
-        return self.start(context, now) if not self.rounds else []
-
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Write the layout that is known here, if it is as wanted; else propose the next one."""
         self.close_rounds(context)
@@ -100,10 +97,7 @@ class MembersCoordinator(Coordinator):
                 "members of the cluster are changed elsewhere at the same time: look at them, then try again"
             )
             return self.fail(context, Code.OUTCOME_UNKNOWN, detail)
-        effects = self.proposer.propose(self, context, now)
-        if effects is None:  # a higher reserve must become durable first
-            self.proposer.put_off(context, self.key, now)
-        return effects or []
+        return self.proposer.propose(self, context, now)
 
     def is_done(self, context: Context) -> bool:
         """Return True if the layout that is known here is as the request wants it."""

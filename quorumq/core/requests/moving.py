@@ -77,9 +77,6 @@ class LayoutCoordinator(TopicCoordinator):
 
     # ------------------------------------------------------------------------------- the steps
 
-    def go_on(self, context: Context, now: Now) -> list[Effect]:
-        return self.start(context, now) if not self.rounds else []
-
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Do the next step, by the register here. A change that another node began is finished first."""
         self.close_rounds(context)
@@ -126,10 +123,7 @@ class LayoutCoordinator(TopicCoordinator):
             self.proposer = Proposer(instance)
         if self.proposer.proposals >= PROPOSALS_MAX:
             return self.give_up(context)
-        effects = self.proposer.propose(self, context, now)
-        if effects is None:  # a higher stamp limit must become durable first
-            self.proposer.put_off(context, self.key, now)
-        return effects or []
+        return self.proposer.propose(self, context, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Layout:
         """Return the layout after the adopted one, with this partition as the request wants it."""

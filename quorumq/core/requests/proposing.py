@@ -31,6 +31,7 @@ from quorumq.core.values.types import (
     Layout,
     NodeId,
     Now,
+    Stamp,
     Topic,
     Value,
     instance_of,
@@ -77,9 +78,7 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     ours = context.catalogue.decisions.get(instance) or Decision(instance)
     after = ours
     if isinstance(message, Accept):
-        value = message.topic or message.group or message.layout or message.cluster
-        assert value is not None
-        if context.catalogue.contradiction(value):
+        if context.catalogue.contradiction(message.value):
             reply = _told(context, message.round, None, None, None)
             return [*effects, Send(sender, reply._replace(error=Code.CONFLICT))]
         if message.ballot >= ours.promised:
@@ -128,8 +127,8 @@ class Proposer:
     """
 
     __slots__ = (
-        "accepted", "alike", "asked_at", "ballot", "base", "implicit", "instance", "ours", "proposals", "round", "sent",
-        "value",
+        "accepted", "alike", "asked_at", "ballot", "base", "implicit", "instance", "ours", "proposals", "question",
+        "round", "sent", "value",
     )  # fmt: skip
 
     def __init__(
@@ -149,15 +148,15 @@ class Proposer:
         self.value: Value | None = None  # proposed in ACCEPT; None while answers to PREPARE are awaited
         self.ours: Value | None = None
         self.round: Round | None = None
+        self.question: Prepare | Accept | None = None  # that the round asks
         self.sent = False
         self.proposals = 0
         self.asked_at = 0.0  # monotonic seconds, when the last question was sent
 
-    def propose(self, owner: Coordinator, context: Context, now: Now) -> list[Effect] | None:
-        """Ask for promises, under a ballot of our own above all that we have heard of.
+    def propose(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+        """Ask for promises, under a ballot of our own above all that are known here.
 
-        Returns:
-            the effects; None while the clock's reserve has to be raised for a ballot.
+        Without a ballot, because a higher reserve of the clock must become durable first, the owner goes on then.
         """
         self.close(owner, context)
         self.accepted = self.value = None
@@ -165,9 +164,11 @@ class Proposer:
             self.proposals += 1
             return self.accept(owner, context, now)
         ballot = context.state.clock.fresh(now)
-        if ballot is None:
-            return None
         self.proposals += 1
+        if ballot is None:
+            context.unstamped[owner.key] = None
+            context.state.at(now.mono + UNSTAMPED_S, ("again", owner.key))
+            return []
         self.ballot = ballot
         return self._ask(owner, context, Prepare(0, self.instance, ballot, self.base, self.implicit), now)
 
@@ -179,7 +180,7 @@ class Proposer:
             self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
         assert self.value is not None
         self.sent = True
-        return self._ask(owner, context, self._acceptance(), now)
+        return self._ask(owner, context, accept_of(self.value, self.ballot, implicit=self.implicit), now)
 
     def _is_void(self, context: Context, accepted: Decision) -> bool:
         """Return True if a value was not chosen and never will be, because it places a partition on a removed node.
@@ -189,22 +190,12 @@ class Proposer:
         gone, value = context.catalogue.cluster.gone, accepted.value
         return value is not None and any(node in gone for node in nodes_of(value))
 
-    def _acceptance(self) -> Accept:
-        message = Accept(0, self.ballot, implicit=self.implicit)
-        match self.value:
-            case Topic():
-                return message._replace(topic=self.value)
-            case Layout():
-                return message._replace(layout=self.value)
-            case ClusterLayout():
-                return message._replace(cluster=self.value)
-        return message._replace(group=self.value)
-
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
         self.asked_at = now.mono
         self.round = this = owner.open_round(context, context.config.nodes, now)
-        return [Send(node, message._replace(round=this.number)) for node in this.members]
+        self.question = message._replace(round=this.number)
+        return [Send(node, self.question) for node in this.members]
 
     def close(self, owner: Coordinator, context: Context) -> None:
         """End the round that is open: its answers no longer matter."""
@@ -230,7 +221,7 @@ class Proposer:
         if this is None or message.round != this.number:
             return [], False
         if message.error == Code.UNKNOWN_TOPIC:
-            return self._teach(owner, context, sender, now), False
+            return self._teach(owner, context, this, sender), False
         if message.cluster is not None:
             self.close(owner, context)
             return context.take_in_cluster(message.cluster, now), not owner.done
@@ -257,20 +248,14 @@ class Proposer:
         self.close(owner, context)
         return context.take_in_chosen(self.value, now), not owner.done
 
-    def _teach(self, owner: Coordinator, context: Context, sender: NodeId, now: Now) -> list[Effect]:
+    def _teach(self, owner: Coordinator, context: Context, this: Round, sender: NodeId) -> list[Effect]:
         """Send the group's topic to ``sender``, which does not know it, and ask again, once."""
-        this = self.round
         topic = context.catalogue.topics.get(self.instance.topic)
-        if this is None or topic is None or (this.number, sender) in owner.taught:
+        if topic is None or (this.number, sender) in owner.taught:
             return []
         owner.taught[(this.number, sender)] = None
-        if self.value is None:
-            asked: Prepare | Accept = Prepare(
-                this.number, self.instance, self.ballot, self.base, self.implicit
-            )
-        else:
-            asked = self._acceptance()._replace(round=this.number)
-        return [Send(sender, PutTopic(0, topic)), Send(sender, asked)]
+        assert self.question is not None
+        return [Send(sender, PutTopic(0, topic)), Send(sender, self.question)]
 
     def ours_as_chosen(self, context: Context) -> Topic | Group | ClusterLayout | None:
         """Return our own value if it was chosen; None if another value was, or nothing yet."""
@@ -296,8 +281,15 @@ class Proposer:
         context.state.at(now.mono + pause, ("again", owner.key))
         return []
 
-    def put_off(self, context: Context, key: int, now: Now) -> None:
-        """Have request ``key`` go on once a higher reserve is durable; before, there is no ballot."""
-        self.proposals += 1
-        context.unstamped[key] = None
-        context.state.at(now.mono + UNSTAMPED_S, ("again", key))
+
+def accept_of(value: Value, ballot: Stamp, *, implicit: bool) -> Accept:
+    """Return the ACCEPT of a value, of no round yet."""
+    return Accept(
+        0,
+        ballot,
+        topic=value if isinstance(value, Topic) else None,
+        group=value if isinstance(value, Group) else None,
+        implicit=implicit,
+        layout=value if isinstance(value, Layout) else None,
+        cluster=value if isinstance(value, ClusterLayout) else None,
+    )

@@ -101,9 +101,6 @@ class Registration(Coordinator):
 
     # ------------------------------------------------------------------------ the way
 
-    def go_on(self, context: Context, now: Now) -> list[Effect]:
-        return self.start(context, now) if not self.rounds else []
-
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Do the next thing, by what is known of the group here."""
         self.close_rounds(context)
@@ -127,25 +124,16 @@ class Registration(Coordinator):
             self.proposer = Proposer(instance, alike=not self.latest, implicit=True)
         if self.proposer.proposals >= PROPOSALS_MAX:
             return self._give_up(context, 0, now)
-        effects = self.proposer.propose(self, context, now)
-        if effects is None:  # a higher reserve must become durable first
-            self.proposer.put_off(context, self.key, now)
-        return effects or []
+        return self.proposer.propose(self, context, now)
 
     def _proposed(self, context: Context, now: Now) -> list[Effect]:
         """Go on: the outcome is known, or another proposer is ahead, or the topic makes no groups for a FETCH."""
         assert self.proposer is not None
-        if context.catalogue.group(self.topic, self.name) is not None:
-            return self.start(context, now)
         topic = context.catalogue.topics[self.topic]
-        if not topic.auto_create_groups:
+        if context.catalogue.group(self.topic, self.name) is None and not topic.auto_create_groups:
             problem = context.catalogue.no_group(topic.name, self.name)
             return self._fail(context, list(self.waiting), problem, now)
-        pause = self.proposer.pause_s(context, now)
-        if not pause:
-            return self.start(context, now)
-        context.state.at(now.mono + pause, ("again", self.key))
-        return []
+        return self.proposer.retry(self, context, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Group:
         first = Group(self.topic, self.name, 0)
