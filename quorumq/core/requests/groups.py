@@ -11,20 +11,19 @@ no register: it skips the messages that are there.
 from __future__ import annotations
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.rounds import Round, majority_of
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.proposing import PROPOSALS_MAX, TURN_S, Proposer
 from quorumq.core.requests.purge import not_here
-from quorumq.core.requests.registration import EVERY, register
+from quorumq.core.requests.registration import GroupChange
 from quorumq.core.requests.skipping import Skipping
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.types import STAMP_ZERO, Group, Incarnation, Instance, Latest, NodeId, Now, Stamp
 
 
-class GroupCoordinator(Coordinator):
+class GroupCoordinator(GroupChange):
     """SETGROUP: the change is chosen, then its register is written to all partitions (core/requests/registration.py).
 
     A creation that finds the group there changes nothing, and answers once the register there is written.
@@ -35,27 +34,16 @@ class GroupCoordinator(Coordinator):
         own: True if ``change`` was chosen for this request.
     """
 
-    __slots__ = ("began", "change", "changes", "own", "proposer", "request", "skipping", "topic")
-
-    request: m.SetGroup | m.DeleteGroup
+    __slots__ = ("began", "change", "changes", "own", "proposer", "skipping")
 
     def __init__(self, key: int, request: m.SetGroup | m.DeleteGroup, topic: bytes) -> None:
-        super().__init__(key)
-        self.request = request
-        self.topic = topic
+        super().__init__(key, request, topic)
         self.proposer: Proposer | None = None
         self.skipping: Skipping | None = None
         self.change: Group | None = None
         self.changes = 0
         self.own = False
         self.began = float("inf")
-
-    def concerns(self, topic: bytes) -> bool:
-        return self.topic == topic
-
-    def known(self, context: Context) -> Group | None:
-        """Return the register as this node has it."""
-        return context.catalogue.group(self.topic, self.request.group)
 
     # --------------------------------------------------------------------- what to propose
 
@@ -74,7 +62,7 @@ class GroupCoordinator(Coordinator):
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
         if known is not None and self.is_fine(known):
             self.change = known
-            return register(context, self.key, self.topic, self.request.group, EVERY, now)
+            return self.write(context, now)
         if known is not None and known.generation + 1 >= NUMBERS_END:
             detail = (
                 f"group {self.request.group!r} was changed {known.generation} times, as some node says: choose "
@@ -85,7 +73,7 @@ class GroupCoordinator(Coordinator):
         instance = Instance(self.topic, self.request.group, number)
         if self.is_behind_another(context, instance):
             if now.mono >= self.began + context.config.request_timeout:
-                return self._unknown(context, 1, 0)
+                return self.fail_unknown(context)
             context.state.at(now.mono + TURN_S, ("again", self.key))
             return []
         if self.proposer is None or self.proposer.instance != instance:
@@ -121,12 +109,10 @@ class GroupCoordinator(Coordinator):
 
         Why: ``known`` is enough to say so, because the other nodes were asked before (core/requests/finding.py).
         """
-        assert isinstance(self.request, m.SetGroup)
         return self.request.rewind and (known is None or known.deleted)
 
     def is_fine(self, known: Group) -> bool:
         """Return True if the register ``known`` already is what the request asks for."""
-        assert isinstance(self.request, m.SetGroup)
         return not known.deleted and (not self.request.rewind or self.request.start == "latest")
 
     def own_value(self, context: Context, ballot: Stamp) -> Group:
@@ -136,7 +122,6 @@ class GroupCoordinator(Coordinator):
     def wish(self, known: Group | None, ballot: Stamp) -> Group:
         """Return the register that the request asks for, on top of ``known``."""
         request = self.request
-        assert isinstance(request, m.SetGroup)
         from_ms = request.from_ms if request.start == "time" else 0
         latest = Latest.SKIPPING if request.start == "latest" else Latest.NO
         wish = Group(self.topic, request.group, 0, from_ms, 0, latest)
@@ -160,7 +145,7 @@ class GroupCoordinator(Coordinator):
         if ours is not None:
             assert isinstance(ours, Group)
             self.change, self.own = ours, True
-            return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
+            return effects + self.write(context, now)
         return effects + proposer.retry(self, context, now)
 
     def on_answer(
@@ -173,7 +158,8 @@ class GroupCoordinator(Coordinator):
         if self.skipping.unclear:
             detail = f"group {self.request.group!r}: {not_here(self.skipping.unclear)}: do it again"
             return effects + self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
-        return effects + self._reply(context)
+        assert self.change is not None
+        return effects + self.answer(context, self.change)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         newest = self.known(context)
@@ -188,7 +174,7 @@ class GroupCoordinator(Coordinator):
         if isinstance(request, m.SetGroup) and request.rewind and request.start == "latest":
             self.skipping = Skipping(self, context.catalogue.topics[topic], newest._replace(latest=Latest.NO))
             return self.skipping.start(context, now)
-        return self._reply(context)
+        return self.answer(context, self.change)
 
     def is_undone(self, newest: Group) -> bool:
         """Return True if the group existed when it was looked up and was deleted before this request was answered.
@@ -198,31 +184,6 @@ class GroupCoordinator(Coordinator):
         assert self.change is not None
         return newest.deleted and newest.generation > self.change.generation and self.proposer is None
 
-    def _reply(self, context: Context) -> list[Effect]:
-        assert self.change is not None
-        return self.finish(context, self.answer(self.change))
-
-    def answer(self, group: Group) -> m.ClientReply:
-        """Return the reply to the client."""
-        return m.SetGroupReply(group)
-
-    # ------------------------------------------------------------------------ it is not known
-
-    def on_unregistered(
-        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
-    ) -> list[Effect]:
-        needed, answered = (problem.needed, problem.answered) if problem is not None else (1, 0)
-        return self._unknown(context, needed, answered)
-
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self._unknown(
-            context, majority_of(len(self.rounds[number].members)), len(self.rounds[number].heard)
-        )
-
-    def _unknown(self, context: Context, needed: int, answered: int) -> list[Effect]:
-        detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)
-
 
 class DeleteGroupCoordinator(GroupCoordinator):
     """DELETEGROUP: a change after which no client reads the group until it is created again.
@@ -231,8 +192,6 @@ class DeleteGroupCoordinator(GroupCoordinator):
     """
 
     __slots__ = ()
-
-    request: m.DeleteGroup
 
     def finds_none(self, known: Group | None) -> bool:
         return known is None
@@ -247,6 +206,3 @@ class DeleteGroupCoordinator(GroupCoordinator):
 
     def is_undone(self, newest: Group) -> bool:
         return False
-
-    def answer(self, group: Group) -> m.ClientReply:
-        return m.DeleteGroupReply(group)

@@ -11,12 +11,10 @@ import math
 from typing import Final
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.registers import WRITES_MAX
-from quorumq.core.requests.registration import EVERY, register
+from quorumq.core.requests.registration import GroupChange
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Limit, Now, Pause, Stamp
@@ -25,17 +23,13 @@ BURST_DEFAULT_S: Final = 0.1
 """Seconds of the rate that are delivered at once, if the limit does not say how many messages may be."""
 
 
-class PauseCoordinator(Coordinator):
+class PauseCoordinator(GroupChange):
     """PAUSE: stamped above the pause that is known, and again above a later one that the answers bring."""
 
-    __slots__ = ("request", "topic", "writes", "written")
-
-    request: m.PauseGroup | m.LimitGroup
+    __slots__ = ("writes", "written")
 
     def __init__(self, key: int, request: m.PauseGroup | m.LimitGroup, topic: bytes) -> None:
-        super().__init__(key)
-        self.request = request
-        self.topic = topic
+        super().__init__(key, request, topic)
         self.written: Pause | Limit | None = None
         self.writes = 0
 
@@ -45,24 +39,11 @@ class PauseCoordinator(Coordinator):
 
     def with_setting(self, group: Group, stamp: Stamp) -> Group:
         """Return the register with the field as the request asks for it."""
-        assert isinstance(self.request, m.PauseGroup)
         return group._replace(pause=Pause(group.buried, stamp, self.request.paused))
 
     def ends(self, group: Group) -> bool:
         """Return True if the request lets deliveries go on, which a full disk must not prevent."""
-        assert isinstance(self.request, m.PauseGroup)
         return group.pause.on and not self.request.paused
-
-    def answer(self, group: Group) -> m.ClientReply:
-        """Return the reply to the client."""
-        return m.PauseGroupReply(group)
-
-    def concerns(self, topic: bytes) -> bool:
-        return self.topic == topic
-
-    def known(self, context: Context) -> Group | None:
-        """Return the register as this node has it."""
-        return context.catalogue.group(self.topic, self.request.group)
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = self.known(context)
@@ -71,42 +52,26 @@ class PauseCoordinator(Coordinator):
         context.state.clock.merge(self.setting(known).stamp.time)
         stamp = context.state.clock.fresh(now)
         if self.writes and (stamp is None or self.writes > WRITES_MAX):
-            return self._unknown(context, 1, 0)
+            return self.fail_unknown(context)
         if stamp is None:
             return self.refuse_unstamped(context)
         self.writes += 1
         changed = self.with_setting(known, stamp)
         self.written = self.setting(changed)
         effects = context.take_in_group(changed, now)
-        return effects + register(context, self.key, self.topic, self.request.group, EVERY, now)
+        return effects + self.write(context, now)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         newest = self.known(context)
         if newest is None or newest.deleted or self.setting(newest) != self.written:
             return self.start(context, now)
-        return self.finish(context, self.answer(newest))
-
-    def on_unregistered(
-        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
-    ) -> list[Effect]:
-        needed, answered = (problem.needed, problem.answered) if problem is not None else (1, 0)
-        return self._unknown(context, needed, answered)
-
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        asked = self.rounds[number]
-        return self._unknown(context, majority_of(len(asked.members)), len(asked.heard))
-
-    def _unknown(self, context: Context, needed: int, answered: int) -> list[Effect]:
-        detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)
+        return self.answer(context, newest)
 
 
 class LimitCoordinator(PauseCoordinator):
     """LIMIT: as PAUSE, for the limit of deliveries a second."""
 
     __slots__ = ()
-
-    request: m.LimitGroup
 
     def setting(self, group: Group) -> Limit:
         return group.limit
@@ -118,9 +83,6 @@ class LimitCoordinator(PauseCoordinator):
 
     def ends(self, group: Group) -> bool:
         return not self.request.per_second
-
-    def answer(self, group: Group) -> m.ClientReply:
-        return m.LimitGroupReply(group)
 
 
 def check_limit(request: m.LimitGroup) -> m.Failed | None:

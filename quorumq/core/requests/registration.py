@@ -16,8 +16,8 @@ MORE PARTITIONS).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, majority_of
@@ -271,6 +271,56 @@ class Registration(Coordinator):
             if waiter is not None:
                 effects += waiter.on_unregistered(context, self.topic, problem, now)
         return effects
+
+
+CHANGED: Final[dict[type, Callable[[Group], m.ClientReply]]] = {
+    m.SetGroup: m.SetGroupReply,
+    m.DeleteGroup: m.DeleteGroupReply,
+    m.PauseGroup: m.PauseGroupReply,
+    m.LimitGroup: m.LimitGroupReply,
+}
+"""Answer to each request that changes a group."""
+
+
+class GroupChange(Coordinator):
+    """A request that changes a group's register, and has it written to all partitions."""
+
+    __slots__ = ("request", "topic")
+
+    def __init__(self, key: int, request: Any, topic: bytes) -> None:
+        super().__init__(key)
+        self.request = request
+        self.topic = topic
+
+    def concerns(self, topic: bytes) -> bool:
+        return self.topic == topic
+
+    def known(self, context: Context) -> Group | None:
+        """Return the register as this node has it."""
+        return context.catalogue.group(self.topic, self.request.group)
+
+    def write(self, context: Context, now: Now) -> list[Effect]:
+        """Write the register that is known here to all partitions: `on_registered` hears of it."""
+        return register(context, self.key, self.topic, self.request.group, EVERY, now)
+
+    def answer(self, context: Context, group: Group) -> list[Effect]:
+        """Answer with the register."""
+        return self.finish(context, CHANGED[type(self.request)](group))
+
+    def on_unregistered(
+        self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
+    ) -> list[Effect]:
+        needed, answered = (problem.needed, problem.answered) if problem is not None else (1, 0)
+        return self.fail_unknown(context, needed, answered)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        asked = self.rounds[number]
+        return self.fail_unknown(context, majority_of(len(asked.members)), len(asked.heard))
+
+    def fail_unknown(self, context: Context, needed: int = 1, answered: int = 0) -> list[Effect]:
+        """Fail: the change may have been made, or may yet be."""
+        detail = f"group {self.request.group!r}: it may have happened, or may yet happen: do it again"
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)
 
 
 def register(
