@@ -15,9 +15,9 @@ from quorumq.core.values.types import Batch
 from quorumq.storage.commit import Commit, NoRoom
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from sim.disks import DamagedBody, SimJournal
 from sim.flips import flip_bodies, flip_records
+from sim.memory_disk import MemoryDisk
 
 SEGMENT_BYTES = 4096
 """Small, so that runs of a few seconds begin new segments."""

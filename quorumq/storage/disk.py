@@ -1,7 +1,7 @@
 """The only door between the journal and a disk.
 
 Why a port: what a queue promises about a crash is decided by the few calls below and by what a disk
-may do between them. `RealDisk` carries them out on a directory. `MemoryDisk` carries them out in
+may do between them. `RealDisk` carries them out on a directory. `MemoryDisk` (sim) carries them out in
 memory and remembers what was never synced, so that tests and the simulator can take it away again:
 a crash tears writes, forgets files that were created or renamed, zeroes pages that were not written
 back yet; the hooks fail a sync, fill the disk, flip a bit.

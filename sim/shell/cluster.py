@@ -16,8 +16,8 @@ from quorumq.history import HistoryWriter
 from quorumq.node.commits import Finished
 from quorumq.node.serve import EXIT_AGAIN, Service
 from quorumq.storage.commit import Commit
-from quorumq.storage.memory import MemoryDisk
 from sim.flips import flip_bodies, flip_records
+from sim.memory_disk import MemoryDisk
 from sim.real.cluster import CLIENTS
 from sim.real.run import RUN
 from sim.shell.memory import CAPACITY, WALL_MS, Commits, MemoryTransport, World

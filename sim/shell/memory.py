@@ -20,7 +20,7 @@ from quorumq.node.config import ServeConfig, make_config
 from quorumq.node.serve import Service, open_node
 from quorumq.node.transport import ConnectionLost, Transport
 from quorumq.storage.commit import Commit
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 
 SECRET = b"0123456789abcdef"
 WALL_MS = 1_700_000_000_000

@@ -34,10 +34,10 @@ from quorumq.core.values.types import Letter, Now, PartitionId, Stamp
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import inspect_segment
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
+from sim.memory_disk import MemoryDisk
 from tests.client.steps import in_a_thread
 from tests.core.cluster import Cluster
 from tests.core.growing import GrowingCluster

@@ -21,7 +21,6 @@ from quorumq.storage.commit import ASIDE_SUFFIX, Commit
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import PAGE_BYTES
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import (
     MAGIC,
     NEW_SUFFIX,
@@ -32,6 +31,7 @@ from quorumq.storage.segment import (
     segment_name,
     segment_number,
 )
+from sim.memory_disk import MemoryDisk
 from sim.shell.memory import Log
 from tests.core.cluster import WALL_MS, Cluster
 from tests.fuzz import shapes

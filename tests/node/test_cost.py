@@ -14,7 +14,7 @@ import quorumq.node.connections
 import quorumq.node.node
 from quorumq.core import messages as m
 from quorumq.storage.log import Log
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 from sim.shell.memory import MemoryTransport
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, served
 

@@ -11,8 +11,8 @@ from quorumq.core.values.limits import KIB, MIB
 from quorumq.core.values.types import STAMP_ZERO, Letter
 from quorumq.node.serve import EXIT_OK
 from quorumq.storage.commit import RESERVE_NAME
-from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.values import SignedNamed
+from sim.memory_disk import MemoryDisk
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
 
 DEATH = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)

@@ -17,7 +17,7 @@ from quorumq.node.join import NotAdmitted, ask_to_join
 from quorumq.node.links import keep_link
 from quorumq.node.serve import Service, dial_address, open_node
 from quorumq.node.transport import Transport
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 from sim.shell.memory import SECRET, Commits, Log
 from tests.node.memory import World, fetch, payloads, publish, world
 

@@ -17,10 +17,10 @@ from quorumq.core.values.limits import (
     SPANS_SETTLED_MAX,
 )
 from quorumq.core.values.types import Letter, Span, Stamp
-from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SignedNamed
+from sim.memory_disk import MemoryDisk
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, served, world
 
 

@@ -17,7 +17,7 @@ from quorumq.node.links import PeerLink
 from quorumq.node.node import EXIT_AGAIN, EXIT_REFUSED
 from quorumq.node.transport import listen
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 from sim.shell.memory import MemoryTransport
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, served, world
 from tests.storage.samples import newest

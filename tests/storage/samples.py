@@ -52,8 +52,8 @@ from quorumq.core.values.types import (
 )
 from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.wire.batch import Message, build_batch
+from sim.memory_disk import MemoryDisk
 
 DIRECTORY = 0x0123_4567_89AB_CDEF
 TOPIC = topic_id("orders", 3)

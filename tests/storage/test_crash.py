@@ -15,8 +15,8 @@ import pytest
 from quorumq.core.messages.records import BatchStored, CleanStopped, DirectoryMade, JournalRecord, Reserved
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import BATCH_STORED, TYPE_OF
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import DIRECTORY, batch, bodies_are_right, clean_stop, newest
 from tests.storage.samples import start as start_store
 from tests.storage.writer import PowerCut, Writer, frames_of

@@ -9,8 +9,8 @@ import pytest
 from quorumq.core.messages.records import DeletedPage, JournalRecord, Reserved
 from quorumq.core.values.types import Now
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.offline import OfflineDirectory
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import batch, copy_out, open_store, start
 
 ENTRIES = 400

@@ -11,8 +11,8 @@ import pytest
 
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.disk import PAGE_BYTES, WRITEV_BUFFERS_MAX, Disk, RealDisk
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.offline import ReadOnlyDisk
+from sim.memory_disk import MemoryDisk
 
 
 @pytest.fixture(params=["real", "memory"])

@@ -14,9 +14,9 @@ from quorumq.core.messages.records import BatchStored, RecordsMerged, Reserved
 from quorumq.core.values.types import Kind
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import (
     PARTITION,
     PRODUCER_ID,

@@ -16,7 +16,7 @@ from quorumq.core.values.limits import KIB, MIB
 from quorumq.storage.commit import RESERVE_NAME, NoRoom
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import batch, bodies_are_right, open_store, small_state, start, tombstone
 
 

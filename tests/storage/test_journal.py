@@ -15,10 +15,10 @@ from quorumq.core.values.types import Span, Stamp
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.records import decode_record, encode_record
 from quorumq.storage.segment import salt_of
 from quorumq.wire import cbor
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import (
     DIRECTORY,
     PARTITION,

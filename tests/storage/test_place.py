@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.storage.disk import RealDisk, _inode_generation
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import batch, dead, small_state, start
 
 

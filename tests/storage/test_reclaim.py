@@ -16,9 +16,9 @@ from quorumq.core.values.limits import KIB, MIB
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name
 from quorumq.wire.batch import Message, build_batch
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import PARTITION, PRODUCER_ID, batch, bodies_are_right, start, tombstone
 
 

@@ -13,7 +13,7 @@ from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch, DamagedDirectory
 from quorumq.storage.inspect import UNREADABLE, inspect_segment
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import (
     DIRECTORY,
     bare,

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.commit import Commit
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.segment import segment_name
+from sim.memory_disk import MemoryDisk
 from tests.storage.writer import PowerCut, Writer
 
 

@@ -10,9 +10,9 @@ import pytest
 from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Reserved
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
-from quorumq.storage.memory import MemoryDisk
 from quorumq.storage.scan import Frame, Scan
 from quorumq.storage.segment import salt_of, segment_number
+from sim.memory_disk import MemoryDisk
 from tests.storage.samples import (
     DIRECTORY,
     bare,
