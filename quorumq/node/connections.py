@@ -44,7 +44,7 @@ from quorumq.node.admission import OPERATOR_SLOTS, ListensFor, admitted, is_oper
 from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
-from quorumq.node.quotas import SETTLING
+from quorumq.node.quotas import UNREFUSED
 from quorumq.node.shares import price
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.node.weights import foreign_bytes, stale_after, weight_of
@@ -418,7 +418,7 @@ class Inbound:
             self.node.changes.refused(message, self, error.code)
             if (
                 self.credentials is not None
-                and isinstance(message, SETTLING)
+                and isinstance(message, UNREFUSED)
                 and not self.credentials.problem()
             ):
                 self.credentials.usage.forged = True

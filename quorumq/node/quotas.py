@@ -45,7 +45,7 @@ UNSETTLED_DELAY_S: Final = 0.25
 Delivered = tuple[PartitionId, str, Owner]
 """Key of a delivery: its partition, group, and hold."""
 
-SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.CloseSession)
+UNREFUSED: Final = (*m.SETTLING, m.CloseSession)
 """Never refused."""
 
 Begun = Callable[[m.Publish], int]
@@ -203,7 +203,7 @@ class Usage:
             Busy: it is beyond a rate: says which, and when to ask again. Then nothing is charged.
         """
         asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
-        settles = isinstance(request, SETTLING) and not self.forged
+        settles = isinstance(request, UNREFUSED) and not self.forged
         if not settles:
             for bucket, cost, name in asked:
                 if bucket is not None and bucket.lacks(cost, now):
@@ -258,10 +258,10 @@ class Usage:
         if self._unsettled is not None:
             if isinstance(request, m.ExtendRequest):
                 self._unsettled.extend(request.items, now + request.hold_time)
-            elif isinstance(request, SETTLING) and not isinstance(request, m.CloseSession):
+            elif isinstance(request, m.SETTLING):
                 self._unsettled.settle(request.items)
         self.held_back = False
-        if isinstance(request, SETTLING):
+        if isinstance(request, UNREFUSED):
             self.forged = False
         return request
 

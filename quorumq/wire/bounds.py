@@ -8,49 +8,21 @@ from typing import Final
 
 from quorumq.core import messages
 from quorumq.core.messages import records
-from quorumq.core.values.limits import (
-    AGES_ASKED_END,
-    AGES_END,
-    BACKOFF_STEPS_MAX,
-    DELETED_BYTES,
-    DELETED_NAMES_MAX,
-    DIGEST_BRANCHES,
-    DIGEST_BYTES,
-    DIGEST_DIGITS,
-    DIGESTS_MAX,
-    HEADER_BYTES_MAX,
-    LABEL_NAMES_MAX,
-    LAYOUT_MARKS_MAX,
-    LETTER_TEXT_MAX,
-    NAME_BYTES_MAX,
-    NAME_NUMBERS,
-    NAME_SLOTS,
-    NAME_WINDOW_MAX_S,
-    NAME_WINDOW_MIN_S,
-    NUMBERS_END,
-    PARTITIONS_MAX,
-    RATE_MAX,
-    REGISTER_BUCKETS,
-    SPANS_PER_REQUEST_MAX,
-    STAMPS_END,
-    STARTS_MAX,
-    STORE_BATCHES_MAX,
-    WORDS_END,
-)
+from quorumq.core.values import limits
 from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX
 from quorumq.wire import batch as batches
 
 NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
-NAME_CHARS_MAX: Final = NAME_BYTES_MAX + len("!dead")
+NAME_CHARS_MAX: Final = limits.NAME_BYTES_MAX + len("!dead")
 """Names of topics, groups and what is derived from them. In characters, which core/ counts in bytes."""
-TEXT_CHARS_MAX: Final = 2 * LETTER_TEXT_MAX
+TEXT_CHARS_MAX: Final = 2 * limits.LETTER_TEXT_MAX
 ITEMS_MAX: Final = 1 << 17
 """Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
 than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
 RECORD_ITEMS_MAX: Final = 1 << 22
 """Items of a list directly in a journal record: bounded by the record's size, checked before."""
 SIGNED_BYTES_MAX: Final = 1024
-PACKED_BYTES_MAX: Final = HEADER_BYTES_MAX // 2
+PACKED_BYTES_MAX: Final = limits.HEADER_BYTES_MAX // 2
 """Packed registers of deleted names in one message."""
 FACTS_DEPTH_MAX: Final = 12
 
@@ -70,25 +42,25 @@ _SENTENCES: Final = frozenset({("TrustLost", "reason")})
 """Fields that are sentences, with the path of a file in them; elsewhere a field of that name is a name."""
 
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
-    ("Store", "more"): STORE_BATCHES_MAX,
-    ("LabelsRequest", "changes"): LABEL_NAMES_MAX,
-    ("Topic", "replicas"): PARTITIONS_MAX,
-    ("Layout", "placements"): PARTITIONS_MAX,
-    ("Hello", "layouts"): LAYOUT_MARKS_MAX,
+    ("Store", "more"): limits.STORE_BATCHES_MAX,
+    ("LabelsRequest", "changes"): limits.LABEL_NAMES_MAX,
+    ("Topic", "replicas"): limits.PARTITIONS_MAX,
+    ("Layout", "placements"): limits.PARTITIONS_MAX,
+    ("Hello", "layouts"): limits.LAYOUT_MARKS_MAX,
     ("ClusterLayout", "members"): MEMBERS_MAX,
     ("Topic", "over"): NODES_MAX,
-    ("Topic", "backoff"): BACKOFF_STEPS_MAX,
-    ("CreateTopic", "backoff"): BACKOFF_STEPS_MAX,
-    ("AlterTopic", "backoff"): BACKOFF_STEPS_MAX,
+    ("Topic", "backoff"): limits.BACKOFF_STEPS_MAX,
+    ("CreateTopic", "backoff"): limits.BACKOFF_STEPS_MAX,
+    ("AlterTopic", "backoff"): limits.BACKOFF_STEPS_MAX,
 }
 _BYTES_LIMITS: Final[Mapping[tuple[str, str], int]] = {
-    ("SyncOffer", "sums"): DIGEST_BYTES * DIGESTS_MAX,
-    ("SyncRegisters", "sums"): DIGEST_BYTES * REGISTER_BUCKETS,
+    ("SyncOffer", "sums"): limits.DIGEST_BYTES * limits.DIGESTS_MAX,
+    ("SyncRegisters", "sums"): limits.DIGEST_BYTES * limits.REGISTER_BUCKETS,
     ("SyncRegisters", "key_number"): 8,
     **{(kind, "packed"): PACKED_BYTES_MAX for kind in ("SyncTopics", "RegistersReply", "PutTopic")},
-    ("DeletedNoted", "packed"): DELETED_BYTES * DELETED_NAMES_MAX,
-    ("DeletedPage", "packed"): DELETED_BYTES * DELETED_NAMES_MAX,
-    ("DeletedPage", "total"): DIGEST_BYTES,
+    ("DeletedNoted", "packed"): limits.DELETED_BYTES * limits.DELETED_NAMES_MAX,
+    ("DeletedPage", "packed"): limits.DELETED_BYTES * limits.DELETED_NAMES_MAX,
+    ("DeletedPage", "total"): limits.DIGEST_BYTES,
     ("DeletedPage", "key_number"): 8,
 }
 BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
@@ -96,39 +68,39 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("Topic", "id"): batches.TOPIC_ID_BYTES,
     ("Layout", "topic"): batches.TOPIC_ID_BYTES,
     ("LayoutMark", "topic"): batches.TOPIC_ID_BYTES,
-    ("LayoutMark", "digest"): DIGEST_BYTES,
+    ("LayoutMark", "digest"): limits.DIGEST_BYTES,
     ("DeleteTopic", "id"): batches.TOPIC_ID_BYTES,
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
     ("Labels", "topic"): batches.TOPIC_ID_BYTES,
     ("LabelsReply", "topic"): batches.TOPIC_ID_BYTES,
     ("LabelsDigest", "topic"): batches.TOPIC_ID_BYTES,
-    ("LabelsDigest", "digest"): DIGEST_BYTES,
-    ("SyncLabels", "digest"): DIGEST_BYTES,
-    ("Digest", "digest"): DIGEST_BYTES,
+    ("LabelsDigest", "digest"): limits.DIGEST_BYTES,
+    ("SyncLabels", "digest"): limits.DIGEST_BYTES,
+    ("Digest", "digest"): limits.DIGEST_BYTES,
 }
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
-    ("Span", "start"): (0, NUMBERS_END),
-    ("Span", "stop"): (1, NUMBERS_END + 1),
-    ("Incarnation", "n"): (0, STARTS_MAX),
-    ("GroupsRequest", "number"): (0, WORDS_END),  # a round
-    ("GroupsReply", "number"): (0, WORDS_END),
-    ("PartitionId", "number"): (0, PARTITIONS_MAX),
+    ("Span", "start"): (0, limits.NUMBERS_END),
+    ("Span", "stop"): (1, limits.NUMBERS_END + 1),
+    ("Incarnation", "n"): (0, limits.STARTS_MAX),
+    ("GroupsRequest", "number"): (0, limits.WORDS_END),  # a round
+    ("GroupsReply", "number"): (0, limits.WORDS_END),
+    ("PartitionId", "number"): (0, limits.PARTITIONS_MAX),
     ("Heartbeat", "disk_free"): (-1, 1 << 63),
-    ("FindName", "window_s"): (NAME_WINDOW_MIN_S, NAME_WINDOW_MAX_S + 1),
-    ("FindName", "slot"): (0, NAME_SLOTS),
-    **{(kind, "page"): (0, REGISTER_BUCKETS) for kind in ("RegistersReply", "DeletedPage")},
-    ("RegistersRequest", "page"): (0, REGISTER_BUCKETS + 1),
-    ("FindName", "seq"): (0, NAME_NUMBERS),
-    ("Publish", "age_ms"): (-AGES_ASKED_END, AGES_ASKED_END),
-    ("SyncOffer", "places"): (1, 1 << 4 * DIGEST_DIGITS),
-    ("SyncListed", "places"): (1, 1 << 4 * DIGEST_DIGITS + 1),
+    ("FindName", "window_s"): (limits.NAME_WINDOW_MIN_S, limits.NAME_WINDOW_MAX_S + 1),
+    ("FindName", "slot"): (0, limits.NAME_SLOTS),
+    **{(kind, "page"): (0, limits.REGISTER_BUCKETS) for kind in ("RegistersReply", "DeletedPage")},
+    ("RegistersRequest", "page"): (0, limits.REGISTER_BUCKETS + 1),
+    ("FindName", "seq"): (0, limits.NAME_NUMBERS),
+    ("Publish", "age_ms"): (-limits.AGES_ASKED_END, limits.AGES_ASKED_END),
+    ("SyncOffer", "places"): (1, 1 << 4 * limits.DIGEST_DIGITS),
+    ("SyncListed", "places"): (1, 1 << 4 * limits.DIGEST_DIGITS + 1),
 }
 _INT_ENDS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("stamp", "time", "min_ballot", "ballot"), STAMPS_END),
-    **dict.fromkeys(("position_by",), STARTS_MAX),
+    **dict.fromkeys(("stamp", "time", "min_ballot", "ballot"), limits.STAMPS_END),
+    **dict.fromkeys(("position_by",), limits.STARTS_MAX),
     **dict.fromkeys(
         ("round", "nonce", "directory", "place"),
-        WORDS_END,
+        limits.WORDS_END,
     ),
 }
 """Fields with one limit in every type; all others end at `NUMBERS_END`."""
@@ -141,23 +113,27 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "ACKED is at n = 0, and only DEAD has a letter",
     ),
     "SyncOffer": (
-        f"len(v_sums) == {DIGEST_BYTES} * ({DIGEST_BRANCHES} * len(v_places) or 1)",
+        f"len(v_sums) == {limits.DIGEST_BYTES} * ({limits.DIGEST_BRANCHES} * len(v_places) or 1)",
         "sums",
         "a sum for each part of each place, or that of the root",
     ),
     "SyncRegisters": (
-        f"len(v_sums) in ({DIGEST_BYTES}, {DIGEST_BYTES * REGISTER_BUCKETS})",
+        f"len(v_sums) in ({limits.DIGEST_BYTES}, {limits.DIGEST_BYTES * limits.REGISTER_BUCKETS})",
         "sums",
         "the sum of all registers, or one for each bucket",
     ),
     "Limit": (
-        f"0 <= v_per_second <= {RATE_MAX} and bool(v_per_second) == bool(v_burst)",
+        f"0 <= v_per_second <= {limits.RATE_MAX} and bool(v_per_second) == bool(v_burst)",
         "per_second",
-        f"0 for no limit, else up to {RATE_MAX}, and then a burst",
+        f"0 for no limit, else up to {limits.RATE_MAX}, and then a burst",
     ),
     **dict.fromkeys(
         ("SyncTopics", "RegistersReply", "PutTopic", "DeletedNoted", "DeletedPage"),
-        (f"len(v_packed) % {DELETED_BYTES} == 0", "packed", f"{DELETED_BYTES} bytes for each register"),
+        (
+            f"len(v_packed) % {limits.DELETED_BYTES} == 0",
+            "packed",
+            f"{limits.DELETED_BYTES} bytes for each register",
+        ),
     ),
     "Instance": ("len(v_topic) in (0, 16)", "topic", "the id of a topic, or empty"),
     "Decision": (
@@ -185,10 +161,10 @@ def int_range(owner: str, field: str) -> tuple[int, int]:
     if known is not None:
         return known
     if field == "age_ms":
-        return -AGES_END, AGES_END
+        return -limits.AGES_END, limits.AGES_END
     if field.endswith("_ms") or field == "cursor":
         return -(1 << 63), 1 << 63  # times of day may lie before 1970 if a clock is wrong
-    return 0, _INT_ENDS.get(field, NUMBERS_END)
+    return 0, _INT_ENDS.get(field, limits.NUMBERS_END)
 
 
 def bytes_max(owner: str, field: str) -> int:
@@ -211,4 +187,4 @@ def items_max(owner: str, field: str) -> int:
         return known
     if owner in _RECORDS:
         return RECORD_ITEMS_MAX
-    return SPANS_PER_REQUEST_MAX if owner in _ASKED else ITEMS_MAX
+    return limits.SPANS_PER_REQUEST_MAX if owner in _ASKED else ITEMS_MAX

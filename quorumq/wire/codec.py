@@ -62,7 +62,6 @@ Message = Union[m.PeerMessage, m.ClientRequest, m.ClientReply, m.Challenge, m.Pr
 
 _DECODERS: Final = Decoders(TYPES)
 _ENCODERS: Final = Encoders(TYPE_OF)
-_ITEMS: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
 class UnknownMessage(PeerError):
@@ -192,7 +191,7 @@ def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
     Raises:
         BadReceipt: a receipt does not verify; answer with it. Nothing was done.
     """
-    if not isinstance(message, _ITEMS):
+    if not isinstance(message, m.SETTLING):
         return message
     items = cast("Iterable[SignedNamed]", message.items)
     return cast("Message", cast("Any", message)._replace(items=open_items(items, keys=keys)))

@@ -7,29 +7,16 @@ is for.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.values import limits
 from quorumq.core.values.errors import Code, PeerError, QuorumqError, TooLarge
-from quorumq.core.values.limits import (
-    BATCH_BYTES_MAX,
-    CLIENT_HEADER_BYTES_MAX,
-    CLIENT_HEADER_ITEMS_MAX,
-    LETTER_BYTES_MAX,
-    LETTERS_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    NAMES_PER_REQUEST_MAX,
-    PARTITIONS_MAX,
-    PATTERNS_PER_REQUEST_MAX,
-    SPANS_SETTLED_MAX,
-)
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPE_OF
 from quorumq.wire.frames import Frame
-
-_SETTLING: Final = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
 
 
 def check_header(header: bytes | memoryview) -> None:
@@ -39,13 +26,13 @@ def check_header(header: bytes | memoryview) -> None:
         PeerError: its header is too large, or has too many items; nothing behind it is read.
     """
     size = len(header)
-    if size > CLIENT_HEADER_BYTES_MAX:
+    if size > limits.CLIENT_HEADER_BYTES_MAX:
         raise PeerError(
-            f"a request with a header of {size} bytes: at most {CLIENT_HEADER_BYTES_MAX} are allowed"
+            f"a request with a header of {size} bytes: at most {limits.CLIENT_HEADER_BYTES_MAX} are allowed"
         )
     if cbor.takes_long(header):
         raise PeerError(
-            f"a request with a header of more than {CLIENT_HEADER_ITEMS_MAX} items in {size} bytes: "
+            f"a request with a header of more than {limits.CLIENT_HEADER_ITEMS_MAX} items in {size} bytes: "
             "name less at once, in several requests"
         )
 
@@ -60,27 +47,29 @@ def check_request(message: Any) -> None:
         TooLarge: with what it asks for, the limit, and what to do.
     """
     if isinstance(message, m.Metadata | m.Fetch):
-        _limit(len(message.topics), NAMES_PER_REQUEST_MAX, "names of topics")
-        _limit(sum(map(is_pattern, message.topics)), PATTERNS_PER_REQUEST_MAX, "patterns of names")
+        _limit(len(message.topics), limits.NAMES_PER_REQUEST_MAX, "names of topics")
+        _limit(sum(map(is_pattern, message.topics)), limits.PATTERNS_PER_REQUEST_MAX, "patterns of names")
         if isinstance(message, m.Fetch):
-            _limit(len(message.partitions), PARTITIONS_MAX, "partitions")
+            _limit(len(message.partitions), limits.PARTITIONS_MAX, "partitions")
     elif isinstance(message, m.RedriveRequest):
-        _limit(len(message.entries), SPANS_SETTLED_MAX, "dead letters")
+        _limit(len(message.entries), limits.SPANS_SETTLED_MAX, "dead letters")
     elif isinstance(message, m.CloseSession):
-        _limit(len(message.partitions), PARTITIONS_MAX, "partitions")
+        _limit(len(message.partitions), limits.PARTITIONS_MAX, "partitions")
     elif isinstance(message, m.PurgeRequest):
-        _limit(len(message.spans), SPANS_SETTLED_MAX, "spans")
-    elif isinstance(message, _SETTLING):
+        _limit(len(message.spans), limits.SPANS_SETTLED_MAX, "spans")
+    elif isinstance(message, m.SETTLING):
         spans = sum([len(item.spans) or 1 for item in message.items])
-        _limit(spans, SPANS_SETTLED_MAX, "spans")
+        _limit(spans, limits.SPANS_SETTLED_MAX, "spans")
         if isinstance(message, m.RejectRequest) and message.letter is not None:
             size = message.letter.text_bytes
-            if size > LETTER_BYTES_MAX:
-                raise TooLarge(f"a dead letter with {size} bytes of text: at most {LETTER_BYTES_MAX}; cut it")
-            if spans > 1 and spans * size > LETTERS_BYTES_MAX:
+            if size > limits.LETTER_BYTES_MAX:
                 raise TooLarge(
-                    f"a dead letter with {size} bytes of text for {spans} spans: at most {LETTERS_BYTES_MAX} in all; "
-                    "send fewer deliveries at once"
+                    f"a dead letter with {size} bytes of text: at most {limits.LETTER_BYTES_MAX}; cut it"
+                )
+            if spans > 1 and spans * size > limits.LETTERS_BYTES_MAX:
+                raise TooLarge(
+                    f"a dead letter with {size} bytes of text for {spans} spans: at most {limits.LETTERS_BYTES_MAX} "
+                    "in all; send fewer deliveries at once"
                 )
 
 
@@ -101,10 +90,10 @@ def oversize(frame: Frame) -> m.Failed | None:
         largest = max((after - before for before, after in zip([0, *sizes], sizes, strict=False)), default=0)
     except (BadValue, QuorumqError, TypeError, IndexError, ValueError):
         return None
-    if largest > MESSAGE_BYTES_MAX:
-        detail = f"a message of {largest} bytes: at most {MESSAGE_BYTES_MAX}, key and headers included"
+    if largest > limits.MESSAGE_BYTES_MAX:
+        detail = f"a message of {largest} bytes: at most {limits.MESSAGE_BYTES_MAX}, key and headers included"
         return m.Failed(Code.TOO_LARGE, detail)
-    if sizes and sizes[-1] > BATCH_BYTES_MAX:
-        detail = f"a batch of {sizes[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several"
+    if sizes and sizes[-1] > limits.BATCH_BYTES_MAX:
+        detail = f"a batch of {sizes[-1]} bytes: at most {limits.BATCH_BYTES_MAX}; send it as several"
         return m.Failed(Code.TOO_LARGE, detail)
     return None

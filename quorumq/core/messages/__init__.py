@@ -57,6 +57,9 @@ ClientRequest = Union[
     DescribeGroups, ChangeMembers, LimitGroup,
 ]  # fmt: skip
 
+SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
+"""Requests that name messages by receipts, each with its own verdict."""
+
 ClientReply = Union[
     Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, MovePartitionReply,
     DeleteTopicReply, MetadataReply, PublishReply, FetchReply,

@@ -60,10 +60,7 @@ COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     m.DescribeGroups: lambda catalogue, request: sum(
         2 * catalogue.partitions_of(topic) for topic, _ in request.groups
     ),
-    **dict.fromkeys(
-        (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest),
-        lambda catalogue, request: RUN * min(len(request.items), limits.RUNS_PER_STEP),
-    ),
+    **dict.fromkeys(m.SETTLING, lambda catalogue, request: runs(len(request.items))),
     **dict.fromkeys(
         (m.StatusRequest, m.BrowseRequest, m.ShowRequest, m.PurgeRequest, m.RedriveRequest, m.SetGroup,
          m.DeleteGroup, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.MovePartition, m.LabelsRequest, m.PauseGroup,

@@ -30,9 +30,6 @@ FIND_TIMEOUT_S = 1.0
 TOLD_MAX = 50
 """Registers of topics in one answer; a node that asked for more asks again for the rest."""
 
-SETTLING = (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest)
-"""Requests of many receipts, each with its own verdict: an unknown one does not affect the others."""
-
 
 def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | None:
     """Return the question to the others before ``request`` is looked at; None if all of its names are known here.
@@ -187,7 +184,8 @@ class FindCoordinator(Coordinator):
     def give_up(self, context: Context, this: Round) -> list[Effect]:
         """Fail, because too few nodes answered; go on if that is enough for the request."""
         bits = this.valid(context.state)
-        if isinstance(self.request, SETTLING) or self.is_enough(context, this, bits):
+        # Of many receipts, an unknown one does not affect the others.
+        if isinstance(self.request, m.SETTLING) or self.is_enough(context, this, bits):
             return self.take_up(context, looked=True)
         what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
         what += [f"group {group.name!r}" for group in self.wanted.groups]
