@@ -50,13 +50,7 @@ from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.node.weights import foreign_bytes, stale_after, weight_of
 from quorumq.storage.damage import DamagedBatch
 from quorumq.wire.cbor import BadValue
-from quorumq.wire.codec import (
-    BadFields,
-    UnknownMessage,
-    decode_message,
-    encode_message,
-    failed,
-)
+from quorumq.wire.codec import BadFields, UnknownMessage, decode_message, encode_message, failed
 from quorumq.wire.frames import Frame
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import sign_fetched, sign_session

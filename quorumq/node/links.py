@@ -134,14 +134,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     node.links[peer] = link
     node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n, version=version)
     node.feed(
-        LinkUp(
-            peer,
-            answer.incarnation,
-            answer.stamp,
-            answer.seen,
-            answer.position,
-            answer.position_by,
-        )
+        LinkUp(peer, answer.incarnation, answer.stamp, answer.seen, answer.position, answer.position_by)
     )
     reason = "the peer closed the connection"
     try:

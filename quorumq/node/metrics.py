@@ -13,12 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from quorumq.core.node.status import moves, page
 from quorumq.core.values.latency import Latency

@@ -45,11 +45,7 @@ class Trace:
     """
 
     def __init__(
-        self,
-        config: ServeConfig,
-        log: Any,
-        writer: HistoryWriter | None = None,
-        nodes: Sequence[str] = (),
+        self, config: ServeConfig, log: Any, writer: HistoryWriter | None = None, nodes: Sequence[str] = ()
     ) -> None:
         self._log = log
         self._node = config.node

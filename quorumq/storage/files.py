@@ -13,14 +13,7 @@ from quorumq.core.messages.records import BatchStored, DeletedPage, JournalRecor
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch, damaged_at
 from quorumq.storage.disk import Disk
-from quorumq.storage.records import (
-    NUMBERED,
-    BatchMoved,
-    Framing,
-    PageMoved,
-    SegmentStart,
-    decode_record,
-)
+from quorumq.storage.records import NUMBERED, BatchMoved, Framing, PageMoved, SegmentStart, decode_record
 from quorumq.storage.scan import Bad, Frame, Scan
 from quorumq.storage.segment import FORMAT_VERSION, body_crc_of, salt_of, segment_name
 from quorumq.storage.segments import BatchPosition

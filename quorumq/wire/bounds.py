@@ -98,10 +98,7 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
 _INT_ENDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stamp", "time", "min_ballot", "ballot"), limits.STAMPS_END),
     **dict.fromkeys(("position_by",), limits.STARTS_MAX),
-    **dict.fromkeys(
-        ("round", "nonce", "directory", "place"),
-        limits.WORDS_END,
-    ),
+    **dict.fromkeys(("round", "nonce", "directory", "place"), limits.WORDS_END),
 }
 """Fields with one limit in every type; all others end at `NUMBERS_END`."""
 CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -146,11 +143,7 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "group",
         "a topic, a group, or a layout of either kind",
     ),
-    "ClusterLayout": (
-        "1 <= v_voters <= len(v_members)",
-        "voters",
-        "one at least, and all of them members",
-    ),
+    "ClusterLayout": ("1 <= v_voters <= len(v_members)", "voters", "one at least, and all of them members"),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }
 

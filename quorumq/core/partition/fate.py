@@ -49,15 +49,7 @@ from quorumq.core.partition.lease import (
     with_hold,
 )  # fmt: skip
 from quorumq.core.values.limits import NUMBERS_END
-from quorumq.core.values.types import (
-    OPEN_ZERO,
-    STAMP_ZERO,
-    Kind,
-    Owner,
-    Record,
-    Stamp,
-    merge_records,
-)
+from quorumq.core.values.types import OPEN_ZERO, STAMP_ZERO, Kind, Owner, Record, Stamp, merge_records
 
 _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""

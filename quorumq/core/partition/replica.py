@@ -422,12 +422,7 @@ class Replica:
                 if view.home is not view and record[:3] != ask.record[:3]:  # nothing stands above ACKED
                     settled.append(m.SpanRecord(part, record))
         reply = m.AckReply(
-            message.round,
-            tuple(exclusive),
-            tuple(higher),
-            "",
-            self.node.vector(self.members),
-            tuple(settled),
+            message.round, tuple(exclusive), tuple(higher), "", self.node.vector(self.members), tuple(settled)
         )
         return [Persist(self.views.finish(view, changes, now), (Send(sender, reply),))]
 

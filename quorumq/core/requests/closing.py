@@ -46,11 +46,7 @@ class CloseCoordinator(Coordinator):
         this = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.epoch_of(self.partition)
         return self.ask(
-            context,
-            this,
-            self.partition,
-            CloseRequest(this.number, self.partition, epoch, self.numbers),
-            now,
+            context, this, self.partition, CloseRequest(this.number, self.partition, epoch, self.numbers), now
         )
 
     def on_reply(

@@ -71,12 +71,7 @@ class Coordinator(Pending):
         context.state.at(now.mono + wait, ("round", this.number))
 
     def ask(
-        self,
-        context: Context,
-        this: Round,
-        partition: PartitionId,
-        message: m.PeerMessage,
-        now: Now,
+        self, context: Context, this: Round, partition: PartitionId, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         """Send ``message`` to the members of the round. A copy is kept in case a member does not know the topic.
 

@@ -132,12 +132,7 @@ class Proposer:
     )  # fmt: skip
 
     def __init__(
-        self,
-        instance: Instance,
-        *,
-        alike: bool = False,
-        base: Group | None = None,
-        implicit: bool = False,
+        self, instance: Instance, *, alike: bool = False, base: Group | None = None, implicit: bool = False
     ) -> None:
         self.instance = instance
         self.alike = alike

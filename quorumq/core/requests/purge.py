@@ -15,16 +15,7 @@ from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanMap, SpanSet
-from quorumq.core.values.types import (
-    Kind,
-    NodeId,
-    Now,
-    PartitionId,
-    Record,
-    Span,
-    just_before,
-    record_rank,
-)
+from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Record, Span, just_before, record_rank
 
 SURVEY_LIMIT = limits.RUNS_PER_STEP
 """Items of one survey that a purge settles at once."""

@@ -21,16 +21,7 @@ from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import across, overlap
-from quorumq.core.values.types import (
-    Kind,
-    NodeId,
-    Now,
-    Owner,
-    PartitionId,
-    Record,
-    Span,
-    Topic,
-)
+from quorumq.core.values.types import Kind, NodeId, Now, Owner, PartitionId, Record, Span, Topic
 
 ADVICE = "let consumers ack what is there, delete topics that are not needed, or give the nodes larger disks"
 """Advice if the disks of nodes have no room for a request."""

@@ -26,16 +26,7 @@ from quorumq.core.requests.purge import dead_letters, settled_by_few, skipped_un
 from quorumq.core.requests.survey import merge_pages
 from quorumq.core.values import limits
 from quorumq.core.values.spans import SpanSet
-from quorumq.core.values.types import (
-    Group,
-    Kind,
-    NodeId,
-    Now,
-    PartitionId,
-    Record,
-    Span,
-    Topic,
-)
+from quorumq.core.values.types import Group, Kind, NodeId, Now, PartitionId, Record, Span, Topic
 
 AT_ONCE = 16
 """Partitions that are gone through at a time."""

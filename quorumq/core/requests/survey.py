@@ -15,15 +15,7 @@ from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import (
-    NodeId,
-    Now,
-    PartitionId,
-    ProducerId,
-    Span,
-    Topic,
-    record_rank,
-)
+from quorumq.core.values.types import NodeId, Now, PartitionId, ProducerId, Span, Topic, record_rank
 
 ANY = Span(ProducerId("", 0, 0, 0), 0, 1)
 """Stands for the span of an item that is kept under its span, so that equal neighbours join."""
