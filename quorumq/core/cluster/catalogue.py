@@ -84,22 +84,9 @@ class Catalogue:
     """
 
     __slots__ = (
-        "_used",
-        "cluster",
-        "decisions",
-        "deleted",
-        "groups",
-        "labels",
-        "living",
-        "me",
-        "names",
-        "replaced",
-        "settled_groups",
-        "sums",
-        "topics",
-        "unpackable",
-        "unpacked",
-    )
+        "_used", "cluster", "decisions", "deleted", "groups", "labels", "living", "me", "names", "replaced",
+        "settled_groups", "sums", "topics", "unpackable", "unpacked",
+    )  # fmt: skip
 
     def __init__(self, me: NodeId, key: bytes = b"", layout: ClusterLayout | None = None) -> None:
         self.me = me

@@ -75,33 +75,10 @@ class Batches:
     """
 
     __slots__ = (
-        "absent",
-        "ages_moved",
-        "closed",
-        "damaged",
-        "digests",
-        "epoch",
-        "fresh",
-        "idle_since",
-        "index",
-        "keepers",
-        "lacking",
-        "listed",
-        "members",
-        "names",
-        "node",
-        "order",
-        "partition",
-        "present",
-        "reclaimed",
-        "sessions",
-        "stored",
-        "uncertain",
-        "unlisted",
-        "waiting",
-        "wanted",
-        "with_ttl",
-    )
+        "absent", "ages_moved", "closed", "damaged", "digests", "epoch", "fresh", "idle_since", "index", "keepers",
+        "lacking", "listed", "members", "names", "node", "order", "partition", "present", "reclaimed", "sessions",
+        "stored", "uncertain", "unlisted", "waiting", "wanted", "with_ttl",
+    )  # fmt: skip
 
     def __init__(self, node: NodeState, partition: PartitionId) -> None:
         self.node = node

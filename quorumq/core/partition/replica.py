@@ -79,31 +79,10 @@ class Replica:
     """
 
     __slots__ = (
-        "batches",
-        "choice",
-        "closing",
-        "epoch",
-        "is_trusted",
-        "learning",
-        "leaver",
-        "members",
-        "node",
-        "partition",
-        "placement",
-        "quarantine_until",
-        "recall",
-        "reclaim",
-        "release",
-        "since",
-        "storing",
-        "survivors",
-        "sync",
-        "tellers",
-        "topic",
-        "trusted_since",
-        "unanswered",
-        "views",
-    )
+        "batches", "choice", "closing", "epoch", "is_trusted", "learning", "leaver", "members", "node", "partition",
+        "placement", "quarantine_until", "recall", "reclaim", "release", "since", "storing", "survivors", "sync",
+        "tellers", "topic", "trusted_since", "unanswered", "views",
+    )  # fmt: skip
 
     def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
         self.node = node

@@ -44,24 +44,9 @@ class HoldRound(Round):
     """
 
     __slots__ = (
-        "abstained",
-        "answered",
-        "attempts",
-        "expires",
-        "generation",
-        "not_due",
-        "owner",
-        "partition",
-        "pending",
-        "redrives",
-        "replica",
-        "short",
-        "started",
-        "tokens",
-        "until",
-        "usual",
-        "votes",
-    )
+        "abstained", "answered", "attempts", "expires", "generation", "not_due", "owner", "partition", "pending",
+        "redrives", "replica", "short", "started", "tokens", "until", "usual", "votes",
+    )  # fmt: skip
 
     def __init__(self, replica: Replica, hold: Hold, owner: Owner, started: float, usual: float) -> None:
         super().__init__(hold.round, replica.members)
