@@ -9,10 +9,10 @@ so one run redrives a message once. Killed and run again, it finds the rest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -35,13 +35,13 @@ from quorumq.cli.common import (
     yes_option,
 )
 from quorumq.cli.peek import body_fields, print_body
-from quorumq.cli.pieces import each, first, pieces
 from quorumq.cli.purge import purge_group, there
 from quorumq.core.values.errors import QuorumqError
 from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek
+    from quorumq.client.admin.selection import Selection
 
 SAMPLES: Final = 3
 COUNT_S: Final = 60.0
@@ -50,20 +50,8 @@ REDRIVE_MESSAGES: Final = 10_000
 """Messages of one request without --rate; with one, a request has those due in a tenth of a second."""
 
 
-class Wanted(NamedTuple):
-    """Choice of dead letters."""
-
-    topic: str
-    group: str
-    error_class: str | None = None
-    fingerprint: str | None = None
-    reason: str | None = None
-    partition: int | None = None
-    ids: tuple[str, ...] = ()
-
-
 def _filters(command: Any) -> Any:
-    """Add options that choose dead letters; the command gets them by the names that `Wanted` has."""
+    """Add options that choose dead letters; the command gets them by the names that `Selection` has."""
     for option in (
         ids_option(
             "Only this message; may be given several times. One that is no dead letter of the group is named, and the "
@@ -110,7 +98,7 @@ async def list_letters(
     """
     from quorumq.client.base.context import topic_of
 
-    query = _named(Wanted(topic, group, **filters))
+    query = _selection(topic, group, **filters)
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         known = await client.metadata(query.topic)
@@ -230,7 +218,9 @@ async def redrive(
         )
     import trio
 
-    query = _named(Wanted(topic, group, **filters))
+    from quorumq.client.admin.selection import chunked
+
+    query = _selection(topic, group, **filters)
     ask = everything and not yes
     about = {"topic": query.topic, "group": query.group}
     chosen = done = already = 0
@@ -251,7 +241,7 @@ async def redrive(
         began = trio.current_time()
         most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
         try:
-            async for items in pieces(_chosen(client, query, limit, missed), most):
+            async for items in chunked(_chosen(client, query, limit, missed), most):
                 if rate is not None:
                     await trio.sleep_until(began + chosen / rate)
                 chosen += sum(item.peeked.span.size for item in items)
@@ -292,8 +282,11 @@ async def purge(
     if error_class is None and fingerprint is None and reason is None:
         await purge_group(dead=True, topic=topic, group=group, yes=yes, **options)
         return
+    from quorumq.client.admin.selection import chunked
+
     where, as_json = options.pop("where"), options.pop("as_json")
-    query = _named(Wanted(topic, group, error_class, fingerprint, reason, **options))
+    kind = {"error_class": error_class, "fingerprint": fingerprint, "reason": reason}
+    query = _selection(topic, group, **kind, **options)
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
         topic_id = (await client.metadata(query.topic)).topics[0].id
@@ -305,7 +298,7 @@ async def purge(
                 await confirmed(f"purge {plural(count, 'dead letter')} of {query.topic} for {query.group}?")
         done = 0
         if yes or count:
-            async for items in pieces(_letters(client, query, missed), REDRIVE_MESSAGES):
+            async for items in chunked(_letters(client, query, missed), REDRIVE_MESSAGES):
                 names = [name for item in items for name in item.ids(topic_id)]
                 done += await client.purge(query.topic, f"{query.group}!dead", ids=names)
     about = {"topic": query.topic, "group": f"{query.group}!dead", "purged": done}
@@ -314,27 +307,23 @@ async def purge(
     check_missed([*missed.values()])
 
 
-async def _letters(client: Client, query: Wanted, missed: dict[MessageId, str]) -> AsyncIterator[Peek]:
+async def _letters(
+    client: Client, query: Selection, missed: dict[MessageId, str]
+) -> AsyncGenerator[Peek, None]:
     """Yield the chosen dead letters, in the order of partitions and ids; put the state of other ids in ``missed``."""
+    from quorumq.client.admin.selection import chosen
+
     if query.ids:
         named = await there(client, query.topic, f"{query.group}!dead", parsed(query.ids), missed)
-        source = each(named.values())
-    else:
-        source = client.peek(query.topic, query.group, "dead", partition=query.partition, complete=True)
-    async for peek in source:
-        letter = peek.peeked.record.letter
-        if letter is None:
-            continue
-        if query.error_class is not None and letter.error_class != query.error_class:
-            continue
-        if query.fingerprint is not None and letter.fingerprint != query.fingerprint:
-            continue
-        if query.reason is not None and letter.reason != query.reason:
-            continue
+        for peek in named.values():
+            if query.matches(peek):
+                yield peek
+        return
+    async for peek in chosen(client, query):
         yield peek
 
 
-def _of_what(query: Wanted) -> str:
+def _of_what(query: Selection) -> str:
     """Return the filters of a choice that nothing fits, with the command that shows what there is; "" without any."""
     filters = {"error class": query.error_class, "fingerprint": query.fingerprint, "reason": query.reason}
     chosen = " and ".join(f"{name} {text}" for name, text in filters.items() if text is not None)
@@ -345,16 +334,16 @@ def _of_what(query: Wanted) -> str:
     )
 
 
-def _named(query: Wanted) -> Wanted:
-    """Return it with the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
+def _selection(topic: str, group: str, *, ids: tuple[str, ...], **filters: Any) -> Selection:
+    """Return a choice of the topic and group that keep the records: g!dead and TOPIC.deadletters mean the same here."""
+    from quorumq.client.admin.selection import Selection
     from quorumq.client.base.names import source_of
 
-    topic, group = source_of(query.topic, query.group)
-    return query._replace(topic=topic, group=group)
+    return Selection(*source_of(topic, group), **filters, ids=ids or None)
 
 
 async def _each(
-    client: Client, query: Wanted, topic_id: bytes, most: int, missed: dict[MessageId, str]
+    client: Client, query: Selection, topic_id: bytes, most: int, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
     from quorumq.cli.peek import letter_fields
 
@@ -369,7 +358,7 @@ async def _each(
 
 
 async def _kinds(
-    client: Client, query: Wanted, topic_id: bytes, missed: dict[MessageId, str]
+    client: Client, query: Selection, topic_id: bytes, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
     """Count dead letters by fingerprint, the most frequent first; those without one by their reason."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -398,28 +387,28 @@ async def _kinds(
 
 
 async def _chosen(
-    client: Client, query: Wanted, limit: int | None, missed: dict[MessageId, str]
-) -> AsyncIterator[Peek]:
-    """Yield the dead letters to redrive; with a limit, ``limit`` of those published first.
+    client: Client, query: Selection, limit: int | None, missed: dict[MessageId, str]
+) -> AsyncGenerator[Peek, None]:
+    """Yield the dead letters to redrive; with a limit, ``limit`` of those published first."""
+    from quorumq.client.admin.selection import bare
 
-    The letter stays in place: a redriven message is named by generation and n.
-    """
     candidates: list[tuple[int, Peek]] = []
     async for item in _letters(client, query, missed):
-        record = item.peeked.record
-        bare = item._replace(peeked=item.peeked._replace(record=record._replace(letter=None)))
         if limit is None:
-            yield bare
+            yield item
             continue
-        candidates.append((record.letter.published_ms if record.letter is not None else 0, bare))
+        death = item.peeked.record.letter
+        candidates.append((death.published_ms if death is not None else 0, bare(item)))
         if len(candidates) > 2 * limit + 1000:
             candidates = _oldest(candidates, limit)
-    for _, bare in _oldest(candidates, limit or 0):
-        yield bare
+    for _, item in _oldest(candidates, limit or 0):
+        yield item
 
 
 def _oldest(candidates: list[tuple[int, Peek]], limit: int) -> list[tuple[int, Peek]]:
     """Return ``limit`` of the messages, those published first; the last span is cut."""
+    from quorumq.client.admin.selection import first
+
     kept: list[tuple[int, Peek]] = []
     for published, item in sorted(candidates, key=lambda pair: pair[0]):
         if limit <= 0:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quorumq.cli.common import Where, cluster, print_json, say
-from quorumq.cli.pieces import each, pieces
+from quorumq.client.admin.selection import chunked, each
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.errors import AlreadySettled, ClusterMismatch, NotFound, StorageError, UsageError
 from quorumq.core.values.printable import plural
@@ -258,19 +258,18 @@ async def _redrive(
             became = became_of(item, peek.peeked.record if peek is not None else None)
             if became == "dead":
                 assert peek is not None
-                bare = peek.peeked._replace(record=peek.peeked.record._replace(letter=None))
-                items.append(peek._replace(peeked=bare))
+                items.append(peek)
             else:
                 counts[became] += 1
         if dry_run:
             counts["redriven"] += len(items)
             continue
-        async for piece in pieces(each(items), most):
+        async for chunk in chunked(each(items), most):
             if rate is not None:
                 await trio.sleep_until(due)
                 # From the later of the two, so that a slow cluster is not made up for by a burst.
-                due = max(due, trio.current_time()) + len(piece) / rate
-            done = await client.redrive(decision.topic, decision.group, piece)
+                due = max(due, trio.current_time()) + len(chunk) / rate
+            done = await client.redrive(decision.topic, decision.group, chunk)
             counts["redriven"] += done.messages
             for span, error in done.refused:
                 if not isinstance(error, AlreadySettled):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from types import SimpleNamespace
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
-from quorumq.gateway.sqs.moving import dead_letters
 from tests.gateway.sdk import JOBS, URL, Sdk, World, counts, receive, world
 
 DEAD, DEAD_ARN = f"{URL}/dead", "arn:aws:sqs:quorumq:000000000000:dead"
@@ -121,23 +119,3 @@ async def test_a_queue_that_nothing_has_read_is_purged() -> None:
         await it.client.publish("jobs", b"x")
         await it.sdk.ok("PurgeQueue", QueueUrl=JOBS)
         assert not await receive(it.sdk)
-
-
-async def test_a_listing_that_ends_early_closes_its_source() -> None:
-    closed: list[str] = []
-
-    async def peek(topic: str, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        record = SimpleNamespace(letter=SimpleNamespace(fingerprint="f", error_class="e", reason="r"))
-        try:
-            while True:
-                yield SimpleNamespace(peeked=SimpleNamespace(span=SimpleNamespace(size=100), record=record))
-        finally:
-            await trio.lowlevel.cancel_shielded_checkpoint()  # as a request that is under way
-            closed.append(topic)
-
-    call: Any = SimpleNamespace(client=SimpleNamespace(peek=peek), group="sqs")
-    async with aclosing(dead_letters(call, "jobs")) as lists:
-        async for items in lists:
-            assert len(items) == 5
-            break
-    assert closed == ["jobs"]

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from quorumq.client import Client, QuorumqError
+from quorumq.client.admin.selection import Selection
 from quorumq.core.values.errors import NotFound, Unauthorized, UsageError
 from quorumq.core.values.printable import plural, printable
 from quorumq.gateway.console import views
@@ -28,7 +29,6 @@ from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.operations import beginning_of
 from quorumq.gateway.jsonapi.problems import problem_of
-from quorumq.gateway.redriving import Selection
 from quorumq.gateway.requests import Left, owner_of
 
 ROOT: Final = "/console"
@@ -158,11 +158,7 @@ class Page:
 
 
 class ConsoleApp:
-    """The console.
-
-    Args:
-        gateway: a running one.
-    """
+    """The console."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway

@@ -6,18 +6,19 @@ They are tasks of one gateway and end with it. Nothing is lost then: a redrive t
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
-from quorumq.client import Client, Peek, QuorumqError
+from quorumq.client import QuorumqError
+from quorumq.client.admin.selection import Selection, chosen, chunked
 from quorumq.core.values.errors import Busy, NotFound
 from quorumq.core.values.printable import plural
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
-from quorumq.gateway.redriving import Selection, bare, chosen
 
 RUNNING_MAX: Final = 20
 USER_MAX: Final = 4
@@ -109,47 +110,19 @@ class Redrives:
         try:
             async with self.gateway.client(redrive.user) as client:
                 began = trio.current_time()
-                items: list[Peek] = []
-                size = taken = 0
                 most = max(1, min(1000, int(redrive.rate)))
-                async with aclosing(chosen(client, redrive.selection)) as peeks:
-                    async for peek in peeks:
-                        for chunk in chunks_of(peek, most, redrive.limit, taken):
-                            items.append(chunk)
-                            size += chunk.peeked.span.size
-                            taken += chunk.peeked.span.size
-                            if size >= most:
-                                await trio.sleep_until(began + (taken - size) / redrive.rate)
-                                await self._redrive(client, redrive, items)
-                                items, size = [], 0
-                        if redrive.limit is not None and taken >= redrive.limit:
-                            break
-                if items:
-                    await trio.sleep_until(began + (taken - size) / redrive.rate)
-                    await self._redrive(client, redrive, items)
+                limit = math.inf if redrive.limit is None else redrive.limit
+                taken = 0
+                async with aclosing(chunked(chosen(client, redrive.selection), most, limit)) as chunks:
+                    async for items in chunks:
+                        await trio.sleep_until(began + taken / redrive.rate)
+                        redriven = await client.redrive(*redrive.selection[:2], items)
+                        redrive.done += redriven.messages
+                        redrive.already += sum(span.size for span, _ in redriven.refused)
+                        taken += sum(item.peeked.span.size for item in items)
             redrive.end = "over"
         except QuorumqError as error:
             redrive.end = f"ended by an error, begin it again: {error}"
         except Exception:
             log.exception("a redrive of the console failed")
             redrive.end = "ended by an error of the gateway, which its log has"
-
-    async def _redrive(self, client: Client, redrive: Redrive, items: list[Peek]) -> None:
-        redriven = await client.redrive(*redrive.selection[:2], items)
-        redrive.done += redriven.messages
-        redrive.already += sum(span.size for span, _ in redriven.refused)
-
-
-def chunks_of(peek: Peek, most: int, limit: int | None, taken: int) -> list[Peek]:
-    """Return the dead letters of an entry in pieces of ``most``, up to the limit, without their histories."""
-    span = peek.peeked.span
-    stop = span.stop if limit is None else min(span.stop, span.start + limit - taken)
-    record = bare(peek.peeked.record)
-    return [
-        peek._replace(
-            peeked=peek.peeked._replace(
-                span=span._replace(start=at, stop=min(at + most, stop)), record=record
-            )
-        )
-        for at in range(span.start, stop, most)
-    ]

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from quorumq.client import Client, Match, MessageId, Pending, QuorumqError, receipt_from_text
+from quorumq.client.admin.selection import Selection
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import Group
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.jsonapi.shapes import Problem
-from quorumq.gateway.redriving import Selection, redrive_some
+from quorumq.gateway.redriving import redrive_some
 from quorumq.gateway.requests import Turn
 
 LOOK_AT_MAX: Final = 100_000
@@ -400,12 +401,8 @@ async def redrive(call: Call) -> shapes.Redriven:
     body: shapes.Choice = call.body
     if not (body.all or body.ids is not None or body.fingerprint is not None or body.error_class is not None):
         raise UsageError("choose dead letters by ids, fingerprint or error_class, or say all")
-    selection = Selection(
-        *call.topic_and_group,
-        body.fingerprint,
-        body.error_class,
-        tuple(body.ids) if body.ids is not None else None,
-    )
+    ids = tuple(body.ids) if body.ids is not None else None
+    selection = Selection(*call.topic_and_group, body.fingerprint, body.error_class, ids=ids)
     done = await redrive_some(call.client, selection, body.limit)
     return shapes.Redriven(redriven=done.redriven, already=done.already, more=done.more)
 

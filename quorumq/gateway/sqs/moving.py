@@ -7,15 +7,13 @@ it got, and is repeated by SDKs: a dead letter is redriven once, however often t
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
 
 import trio
 
-from quorumq.client import Peek
+from quorumq.client.admin.selection import Selection, chosen, chunked
 from quorumq.core.values.printable import plural
-from quorumq.gateway.redriving import Selection, chosen
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import Call, queue_of_arn
 from quorumq.gateway.sqs.errors import SqsError, unsupported
@@ -49,8 +47,9 @@ class MoveActions:
         moved = 0
         until = trio.current_time() + TASK_S
         for source in sources:
-            async with aclosing(dead_letters(call, source)) as lists:
-                async for items in lists:
+            dead_letters = chosen(call.client, Selection(source, call.group))
+            async with aclosing(chunked(dead_letters, REDRIVEN_AT_ONCE)) as chunks:
+                async for items in chunks:
                     moved += (await call.client.redrive(source, call.group, items)).messages
                     if trio.current_time() >= until:
                         text = f"{plural(moved, 'message')} moved so far: repeat the request for the others."
@@ -69,18 +68,3 @@ class MoveActions:
             "ResourceNotFoundException",
             "No such task is running: a task has ended before StartMessageMoveTask answers.",
         )
-
-
-async def dead_letters(call: Call, source: str) -> AsyncGenerator[list[Peek], None]:
-    """Yield lists of the dead letters of a queue, all that there are now."""
-    items: list[Peek] = []
-    count = 0
-    async with aclosing(chosen(call.client, Selection(source, call.group))) as peeks:
-        async for item in peeks:
-            items.append(item)
-            count += item.peeked.span.size
-            if count >= REDRIVEN_AT_ONCE:
-                yield items
-                items, count = [], 0
-    if items:
-        yield items
