@@ -28,11 +28,6 @@ that cannot be, `TooFewReplicas` if no node answered or too few did. A change ra
 then; repeat it.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
-PLAIN = re.compile(
-    r" {4}(timeout: seconds( for each page| for each request| to go on trying)?; the client's if None\."
-    r"|topic: its name\.|topic, group: name of the topic and of its group\.)\n"
-)
-"""Items that the head of the page explains."""
 USUAL = re.compile(
     r" {4}(?:NotFound: (?:no such [\w ,]+|no such topic, or the group was deleted)"
     r"|UsageError: a (?:value|time|number) that cannot be"
@@ -85,7 +80,7 @@ def shortened(title: str, docs: str) -> str:
 def prose(docs: str) -> Iterator[str]:
     """A docstring as Markdown: sections are bold, their items a list."""
     inside = False
-    docs = USUAL.sub("", PLAIN.sub("", docs + "\n"))
+    docs = USUAL.sub("", docs + "\n")
     docs = re.sub(r"(?:Args|Raises):\n(?=\n|\Z)\n?", "", docs).rstrip()
     for line in docs.splitlines():
         if re.fullmatch(r"\w+:", line):

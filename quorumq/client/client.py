@@ -145,7 +145,6 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         to flush and close it before. Keep one for a topic: at most 1000 may be open.
 
         Args:
-            topic: its name.
             linger: seconds that a batch waits to be filled while another of its partition is under way. 0.01 if not
                 given.
             batch_bytes: bytes at which a batch closes. None follows the load: 64 KiB if no batch is under

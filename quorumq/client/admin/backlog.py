@@ -82,7 +82,6 @@ class BacklogCalls(Calls):
         Delivered and settled messages are summed over the nodes.
 
         Args:
-            topic, group: name of the topic and of its group.
             timeout: seconds for each node; if None the client's, and at most 3, as one may be down.
 
         Returns:

@@ -86,7 +86,6 @@ class BrowseCalls(Calls):
             limit: messages in all, about; all of them if None.
             page: entries, messages that are alike and follow each other, that one request brings at most.
             node: ask only this one (id or address).
-            timeout: seconds for each page; the client's if None.
 
         Raises:
             NotFound: no such topic or partition.
@@ -156,7 +155,6 @@ class BrowseCalls(Calls):
         Args:
             topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
             ids: ids of messages of that topic, in any order; also as text, and one alone.
-            timeout: seconds for each request; the client's if None.
 
         Returns:
             for each message its record and state, without bodies. A message that no replica which answered knows is
@@ -220,7 +218,6 @@ class BrowseCalls(Calls):
             topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
             items: as `peek` listed them (``which="dead"``), which done twice is done once; or ids, also as text, of
                 dead letters as they are now.
-            timeout: seconds for each request; the client's if None.
 
         Returns:
             how many messages were redriven, and which were refused because they are no longer dead letters.

@@ -102,7 +102,6 @@ class CountCalls(BrowseCalls):
         Args:
             topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
             within: seconds after which the count ends with what it has.
-            timeout: seconds for each page; the client's if None.
 
         Raises:
             NotFound: no such topic, or the group was deleted.
@@ -131,7 +130,6 @@ class CountCalls(BrowseCalls):
         Args:
             topic, group, to: as in `rewind`.
             within: seconds after which the count ends with what it has.
-            timeout: seconds for each page; the client's if None.
 
         Raises:
             NotFound: no such topic, or the group was deleted.
@@ -179,7 +177,6 @@ class CountCalls(BrowseCalls):
             max_bytes: bytes of matches at most, but for the first one; as many as there are if None.
             look_at_bytes: bytes of messages to read at most; as many as there are if None.
             pace: awaited after each message that was read, with its number from 0 on.
-            timeout: seconds for each page; the client's if None.
 
         Raises:
             as `peek` does.
@@ -226,7 +223,6 @@ class CountCalls(BrowseCalls):
         Args:
             topic, group, which: as in `peek`; messages in other states at that moment are left out.
             every: seconds between two questions.
-            timeout: seconds for each page; the client's if None.
 
         Raises:
             as `peek` does.

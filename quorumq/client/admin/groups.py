@@ -53,11 +53,9 @@ class GroupCalls(Calls):
         """Create a group before it has consumers. One that is there stays as it is.
 
         Args:
-            topic: its name.
             group: its name, without "!".
             start: "earliest", "latest" (what is published from now on), or a datetime with a time zone: what was
                 published at or after it, by the producers' clocks.
-            timeout: seconds; the client's if None.
 
         Returns:
             the group: a majority of the replicas of every partition know it.
@@ -81,9 +79,7 @@ class GroupCalls(Calls):
         what is in hand can be acked.
 
         Args:
-            topic, group: name of the topic and of its group.
             to: new position, like ``start`` in `create_group`.
-            timeout: seconds; the client's if None.
 
         Returns:
             the group in its generation: a majority of the replicas of every partition know it.
@@ -101,10 +97,6 @@ class GroupCalls(Calls):
         No fetch that begins after this has returned gets messages, through any node. What was delivered before may be
         worked on, extended and settled. Messages neither expire nor become dead letters by themselves meanwhile. The
         group's dead letters can be read. Done twice, it is done once.
-
-        Args:
-            topic, group: name of the topic and of its group.
-            timeout: seconds; the client's if None.
 
         Returns:
             the group: a majority of the replicas of every partition know it.
@@ -143,10 +135,8 @@ class GroupCalls(Calls):
         what is exact.
 
         Args:
-            topic, group: name of the topic and of its group.
             per_second: messages a second, from 0.001 to 1,000,000; None for no limit.
             burst: messages that may come at once after a quiet time; a tenth of ``per_second``, 1 at least, if None.
-            timeout: seconds; the client's if None.
 
         Returns:
             the group: a majority of the replicas of every partition know it.
@@ -178,9 +168,7 @@ class GroupCalls(Calls):
         The last group of a topic deleted, its messages are kept, as for a topic that never had one.
 
         Args:
-            topic: its name.
             group: its name, without "!". One that is deleted already is deleted.
-            timeout: seconds; the client's if None.
 
         Returns:
             the group as deleted: a majority of the replicas of every partition know it.
@@ -222,7 +210,6 @@ class GroupCalls(Calls):
         not concerned. Interrupted and done again, it does the rest.
 
         Args:
-            topic, group: name of the topic and of its group.
             partition: only this one; all if None.
             ids: only these messages, or this one, if they are not settled yet, or are dead letters; all if None. Ids
                 may be text. Delayed messages are called back so.

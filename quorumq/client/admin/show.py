@@ -78,7 +78,6 @@ class ShowCalls(Calls):
         a dead letter. Each delivery with its consumer is in the histories (docs/history.md), if they are written.
 
         Args:
-            topic: its name.
             message: its id, or that as text.
             body: bring the message along: payload, key and headers.
             timeout: seconds for each node; if None the client's, and at most 3, as one may be down.

@@ -45,7 +45,6 @@ class TopicCalls(Calls):
                 attempt by attempt; the last one repeats. No wait if None.
             auto_create_groups: true, also if None, for the first consumer of a group to create it.
             on_expiry: result of an expiry: a dead letter, also if None, or "drop", and the message is gone.
-            timeout: seconds; the client's if None.
 
         Returns:
             the topic; if it was there, with its own settings beside those given.
@@ -114,7 +113,6 @@ class TopicCalls(Calls):
             partitions: number of partitions; never fewer than there are. Messages of a key that is published from
                 now on may go to another partition than those before.
             max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry: as in `create_topic`.
-            timeout: seconds; the client's if None.
 
         Returns:
             the topic with all its settings, as a majority of the nodes had it.
@@ -153,7 +151,6 @@ class TopicCalls(Calls):
             source: id of the node whose replica moves.
             to: id of the node that gets it.
             dry_run: check the move, and move nothing.
-            timeout: seconds; the client's if None.
 
         Returns:
             the topic with its replica sets, as a majority of the nodes had it.
@@ -191,7 +188,6 @@ class TopicCalls(Calls):
             peer_address: ``host:port`` for the other nodes, if that differs. A member keeps the one that it has.
             machine: machine of the node, if the cluster has several nodes on one. A member keeps the one that it has.
             dry_run: check the change, and change nothing.
-            timeout: seconds; the client's if None.
 
         Returns:
             the layout of the cluster, as a majority of the voters had it.
@@ -209,7 +205,6 @@ class TopicCalls(Calls):
 
         Args:
             node: id of the node.
-            timeout: seconds; the client's if None.
 
         Returns:
             the layout of the cluster, as a majority of the voters had it.
@@ -225,7 +220,6 @@ class TopicCalls(Calls):
 
         Args:
             node: id of the node.
-            timeout: seconds; the client's if None.
 
         Returns:
             the layout of the cluster, as a majority of the voters had it.
@@ -249,7 +243,6 @@ class TopicCalls(Calls):
 
         Args:
             name: name of the topic. Only the topic that has it now is deleted, however often this is repeated.
-            timeout: seconds; the client's if None.
 
         Returns:
             the deleted topic.
@@ -287,10 +280,8 @@ class TopicCalls(Calls):
         """Change the given labels of a topic; others stay. Of two that change one label, the last one wins.
 
         Args:
-            topic: its name.
             labels: texts by name, of at most 1 KiB each; None removes one. A topic has at most 64 labels, and 256
                 names in its life; those of a cluster have at most 16 MiB.
-            timeout: seconds; the client's if None.
 
         Returns:
             all labels of the topic, as a majority of the nodes had them.
@@ -314,7 +305,6 @@ class TopicCalls(Calls):
         Args:
             name: name of the topic.
             create: make it, if the cluster lets publishing do that (``auto_create_topics``).
-            timeout: seconds; the client's if None.
 
         Raises:
             NotFound: every node that could be reached says that there is none.
@@ -335,7 +325,6 @@ class TopicCalls(Calls):
 
         Args:
             node: its id or address; any node that answers if None.
-            timeout: seconds; the client's if None.
 
         Raises:
             NotFound: no such node is known.

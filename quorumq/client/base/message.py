@@ -346,9 +346,6 @@ class Message(Settleable):
 
         Many acks at once go as one request. Cancelled while waiting, the ack may still happen.
 
-        Args:
-            timeout: seconds to go on trying; the client's if None.
-
         Returns:
             how certain it is that this delivery was alone, or that the group was rewound: see `Outcome`.
 
@@ -374,7 +371,6 @@ class Message(Settleable):
                 attempt; at once if the topic has none.
             interrupted: your program has to stop, and no longer works on the message. It is available at once, and
                 no attempt is counted: up to 10 times, and from then on as without this.
-            timeout: seconds to go on trying; the client's if None.
 
         A dead letter stays one. If the group was rewound since, nothing is done: ``outcome`` is REWOUND.
 
@@ -393,7 +389,6 @@ class Message(Settleable):
         Args:
             error: exception of the handler; its class, text, stack and fingerprint are kept.
             reason: in words, if there is more to say, or no error.
-            timeout: seconds to go on trying; the client's if None.
 
         Raises:
             UsageError: it is a dead letter already; nothing was sent.
