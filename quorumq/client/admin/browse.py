@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId, check_topic, ids_of
 from quorumq.client.base.names import names_of, source_of
 from quorumq.client.consume.fetching import readable
+from quorumq.client.transport.connection import Connection
 from quorumq.client.transport.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.values.errors import (
@@ -114,20 +115,12 @@ class BrowseCalls(Calls):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
                 most = PEEK_LIMIT if complete else min(remaining or page, page)
                 request = m.BrowseRequest(topic, number, group, which, cursor, most, bodies, complete, after)
-                reply, connection = await nodes.ask(
-                    lambda request=request: request,  # type: ignore[misc]
-                    action=f"peek at {topic!r}/{number}",
-                    timeout=self.context.time(timeout),
-                    writes=False,
-                    only=only,
-                    first=first,
-                )
+                answer, connection = await self._page("peek at", request, only, first, timeout)
                 moved = first not in ("", connection.address)
                 first = connection.address
                 if moved and cursor != (0, 0):  # a cursor is the replica's own: this one begins anew
                     cursor = (0, 0)
                     continue
-                answer = cast("m.BrowseReply", reply)
                 contents = bodies_of(cast("tuple[WireSlice, ...]", answer.slices))
                 if history is not None:
                     history.listed(topic, number, group, answer.items, connection.node, complete)
@@ -141,6 +134,20 @@ class BrowseCalls(Calls):
                     cursor, after = (0, 0), answer.upto
                 if history is not None and complete and cursor is None:
                     history.listed_all(topic, number, group, which, asked)
+
+    async def _page(
+        self, action: str, request: m.BrowseRequest, only: Sequence[str], first: str, timeout: float | None
+    ) -> tuple[m.BrowseReply, Connection]:
+        """Return a page of a listing, from ``first`` if that node answers, and its connection."""
+        reply, connection = await self.context.nodes.ask(
+            lambda: request,
+            action=f"{action} {request.topic!r}/{request.partition}",
+            timeout=self.context.time(timeout),
+            writes=False,
+            only=only,
+            first=first,
+        )
+        return cast("m.BrowseReply", reply), connection
 
     async def lookup(
         self,

@@ -235,15 +235,9 @@ class CountCalls(BrowseCalls):
                     topic, tail.partition, group, which, tail.cursor, SEARCH_PAGE, True,
                     since_ms=max(tail.begin_ms, tail.newest_ms - TAIL_BACK_MS), follow=True,
                 )  # fmt: skip
-                reply, connection = await self.context.nodes.ask(
-                    lambda request=request: request,  # type: ignore[misc]
-                    action=f"tail of {topic!r}/{tail.partition}",
-                    timeout=self.context.time(timeout),
-                    writes=False,
-                    only=self.context.nodes.addresses_of(register.replicas[tail.partition]),
-                    first=tail.address,
-                )
-                for match in tail.take(cast("m.BrowseReply", reply), connection.address, register):
+                only = self.context.nodes.addresses_of(register.replicas[tail.partition])
+                page, connection = await self._page("tail of", request, only, tail.address, timeout)
+                for match in tail.take(page, connection.address, register):
                     yield match
             await trio.sleep(every)
 
@@ -262,8 +256,8 @@ class CountCalls(BrowseCalls):
         end = trio.current_time() + within
         topic, group = source_of(topic, group) if which == "dead" else (topic, group)
         register = await self.context.topic(topic, timeout=timeout)
-        nodes = self.context.nodes
         for number in range(register.partitions):
+            only = self.context.nodes.addresses_of(register.replicas[number])
             rows: list[m.StateCount] = []
             cursor: tuple[int, int] | None = (0, 0)
             first = ""
@@ -271,19 +265,11 @@ class CountCalls(BrowseCalls):
                 request = m.BrowseRequest(
                     topic, number, group, which, cursor, 1, counted=True, since_ms=since_ms
                 )
-                reply, connection = await nodes.ask(
-                    lambda request=request: request,  # type: ignore[misc]
-                    action=f"count of {topic!r}/{number}",
-                    timeout=self.context.time(timeout),
-                    writes=False,
-                    only=nodes.addresses_of(register.replicas[number]),
-                    first=first,
-                )
+                page, connection = await self._page("count of", request, only, first, timeout)
                 if first not in ("", connection.address):  # a cursor is the replica's own: count anew
                     rows, cursor, first = [], (0, 0), connection.address
                     continue
                 first = connection.address
-                page = cast("m.BrowseReply", reply)
                 rows += page.counts
                 cursor = page.cursor
                 if cursor is not None and trio.current_time() >= end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId
@@ -112,12 +112,9 @@ class GroupCalls(Calls):
         return await self._pause(topic, group, paused=False, timeout=timeout)
 
     async def _pause(self, topic: str, group: str, *, paused: bool, timeout: float | None) -> Group:
-        action = f"{'pause' if paused else 'resume'} group {group!r} of {topic!r}"
-        watch = self.context.calling("pause_group", topic, group=group, paused=paused)
         request = m.PauseGroup(topic, group, paused)
-        return cast(
-            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
-        )
+        verb = "pause" if paused else "resume"
+        return await self._change(verb, request, "pause_group", timeout, paused=paused)
 
     async def limit_group(
         self,
@@ -150,14 +147,9 @@ class GroupCalls(Calls):
             raise UsageError(f"per_second is {per_second}: give a number above 0, or None for no limit")
         if burst is not None and burst < 1:
             raise UsageError(f"burst is {burst}: give a number of messages, at least 1")
-        watch = self.context.calling(
-            "limit_group", topic, group=group, per_second=per_second or 0.0, burst=burst or 0
-        )
-        request = m.LimitGroup(topic, group, float(per_second or 0), burst or 0)
-        action = f"limit group {group!r} of {topic!r}"
-        return cast(
-            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
-        )
+        rate, most = float(per_second or 0), burst or 0
+        request = m.LimitGroup(topic, group, rate, most)
+        return await self._change("limit", request, "limit_group", timeout, per_second=rate, burst=most)
 
     async def delete_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
         """Delete a group, with all that is recorded for it and its dead letters, for good.
@@ -177,23 +169,26 @@ class GroupCalls(Calls):
             NotFound: no such topic, or there never was such a group of it.
             NotStored, OutcomeUnknown: too few replicas answered: it may be deleted, or become so. Repeat it.
         """
-        request = m.DeleteGroup(topic, group)
-        action = f"delete group {group!r} of {topic!r}"
-        watch = self.context.calling("delete_group", topic, group=group)
-        return cast(
-            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
-        )
+        return await self._change("delete", m.DeleteGroup(topic, group), "delete_group", timeout)
 
     async def _set_group(
         self, topic: str, group: str, start: Start, *, rewind: bool, timeout: float | None
     ) -> Group:
         word, from_ms = start_fields(start, self.context.wall_ms())
         request = m.SetGroup(topic, group, word, from_ms, rewind)
-        action = f"{'rewind' if rewind else 'create'} group {group!r} of {topic!r}"
-        watch = self.context.calling("set_group", topic, group=group, rewind=rewind)
-        return cast(
-            "Group", (await self.context.ask(request, action, timeout, writes=True, watch=watch)).group
+        return await self._change(
+            "rewind" if rewind else "create", request, "set_group", timeout, rewind=rewind
         )
+
+    async def _change(
+        self, verb: str, request: Any, kind: str, timeout: float | None, **fields: object
+    ) -> Group:
+        """Have a group changed; ``kind`` and ``fields`` are of its line in the history."""
+        topic, group = request.topic, request.group
+        watch = self.context.calling(kind, topic, group=group, **fields)
+        action = f"{verb} group {group!r} of {topic!r}"
+        reply = await self.context.ask(request, action, timeout, writes=True, watch=watch)
+        return cast("Group", reply.group)
 
     async def purge(
         self,
