@@ -292,36 +292,30 @@ async def topics(call: Call) -> shapes.Topics:
     )  # fmt: skip
 
 
-def group_view(topic: str, group: Group) -> shapes.GroupView:
+def group_view(call: Call, group: Group) -> shapes.GroupView:
     limit = group.limited
     return shapes.GroupView(
-        topic=topic, name=group.name, paused=group.paused,
+        topic=call.names["topic"], name=group.name, paused=group.paused,
         per_second=limit.per_second if limit else None, burst=limit.burst if limit else None,
     )  # fmt: skip
 
 
 async def create_group(call: Call) -> shapes.GroupView:
-    topic, group = call.topic_and_group
-    made = await call.client.create_group(topic, group, start=beginning_of(call.body.start))
-    return group_view(topic, made)
+    start = beginning_of(call.body.start)
+    return group_view(call, await call.client.create_group(*call.topic_and_group, start=start))
 
 
 async def pause(call: Call) -> shapes.GroupView:
-    topic, group = call.topic_and_group
-    made = await call.client.pause_group(topic, group)
-    return group_view(topic, made)
+    return group_view(call, await call.client.pause_group(*call.topic_and_group))
 
 
 async def resume(call: Call) -> shapes.GroupView:
-    topic, group = call.topic_and_group
-    made = await call.client.resume_group(topic, group)
-    return group_view(topic, made)
+    return group_view(call, await call.client.resume_group(*call.topic_and_group))
 
 
 async def limit(call: Call) -> shapes.GroupView:
-    topic, group = call.topic_and_group
-    made = await call.client.limit_group(topic, group, call.body.per_second, burst=call.body.burst)
-    return group_view(topic, made)
+    limit = await call.client.limit_group(*call.topic_and_group, call.body.per_second, burst=call.body.burst)
+    return group_view(call, limit)
 
 
 async def rewind(call: Call) -> shapes.Rewound:
@@ -369,8 +363,7 @@ async def backlogs(call: Call) -> shapes.Backlogs:
 
 
 async def purge(call: Call) -> shapes.Purged:
-    topic, group = call.topic_and_group
-    return await purged(call, topic, group)
+    return await purged(call, *call.topic_and_group)
 
 
 async def purged(call: Call, topic: str, group: str) -> shapes.Purged:
