@@ -70,6 +70,12 @@ by_option = click.option(
 )
 
 
+def groups_arguments(command: Any) -> Any:
+    """Add TOPIC and GROUP...; the command gets ``topic`` and ``names``."""
+    names = click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
+    return click.argument("topic")(names(by_option(command)))
+
+
 @click.group()
 def groups() -> None:
     """Create, rewind, delete, describe and list groups.
@@ -128,9 +134,7 @@ async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
-@by_option
+@groups_arguments
 @cluster_options
 async def pause(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """Pause groups of TOPIC: their consumers get nothing more until `quorumq groups resume`.
@@ -144,9 +148,7 @@ async def pause(topic: str, names: tuple[str, ...], where: Where, as_json: bool)
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
-@by_option
+@groups_arguments
 @cluster_options
 async def resume(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """Resume paused groups of TOPIC: their consumers go on by themselves.
@@ -157,9 +159,7 @@ async def resume(topic: str, names: tuple[str, ...], where: Where, as_json: bool
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
-@by_option
+@groups_arguments
 @click.option("--per-second", type=float, metavar="N", help="Messages a second, of all consumers together.")
 @click.option(
     "--burst",
@@ -211,9 +211,7 @@ async def _set_paused(
 
 
 @groups.command()
-@click.argument("topic")
-@click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
-@by_option
+@groups_arguments
 @yes_option
 @cluster_options
 async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:

@@ -159,26 +159,14 @@ async def check_replacement(client: Client, node: str, by: str) -> MetadataReply
     return metadata
 
 
-async def replace(
-    client: Client,
-    node: str,
-    by: str,
-    address: str,
-    as_json: bool,
-    *,
-    peer_address: str = "",
-    machine: str = "",
-) -> int:
+async def replace(client: Client, node: str, by: str, address: str, as_json: bool, **location: str) -> int:
     """Add a node, move all partitions of another one there, and end the membership of that.
 
     Args:
-        client: client with the right to change the members.
         node: id of the node that leaves.
         by: id of the node that is added.
         address: address of that node.
-        as_json: print an object for each move, and no words.
-        peer_address: its address for the other nodes, if that differs.
-        machine: its machine, if nodes share machines.
+        location: more of that node, as `Client.add_node` takes it.
 
     Returns:
         Count of moves.
@@ -187,7 +175,7 @@ async def replace(
         UsageError: the node that is to leave is a voter, no member, or the other one.
     """
     known = [info.node for info in (await check_replacement(client, node, by)).nodes]
-    await client.add_node(by, address, peer_address=peer_address, machine=machine)
+    await client.add_node(by, address, **location)
     moved = 0
     if node in known:
         await client.drain_node(node)
@@ -200,8 +188,6 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -
     """Make the moves of a plan, one after the other, until none is left and the payload is copied.
 
     Args:
-        plan: finds the moves by what is known.
-        as_json: print an object for each move, and no words.
         node: the node that is left; empty for several.
 
     Returns:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, print_json, print_table, tell
 
 if TYPE_CHECKING:
+    from quorumq.cli.moves import Move
     from quorumq.core.messages import MetadataReply
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def address_options(command: F) -> F:
+    """Add the options that describe a node that is added."""
+    address = "Where clients and the other nodes reach the new node."
+    peer_address = "Where the other nodes do, if that differs."
+    machine = "Its machine, if nodes of this cluster share machines."
+    command = click.option("--machine", default="", metavar="NAME", help=machine)(command)
+    command = click.option("--peer-address", default="", metavar="HOST:PORT", help=peer_address)(command)
+    return click.option("--address", required=True, metavar="HOST:PORT", help=address)(command)
 
 
 @click.group()
@@ -23,31 +38,20 @@ def nodes() -> None:
 
 @nodes.command()
 @click.argument("node", metavar="NODE")
-@click.option(
-    "--address", required=True, metavar="HOST:PORT", help="Where clients and the other nodes reach it."
-)
-@click.option(
-    "--peer-address", default="", metavar="HOST:PORT", help="Where the other nodes do, if that differs."
-)
-@click.option(
-    "--machine", default="", metavar="NAME", help="Its machine, if nodes of this cluster share machines."
-)
+@address_options
 @click.option("--dry-run", is_flag=True, help="Say what would be added, and add nothing.")
 @cluster_options
-async def add(
-    node: str, address: str, peer_address: str, machine: str, dry_run: bool, where: Where, as_json: bool
-) -> None:
+async def add(node: str, dry_run: bool, where: Where, as_json: bool, **location: str) -> None:
     """Have a node be a member of the cluster, or give a member another address.
 
     It returns once a majority of the voters, the nodes that the cluster was made with, know it. The node itself begins
     when it runs with an empty directory and `join` in its configuration. Repeating the command changes nothing more.
     """
+    address = location["address"]
     async with cluster(where) as client:
         known = await client.metadata()
         there = node in [info.node for info in known.nodes]
-        layout = await client.add_node(
-            node, address, peer_address=peer_address, machine=machine, dry_run=dry_run
-        )
+        layout = await client.add_node(node, **location, dry_run=dry_run)
         if dry_run:
             outcome = "would get this address" if there else "would be added"
             tell(
@@ -80,7 +84,7 @@ async def drain(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
             known = await client.metadata()
             leaver(known, node)
             for move in off(node)(known):
-                tell(f"would move {move}", {**move._asdict(), "outcome": "would move"}, as_json)
+                tell_plan(move, as_json)
             return
         await client.drain_node(node)
         moved = await carry_out(client, off(node), as_json, node)
@@ -114,30 +118,18 @@ async def remove(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
         tell(f"{node}: is no member (layout {layout.number})", fields, as_json)
 
 
+def tell_plan(move: Move, as_json: bool) -> None:
+    """Print a move that would be made."""
+    tell(f"would move {move}", {**move._asdict(), "outcome": "would move"}, as_json)
+
+
 @nodes.command()
 @click.argument("node", metavar="NODE")
 @click.argument("by", metavar="BY")
-@click.option(
-    "--address", required=True, metavar="HOST:PORT", help="Where clients and the other nodes reach BY."
-)
-@click.option(
-    "--peer-address", default="", metavar="HOST:PORT", help="Where the other nodes do, if that differs."
-)
-@click.option(
-    "--machine", default="", metavar="NAME", help="Its machine, if nodes of this cluster share machines."
-)
+@address_options
 @click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
 @cluster_options
-async def replace(
-    node: str,
-    by: str,
-    address: str,
-    peer_address: str,
-    machine: str,
-    dry_run: bool,
-    where: Where,
-    as_json: bool,
-) -> None:
+async def replace(node: str, by: str, dry_run: bool, where: Where, as_json: bool, **location: str) -> None:
     """Add the node BY, move everything of NODE there, and remove NODE: `add`, `drain` and `remove` in one.
 
     It may be broken off and repeated as these.
@@ -147,13 +139,11 @@ async def replace(
     async with cluster(where) as client:
         if dry_run:
             known = await moves.check_replacement(client, node, by)
-            await client.add_node(by, address, peer_address=peer_address, machine=machine, dry_run=True)
-            for planned in moves.off(node, by, machine)(known):
-                tell(f"would move {planned}", {**planned._asdict(), "outcome": "would move"}, as_json)
+            await client.add_node(by, **location, dry_run=True)
+            for planned in moves.off(node, by, location["machine"])(known):
+                tell_plan(planned, as_json)
             return
-        moved = await moves.replace(
-            client, node, by, address, as_json, peer_address=peer_address, machine=machine
-        )
+        moved = await moves.replace(client, node, by, as_json=as_json, **location)
         tell(
             f"{node}: replaced by {by}",
             {"node": node, "by": by, "moved": moved, "outcome": "replaced"},
@@ -174,14 +164,12 @@ async def list_nodes(where: Where, as_json: bool) -> None:
 
 def show(known: MetadataReply, as_json: bool) -> None:
     """Print the members."""
+    from quorumq.cli.moves import placements
     from quorumq.core.values.types import MemberState
 
     replicas = Counter(node for topic in known.topics for members in topic.replicas for node in members)
     leaving = Counter(
-        node
-        for topic in known.topics
-        for placement in (topic.layout.placements if topic.layout is not None else ())
-        for node in placement.sources
+        node for topic in known.topics for placement in placements(topic) for node in placement.sources
     )
     rows = [
         {
