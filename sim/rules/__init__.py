@@ -33,25 +33,11 @@ from sim.rules import (
 )
 from sim.rules.rule import Rule, patched, prepared
 
-RULES: tuple[Rule, ...] = (
-    *recovery.RULES,
-    *holds.RULES,
-    *piggyback.RULES,
-    *acks.RULES,
-    *suspects.RULES,
-    *dead_letters.RULES,
-    *groups.RULES,
-    *creation.RULES,
-    *decisions.RULES,
-    *topics.RULES,
-    *messages.RULES,
-    *labels.RULES,
-    *claims.RULES,
-    *pauses.RULES,
-    *moves.RULES,
-    *limited.RULES,
-    *names.RULES,
-)
+_MODULES = (
+    recovery, holds, piggyback, acks, suspects, dead_letters, groups, creation, decisions, topics, messages, labels,
+    claims, pauses, moves, limited, names,
+)  # fmt: skip
+RULES: tuple[Rule, ...] = tuple(rule for module in _MODULES for rule in module.RULES)
 
 EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)
 HUNTED = tuple(rule for rule in RULES if rule.hunted)

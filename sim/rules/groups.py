@@ -20,6 +20,7 @@ from quorumq.core.values.types import Kind, Record, Span
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, answered, ran_out
+from sim.rules.stand_ins import at_a_majority_of_nodes
 
 
 def stale_but_in_holds(
@@ -144,13 +145,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-of-each-set",
         "a rewind is OK when a majority of each partition's replica set has it, too",
-        (
-            (
-                Registration,
-                "_is_there",
-                lambda self, context, topic, this, wanted, heard: this.is_majority(heard),
-            ),
-        ),
+        ((Registration, "_is_there", at_a_majority_of_nodes),),
     ),
     Rule(
         "attempts-go-on",

@@ -13,7 +13,7 @@ from quorumq.core.values.types import Group, Incarnation, NodeId, Now
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered, links
-from sim.rules.stand_ins import after, say_at_once
+from sim.rules.stand_ins import after, at_a_majority_of_nodes, say_at_once
 
 
 def vote_all_the_same(
@@ -63,13 +63,7 @@ RULES = (
     Rule(
         "pause-of-each-set",
         "a pause is OK when a majority of each partition's replica set has it, too",
-        (
-            (
-                Registration,
-                "_is_there",
-                lambda self, context, topic, put, needed, bits: put.is_majority(bits),
-            ),
-        ),
+        ((Registration, "_is_there", at_a_majority_of_nodes),),
         off="it is OK when a majority of the nodes has it",
         scenario=Scenario(
             "pause-of-five",

@@ -9,6 +9,7 @@ from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import Facts
 from quorumq.core.partition.lease import Lease, with_hold
+from quorumq.core.requests.registration import Registration
 from quorumq.core.values.types import Kind, Record
 
 
@@ -66,3 +67,9 @@ def unwritten(kind: type) -> Callable[[list[Effect]], list[Effect]]:
         effect._replace(records=tuple(kept(effect.records))) if isinstance(effect, Persist) else effect
         for effect in effects
     ]
+
+
+def at_a_majority_of_nodes(self: Registration, *args: Any) -> bool:
+    """Take a register for written once a majority of the nodes has it, whatever the replica sets have."""
+    *_, put, _, bits = args
+    return bool(put.is_majority(bits))
