@@ -50,7 +50,6 @@ class HistoryWriter:
         who: ``node:<id>``, ``client:<name>`` or ``sim``.
         settings: goes into the first line.
         clock: gives (at, wall_ms) for lines that do not bring them.
-        within: the uncertainty of that clock in seconds.
         buffer_bytes: most bytes that are held back before they are written.
         bytes_max: beyond this many bytes, those that the file has already included, one ``truncated`` line is written,
             and the rest is counted and dropped.
@@ -71,7 +70,6 @@ class HistoryWriter:
         who: str,
         settings: Mapping[str, object] | None = None,
         clock: Callable[[], tuple[float, int]] = mono_clock,
-        within: float = 0.0,
         buffer_bytes: int = BUFFER_BYTES,
         bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
@@ -79,7 +77,6 @@ class HistoryWriter:
         self.who = who
         self.dropped = 0
         self._clock = clock
-        self._within = within
         self._buffer: list[str] = []
         self._buffered = 0
         self._buffer_bytes = buffer_bytes
@@ -114,7 +111,6 @@ class HistoryWriter:
         """Append one line.
 
         Args:
-            kind: one of `KINDS`.
             fields: its fields; ``at``, ``wall_ms`` and ``within`` are filled in if they are not given, and
                 ``who`` may be given by a writer that speaks for several.
         """
@@ -122,7 +118,7 @@ class HistoryWriter:
             at, wall_ms = self._clock()
             fields.setdefault("at", at)
             fields.setdefault("wall_ms", wall_ms)
-        row = {"run": self.run, "who": self.who, "within": self._within, "kind": kind, **fields}
+        row = {"run": self.run, "who": self.who, "within": 0.0, "kind": kind, **fields}
         self.append(row)
 
     def append(self, row: Row) -> None:

@@ -91,7 +91,6 @@ class Result:
     steps: int = 0  # to the violation, the script's included
     trace: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)  # stand-ins of the rule left out that were not called
-    node_states: int = 0
     core_steps: int = 0
 
     @property
@@ -132,7 +131,6 @@ def search(
     """Explore breadth first, until everything was seen, a promise is broken, or a bound is reached.
 
     Args:
-        states_max: states to find at most.
         seconds: processor time to take at most. A search that this ends is not reproducible in its count.
         on_progress: called every few thousand states.
 
@@ -184,7 +182,6 @@ def search(
     result.states, result.transitions = len(seen), transitions
     result.seconds = time.process_time() - began
     result.exhausted = broken is None and not full
-    result.node_states = len(explorer.nodes.locals)
     result.core_steps = explorer.nodes.core_steps
     if broken is None:
         return result, []
