@@ -79,10 +79,6 @@ def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
 def runs_in(paths: Iterable[Path], others: Counter[str] | None = None) -> dict[str, list[Row]]:
     """Return the lines of each run in these histories, in order of time.
 
-    Args:
-        paths: the files.
-        others: as `read_history` has it.
-
     Raises:
         StorageError: a file cannot be read, or is no history.
     """

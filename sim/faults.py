@@ -14,11 +14,7 @@ from sim.world import World
 
 
 class Faults:
-    """Inflicts faults on the machines and clients of one run.
-
-    Attributes:
-        on_cut: called when a partition begins.
-    """
+    """Inflicts faults on the machines and clients of one run."""
 
     def __init__(self, world: World, hosts: dict[NodeId, Host], clients: dict[str, Client]) -> None:
         self.world = world

@@ -92,11 +92,7 @@ def refuses_another_configuration(
 
 
 class Host(Machine):
-    """One machine and the node that runs on it, if it does.
-
-    Args:
-        peers: the links of all nodes, filled later.
-    """
+    """One machine and the node that runs on it, if it does."""
 
     core: NodeCore | None
     driver: Driver | None

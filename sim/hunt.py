@@ -38,7 +38,6 @@ def unused(rule: Rule, seeds: Iterable[int], among: Iterable[str] | None = None)
     """Return the patches of the rule that nothing calls in these seeds: they leave nothing out.
 
     Args:
-        seeds: seeds to run in this order, until enough is called.
         among: names of patches that have to be called; all if None. One at least has to be in any case.
     """
     with patched(rule.patches) as uncalled:

@@ -59,7 +59,6 @@ def compare(
     """Check that a core built from ``journal`` knows what ``core`` knows.
 
     Args:
-        journal: all of the core's records.
         durable: True if all of the journal is durable: a node that is about to be trusted waits for that.
         times: True if delays and ages count too: no clock was set.
         counted: True if attempts were journaled: not while the disk has no room for them.

@@ -30,12 +30,9 @@ class Machine:
     """One machine.
 
     Attributes:
-        core: running core, or None while it is down.
-        driver: driver of the core, if it has one.
         sightings: observer of the appended records.
         timed: True if nothing but time led to the core's step.
         feed, on_damaged: of quorumq's node only: it takes events in, and hears of a batch that cannot be read.
-        started: True if the core may speak.
         life: number of starts: an action scheduled in an earlier life does nothing.
         frozen_until: true time until which the process does not run.
         slow_until: true time until which its disk is slow, ``slow_factor`` times.

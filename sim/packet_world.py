@@ -20,9 +20,6 @@ USUAL_MAX = 20.0
 class PacketWorld(World):
     """A `World` with packets by name.
 
-    Args:
-        schedule: the run. If it has no packets, they are drawn as `World` draws them.
-
     Attributes:
         log: fate of every packet, so that a schedule with all of it gives the same run.
         on_packet: called for each packet: its time, the times its copies arrive, its content, and its owner.

@@ -13,7 +13,6 @@ def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) ->
     """Run it.
 
     Args:
-        without: a rule of sim/rules to leave out, or its name.
         how: as for `run_schedule`; ``prepare`` is called after what leaves the rule out.
 
     Raises:

@@ -58,7 +58,6 @@ def run_schedule(
     Args:
         full: True if the nodes write lines too.
         keep: True if the outcome gets the history.
-        traced: True if the cluster's world writes down the fate of each packet (`PacketWorld`).
         prepare: called with the cluster before it runs; a rule that is left out uses this.
         cpu_max: CPU seconds that it may take; 0: `CPU_LIMIT_S`, more for runs that simulate more time.
     """

@@ -51,13 +51,7 @@ class SimError(AssertionError):
 
 
 class Clock:
-    """The clocks of one machine: a monotonic one with a rate and a producer id of its own, and a time of day.
-
-    Args:
-        rng: draws the rate and the producer ids.
-        rate_max: maximum distance of the rate from 1.
-        wall_offset: maximum error of the time of day, in seconds.
-    """
+    """The clocks of one machine: a monotonic one with a rate and a producer id of its own, and a time of day."""
 
     __slots__ = ("last", "mono_at_zero", "rate", "wall_offset_ms")
 
@@ -96,8 +90,6 @@ class World:
     """One run: the heap, the network, the sightings, and the history.
 
     Attributes:
-        time: true simulated seconds.
-        rows: the history (quorumq/history).
         messages: network messages delivered, peers' and clients'.
         sent: number of messages of each kind that nodes sent to each other, and clients to nodes.
         seen: number of times that each of the things in sim/sometimes.py happened.

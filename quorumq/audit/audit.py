@@ -84,8 +84,6 @@ def audit(summary: Summary, parts: Parts, *, drained: bool = False) -> Audit:
     """Audit a history.
 
     Args:
-        summary: lines about runs as a whole.
-        parts: lines about messages.
         drained: True if runs that do not say so are over, with nothing left to deliver.
     """
     rows, copies, namesakes = once(summary.lines)

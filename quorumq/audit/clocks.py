@@ -47,7 +47,6 @@ class Clock(NamedTuple):
     Attributes:
         several: True if its run has several.
         clock: its number; NOWHERE if lines of two are not told apart, or if it broke.
-        machine: its number, even if it broke.
         base, rate, wander: by `base` and `rate` alone each reading has a time in the order of the clock; NaN of one
             that is not placed. `wander` is the doubt about the rate.
     """

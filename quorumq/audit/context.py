@@ -396,8 +396,6 @@ def contexts(
     """Return the context from the results of `merged` and `once`.
 
     Args:
-        summary: summary of all lines.
-        times: times of all clocks.
         rows: the lines of ``summary``, each once.
         doubled: run and writer of files that were given twice.
         rest: the result of `remainder`.

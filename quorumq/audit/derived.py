@@ -201,13 +201,7 @@ def key_of(it: Made | Got) -> tuple[str, str, Name]:
 
 
 def judge(items: Iterable[Made | Got], context: Context, out: Judged) -> None:
-    """Ask these of each output of an input that was acked, and of each message with an output's name.
-
-    Args:
-        some: all lines about these outputs.
-        context: the facts beside them.
-        out: receiver of the findings.
-    """
+    """Ask these of each output of an input that was acked, and of each message with an output's name."""
     together: dict[tuple[str, str, Name], tuple[list[Made], list[Got]]] = defaultdict(lambda: ([], []))
     for it in items:
         made, got = together[key_of(it)]

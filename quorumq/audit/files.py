@@ -110,7 +110,6 @@ def read(paths: Sequence[Path], folder: Path, *, count: int = 0) -> tuple[Summar
     """Read files, and cut their lines about messages into parts.
 
     Args:
-        paths: the files.
         folder: a directory for parts, made if it is needed.
         count: number of parts; 0: by the size of the files.
 

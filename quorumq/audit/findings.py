@@ -139,7 +139,6 @@ class Judged:
     """Result of a part.
 
     Attributes:
-        findings: all of them, without their stories.
         top: the first findings of each cause, with their stories.
     """
 

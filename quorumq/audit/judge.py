@@ -26,8 +26,6 @@ def judge(table: Table, context: Context, *, screened: bool = True) -> Judged:
     """Judge all messages of a part.
 
     Args:
-        table: all lines about these messages.
-        context: the facts beside them.
         screened: True if messages that cannot have a finding are only counted, which changes nothing (`plain`).
     """
     out = Judged()

@@ -145,13 +145,7 @@ OF_SETTINGS: Final[tuple[Check[Setting], ...]] = (
 
 
 def judge(rows: Sequence[Row], runs: Mapping[str, Run], out: Judged) -> None:
-    """Ask these of each topic that has both a change and a node's register, and of each of its settings.
-
-    Args:
-        rows: the lines about topics, with `moment`.
-        runs: the runs by name.
-        out: receiver of the findings.
-    """
+    """Ask these of each topic that has both a change and a node's register, and of each of its settings."""
     of_topics: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["kind"] in ("set_topic", "topic", "delete_topic"):

@@ -40,9 +40,7 @@ class Bound(NamedTuple):
     """Something on one clock came before something on another.
 
     Args:
-        early: the clock of the first event.
         early_window: number of its window.
-        late: the clock of the later event.
         late_window: number of its window.
         seconds: the reading of the later less that of the earlier one, the least that was seen.
     """
@@ -98,8 +96,6 @@ def place(
     """Place the clocks of one run.
 
     Args:
-        bounds: the bounds, in any order.
-        windows: windows to be placed, by clock.
         width: width of a window, in seconds of its clock.
         reference: the clock whose time some bounds tell, in its window 0; "" if the one is to be found that places
             the most.

@@ -133,7 +133,6 @@ class QuorumqBroker(Broker):
         """Publish a message. When this returns, a majority has it on disk.
 
         Args:
-            message: the message; its queue is declared.
             delay: milliseconds until a worker may have it.
 
         Raises:
@@ -166,7 +165,6 @@ class QuorumqBroker(Broker):
         """Return a consumer of a queue.
 
         Args:
-            queue_name: name of a declared queue.
             prefetch: messages in the worker's hands, at most.
             timeout: milliseconds to wait for a message.
 

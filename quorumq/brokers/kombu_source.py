@@ -31,14 +31,7 @@ WAKES: Final = 4096
 class Source:
     """Consumer of one queue for one channel.
 
-    Args:
-        channel: the channel, of `quorumq.brokers.kombu`.
-        queue: the queue's name.
-        no_ack: True if messages are acked when they are handed over.
-
     Attributes:
-        message: the next one to hand over.
-        error: the exception that ended the thread.
         hand_over: called with each payload.
     """
 

@@ -12,10 +12,6 @@ def is_passing(error: QuorumqError, message: Any) -> bool:
 
     If a client has lost its rights, it may get them back when the file of clients has changed. It asks again while the
     message is held.
-
-    Args:
-        error: why it failed.
-        message: the message, of any of the clients.
     """
     if isinstance(error, Unauthorized):
         return bool(message.is_live)

@@ -32,12 +32,7 @@ directory_argument = click.argument(
 
 
 class Authority:
-    """An authority: the newest certificate in a directory's ca.pem, and its key.
-
-    Args:
-        key: the authority's key.
-        certificate: the authority's certificate.
-    """
+    """An authority: the newest certificate in a directory's ca.pem, and its key."""
 
     def __init__(self, key: Key, certificate: x509.Certificate) -> None:
         self.key, self.certificate = key, certificate

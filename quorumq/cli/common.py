@@ -189,7 +189,6 @@ async def cluster(
     """Connect the client library. Each operation has the seconds of ``where``, less those taken to connect.
 
     Args:
-        where: the cluster.
         connect: front to use; that for trio if None.
 
     Raises:
@@ -284,7 +283,6 @@ def table(*columns: str, title: str | None = None, cut: bool = False) -> Any:
 
     Args:
         columns: heads; ``>`` in front of one is for numbers, ``|`` for short text: neither is ever broken into lines.
-        title: above it.
         cut: cut other text if there is no room, and do not break it into lines.
     """
     from rich.box import SIMPLE_HEAD

@@ -64,12 +64,7 @@ async def move(
 
 
 async def released(client: Client, where: Where, register: Topic, number: int) -> Topic:
-    """Return a topic once a partition of it has no sources any more; each change of its progress is a line.
-
-    Args:
-        register: the topic, as of the layout that the move made.
-        number: the partition.
-    """
+    """Return a topic once a partition of it has no sources any more; each change of its progress is a line."""
     import trio
 
     shown: list[str] = []

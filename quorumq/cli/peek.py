@@ -195,11 +195,7 @@ def body_fields(message: Any) -> dict[str, Any]:
 
 
 def payload_lines(line: dict[str, Any]) -> list[str]:
-    """Return the begin of a payload for a person: JSON indented, text as it is, other bytes as base64.
-
-    Args:
-        line: fields of `body_fields`.
-    """
+    """Return the begin of a payload for a person: JSON indented, text as it is, other bytes as base64."""
     if "payload" not in line:
         return [f"base64 {line['payload_base64'][:BASE64_CHARS]}"]
     text = line["payload"]
@@ -210,11 +206,7 @@ def payload_lines(line: dict[str, Any]) -> list[str]:
 
 
 def print_body(line: dict[str, Any]) -> None:
-    """Print key, headers and payload, indented.
-
-    Args:
-        line: fields of `body_fields`.
-    """
+    """Print key, headers and payload, indented."""
     if line.get("key") is not None:
         say(f"    key {shown(line['key'].encode())}")
     for name, value in line["headers"].items():

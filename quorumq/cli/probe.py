@@ -32,7 +32,6 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
     """Send HELLO to one node, then each of ``requests`` in turn.
 
     Args:
-        address: host:port.
         requests: requests to send after HELLO; without one only HELLO is answered.
         timeout: seconds for everything together.
 

@@ -78,7 +78,6 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
 
     Args:
         addresses: nodes to begin with; the ones they name are asked as well.
-        timeout: seconds for each node.
 
     Returns:
         ``nodes`` (one mapping each; ``up`` is False with ``error`` for one that does not answer), ``topics``

@@ -73,12 +73,6 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[bytes, ...]:
 
 
 def secret_access_key(key: bytes, name: str, token_hash: str) -> str:
-    """Return the secret access key of a client.
-
-    Args:
-        key: one of the gateways' keys.
-        name: the client's, which is its access key id.
-        token_hash: hash of its token, as the clients file has it.
-    """
+    """Return the secret access key of a client."""
     digest = hmac.new(key, _PURPOSE + f"{name}\0{token_hash}".encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

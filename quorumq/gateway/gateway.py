@@ -36,12 +36,8 @@ class Gateway:
     """The parts that all requests of one gateway share. Made by `running`.
 
     Attributes:
-        settings: as the command line gave them.
         identities: finds out who asks.
-        clients: connections to the cluster by user.
-        bodies: reads bodies of requests.
         turns: turns of users in long requests.
-        nursery: runs what goes on when its request is over.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
@@ -73,7 +69,6 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
     """Run the tasks of a gateway for the length of an ``async with``.
 
     Args:
-        settings: checked ones.
         connecting: connects to the cluster for a user; by the settings if None.
 
     Raises:

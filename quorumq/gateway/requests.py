@@ -69,10 +69,6 @@ class Turn:
 
     Why: one loop over 1,000 messages is a step of 50 ms, in which no other user is served. A request of another user
     takes many small steps, and each of them would wait for one step of each long request.
-
-    Args:
-        lock: lock of the user's requests.
-        locks: those of all users with requests under way.
     """
 
     __slots__ = ("_began", "_lock", "_locks")
@@ -99,11 +95,7 @@ class Turn:
             await trio.sleep(min(used, REST_MAX_S))
 
     async def after(self, number: int) -> None:
-        """Let other requests run after each `TURN_ITEMS` items. Not cancelled here, a batch is published whole.
-
-        Args:
-            number: number of the item that was worked on, from 0 on.
-        """
+        """Let other requests run after each `TURN_ITEMS` items. Not cancelled here, a batch is published whole."""
         if number % TURN_ITEMS == TURN_ITEMS - 1:
             with trio.CancelScope(shield=True):
                 await self._rest()
@@ -242,7 +234,6 @@ async def while_there(
     """Return the result of ``call()``, which is cancelled if the client hangs up. The body must have been read.
 
     Args:
-        receive: next message of ASGI.
         call: the work; what it holds it gives back if it is cancelled.
         stopping: cancels it too.
         undo: called with a result that came when the client had left already.
@@ -286,9 +277,5 @@ async def while_there(
 
 
 def is_from_page(headers: Mapping[str, str]) -> bool:
-    """Return True if a page in a browser made a POST: any page may, to a gateway on the browser's own machine.
-
-    Args:
-        headers: headers of the request, with names in lower case.
-    """
+    """Return True if a page in a browser made a POST: any page may, to a gateway on the browser's own machine."""
     return "origin" in headers or "sec-fetch-site" in headers

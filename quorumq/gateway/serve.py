@@ -68,9 +68,7 @@ async def serve(settings: Settings, started: Callable[[str], None], stop: trio.E
     """Serve until ``stop`` is set; requests under way then have `GRACE_S` to end.
 
     Args:
-        settings: checked ones.
         started: called with the URL once requests are taken.
-        stop: set to stop.
 
     Raises:
         UsageError: a file cannot be used.

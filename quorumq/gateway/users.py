@@ -46,12 +46,7 @@ class Slot:
 
 
 class UserClients:
-    """Clients of the cluster by user.
-
-    Args:
-        nursery: runs them.
-        connecting: connects for a user.
-    """
+    """Clients of the cluster by user."""
 
     def __init__(self, nursery: trio.Nursery, connecting: Connecting) -> None:
         self._nursery = nursery

@@ -40,12 +40,7 @@ class Stamped(NamedTuple):
 
 
 class Payloads:
-    """Makes and checks the payloads of one run.
-
-    Args:
-        run: 64 random bits that tell this run's messages from any other's.
-        size: bytes of each payload.
-    """
+    """Makes and checks the payloads of one run."""
 
     def __init__(self, run: int, size: int) -> None:
         if size < PAYLOAD_BYTES_MIN:

@@ -207,9 +207,6 @@ class Bench:
         """Take reports until all is published and/or settled by each group; the producers' last lines.
 
         Args:
-            label: name of this step, for the progress.
-            ledgers: ledgers by group.
-            messages: messages that are published.
             published, settled: reports to wait for.
             halfway: called when half of them are settled.
         """

@@ -89,11 +89,6 @@ class LocalCluster:
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
         tell: called every few seconds of a wait for nodes, with what each of them lacks; in another thread if the
             wait is a twin ``…_async``.
-
-    Attributes:
-        nodes: the names of all nodes.
-        directory: directory of all files of the cluster.
-        addresses: addresses of every node as "host:port", in the order of ``nodes``.
     """
 
     def __init__(
@@ -286,8 +281,6 @@ class LocalCluster:
 
         Args:
             names: names of the nodes; None for all that run and are not paused.
-            timeout: seconds.
-            quarantine: also wait until none of them is in quarantine any more.
 
         Raises:
             NodeDied: one of them ended meanwhile; with the end of its log.

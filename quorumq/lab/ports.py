@@ -43,9 +43,6 @@ class HeldPorts:
     If a port is bound and not listened on, programs that set SO_REUSEADDR, as nodes do, can bind and listen on it, and
     others cannot. So a node finds its port free at each of its starts. Only Linux has it so; elsewhere nothing is held.
 
-    Args:
-        count: number of ports.
-
     Attributes:
         numbers: numbers of the ports.
 

@@ -44,11 +44,8 @@ class Nodes:
     """Cores that talk to each other.
 
     Attributes:
-        rng: random numbers of all nodes.
-        settings: fields of each node's `NodeConfig`.
         journals: durable records of each node; what is left of a node that was killed.
         dropped: numbers of the batches whose bytes each node has dropped.
-        nodes: cores of the nodes that run.
         layouts: layout of the cluster that each node was let in by that was added; ``names`` has these, too.
         isolated: nodes that no message reaches or leaves.
         stopped: reasons of the nodes that have ended by themselves.

@@ -41,11 +41,6 @@ class Consumer(Deriving):
     """Fetches, works, and settles its messages in every way there is.
 
     A reader of dead letters does the same with those, until everything is healed: they may stay.
-
-    Args:
-        group: group that it reads for; one of dead letters ends in "!dead".
-        start: beginning of the group if this consumer is the first to read it.
-        topic: that it reads.
     """
 
     def __init__(

@@ -14,7 +14,6 @@ class Guest(Consumer):
     """Reads for a group that its own first FETCH may make.
 
     Args:
-        group: group that it reads for.
         start: beginning of the group if this consumer is the first to read it.
         names: the topics that it asks for, or patterns.
         part: the partitions that it asks for until all is healed; none means all.

@@ -47,12 +47,7 @@ LIMIT_S = 4.0
 
 
 class Operator(Caller):
-    """Creates the topic, and deletes it; redrives dead letters, purges, and creates, rewinds and deletes groups.
-
-    Args:
-        others: all operators; it joins them.
-        first: True if it is the one that creates the topic.
-    """
+    """Creates the topic, and deletes it; redrives dead letters, purges, and creates, rewinds and deletes groups."""
 
     def __init__(
         self, around: Surroundings, name: str, others: list[Operator], *, first: bool = False

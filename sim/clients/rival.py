@@ -13,12 +13,7 @@ from sim.clients.surroundings import Surroundings
 
 
 class Rival(Operator):
-    """Creates the topic again and again, with other replication, partitions and settings, through any nodes.
-
-    Args:
-        others: all operators; it joins them.
-        lossy: True if directories are lost in this run.
-    """
+    """Creates the topic again and again, with other replication, partitions and settings, through any nodes."""
 
     def __init__(self, around: Surroundings, name: str, others: list[Operator], *, lossy: bool) -> None:
         super().__init__(around, name, others)

@@ -51,10 +51,7 @@ class Story:
     """A run.
 
     Args:
-        title: name of the run.
         about: lines below the title.
-        items: in any order.
-        broken: violations that the checkers found.
         unit: unit of the times: ``s`` or ``step``.
         left_out: content that the diagram leaves out, as a sentence; "" if nothing.
         focus: the message that the page shows first, as `MESSAGE`; "": all.

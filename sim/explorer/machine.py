@@ -36,9 +36,7 @@ class Machine:
 
     Args:
         core: the node's, ours to change.
-        journal: number of the durable journal.
         pending: appended records that are not durable; they wait in the driver.
-        now: the time of the step.
         setup: True if everything is durable at once, and nothing is lost.
     """
 

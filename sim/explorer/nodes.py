@@ -87,11 +87,7 @@ def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
 
 
 class Nodes:
-    """All states of single nodes that were met, by number, and the known results of their steps.
-
-    Attributes:
-        partition: the group's, once there is one.
-    """
+    """All states of single nodes that were met, by number, and the known results of their steps."""
 
     def __init__(self, scenario: Scenario, switches: Switches) -> None:
         self.switches = switches

@@ -61,9 +61,6 @@ def explore(
 
     Args:
         without: the rule to leave out; None keeps all.
-
-    Returns:
-        what was found, with a readable trace if a promise was broken.
     """
     with left_out(without) as (switches, unused):
         explorer = Explorer(scenario, switches)

@@ -36,7 +36,6 @@ class Traffic:
         to: per message, the index of the node that it goes to.
         fetching: per RemoteFetch, its copy; per copy, itself.
         lost: types of messages that never arrive.
-        store: the message that the exploration is about.
     """
 
     store: Store

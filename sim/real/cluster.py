@@ -42,10 +42,6 @@ EXPECTED = (0, -signal.SIGKILL)
 class FaultyCluster(LocalCluster):
     """A `LocalCluster` with a proxy before each node for clients, and one between each two nodes.
 
-    Args:
-        keep: see `LocalCluster`.
-        rng: draws the losses of a power cut, and the bits that flip.
-
     Attributes:
         copied: nodes with a copy of their directory's last two states before a start, for `restore`.
         proxy: carries the links; it is there inside of the ``with`` of the cluster.

@@ -30,7 +30,6 @@ class Inflicter:
     """Hurts one cluster that runs, writes that into a history, and tells of each fault.
 
     Attributes:
-        counts: number of faults of each kind.
         met: number of faults of each kind that met a node that served.
         delivery: returns when a message is delivered.
         left_out: number of faults of each kind that cannot be done here.

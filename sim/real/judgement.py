@@ -11,12 +11,7 @@ from sim.checkers.clocks import OneWrongClock
 
 
 def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
-    """Return the checkers' violations. A batch's times begin when it was made, which is before it was first sent.
-
-    Args:
-        rows: rows of all clients and nodes on one clock, in any order.
-        rf: replicas of each partition.
-    """
+    """Return the checkers' violations. A batch's times begin when it was made, which is before it was first sent."""
     made = [
         {**row, "at": row["at"] - (row["wall_ms"] - row["published_ms"]) / 1000}
         if row["kind"] == "publish" and row["outcome"] == "invoke"
@@ -35,9 +30,6 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
     """Count the messages that were published, delivered and so on.
 
     Also count the ACKs without ``acked`` that were in time: answered within the hold.
-
-    Args:
-        rows: rows of all clients, a client's in order.
     """
     counts: Counter[str] = Counter()
     seen: dict[tuple[object, ...], None] = {}

@@ -30,9 +30,6 @@ class Proxy:
 
     Args:
         listeners: dialler, dialled, and the port of the dialled one, keyed by the port to listen on.
-
-    Attributes:
-        carried: bytes that arrived, by pair.
     """
 
     def __init__(self, listeners: Mapping[int, tuple[str, str, int]]) -> None:

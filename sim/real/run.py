@@ -92,9 +92,6 @@ class Trial:
     """Faults while clients work, then healing, then draining: on any cluster.
 
     Args:
-        schedule: faults, and the seconds that they go on (`options.fault_time`).
-        workload: clients that run meanwhile.
-        cluster: the running cluster.
         on_progress: called a few times a second: the phase, and counts so far.
     """
 
@@ -338,7 +335,6 @@ class RealRun(Trial):
     """A run of real processes.
 
     Args:
-        schedule, workload, on_progress: see `Trial`.
         keep: a directory to leave everything in; None: it is removed.
     """
 

@@ -48,9 +48,6 @@ class ShellCluster(World):
     """Nodes n1, n2 … on memory; the same names as `FaultyCluster` has, as far as faults need them.
 
     Args:
-        rng: draws the network's and the disks' part.
-        latency: mean seconds of a packet, one way.
-        fsync: seconds of an fsync.
         copied: nodes of whose disk each state before a start is kept, for `restore`.
     """
 

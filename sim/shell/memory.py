@@ -117,7 +117,6 @@ class Commits:
     """Runs commits after ``seconds``, or not before `release` after `hold`.
 
     Attributes:
-        count: number of commits that have run.
         at_once: True if they run on the loop when they may.
     """
 

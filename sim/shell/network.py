@@ -27,9 +27,6 @@ class Network:
     """All lines of one run.
 
     Everything arrives in steps of `STEP_S`: what arrives together wakes its readers together.
-
-    Args:
-        latency: mean seconds, one way.
     """
 
     def __init__(self, rng: random.Random, latency: float) -> None:

@@ -12,11 +12,7 @@ def minimal(items: Sequence[T], holds: Callable[[list[T]], bool]) -> list[T]:
     """Return a part of ``items``, in order, for which ``holds`` is true, and which no single item can be taken from.
 
     Args:
-        items: for which it holds.
         holds: asked of parts; what it does when its time is over, such as saying no to all, is its own matter.
-
-    Returns:
-        the smallest part that it was true of.
     """
     kept = list(items)
     if not kept or holds([]):

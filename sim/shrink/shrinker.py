@@ -92,13 +92,10 @@ class Shrinker:
     """Shrinks one failing schedule.
 
     Args:
-        rule: rule of the protocol that is left out; None: none is.
         seconds: most seconds that it may take; the last run may end a little later.
         on_step: called after each run: the current trial, the number of runs, the smallest that fails.
 
     Attributes:
-        runs: number of runs.
-        best: the smallest that fails.
         first: the one that it began with.
         done: True if it came to its end before its time did.
     """
@@ -126,7 +123,6 @@ class Shrinker:
         """Return the smallest schedule that was found in time, and its run.
 
         Args:
-            schedule: a schedule that fails.
             checker: checker that must still see it; "": the first that sees it.
 
         Raises:

@@ -40,7 +40,6 @@ def as_test(result: Found, command: str, rule: str | None) -> str:
     """Return the text of a test file that replays the schedule.
 
     Args:
-        command: arguments of ``python -m sim shrink``.
         rule: rule that was left out, or None: with it the test passes, without it the same checker sees it fail.
     """
     size = result.size

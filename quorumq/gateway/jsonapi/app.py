@@ -37,11 +37,7 @@ log = logging.getLogger("quorumq.gateway")
 
 
 class JsonApp:
-    """JSON over HTTP.
-
-    Args:
-        gateway: a running one.
-    """
+    """JSON over HTTP."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -188,12 +184,7 @@ class JsonApp:
 
 @dataclass(eq=False)
 class EventStream:
-    """Answer of server-sent events: messages, and comments while there are none, until the client leaves.
-
-    Args:
-        gateway: ends it when it stops.
-        user, operation, call: the request; the call's client is the user's.
-    """
+    """Answer of server-sent events: messages, and comments while there are none, until the client leaves."""
 
     gateway: Gateway
     user: User

@@ -227,7 +227,6 @@ async def link_dead_letters(client: Client, queue: str, before: str, after: str)
 
     Args:
         client: client of the user, who needs ``admin`` of both queues.
-        queue: name of the source.
         before, after: texts of its policies; "" for none.
 
     Raises:

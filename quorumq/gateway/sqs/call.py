@@ -84,9 +84,6 @@ class Params:
     def entries(self, action: str) -> list[Params]:
         """Return the entries of a batch: 1 to 10, with ids that differ.
 
-        Args:
-            action: name of the batch, for the error.
-
         Raises:
             SqsError: they are not so.
         """
@@ -135,12 +132,8 @@ class Call:
     """One call of an action.
 
     Attributes:
-        gateway: the running gateway.
-        client: the cluster, as the user sees it.
         user: name of the user, for the cache of attributes.
-        params: parameters.
         base_url: scheme, host and port of queue URLs.
-        region: region that the request was signed for.
         receive: next message of ASGI: says that the client has left.
     """
 
@@ -205,7 +198,6 @@ def check_name(name: str, *, missing: bool = False) -> None:
     """Refuse a name that no queue may have.
 
     Args:
-        name: name of a queue.
         missing: say that there is no such queue.
     """
     if name.endswith(".fifo"):

@@ -37,8 +37,6 @@ class SqsError(Exception):
 
     Args:
         code: name of the error in the JSON protocol.
-        message: sentence for a person.
-        status: HTTP status; SDKs repeat requests after 500 and above.
         delay: seconds to wait before the request is repeated; 0 if there is no such time.
     """
 
@@ -76,11 +74,7 @@ def no_queue() -> SqsError:
 
 
 def sqs_error(error: QuorumqError) -> SqsError:
-    """Return an error of quorumq as SQS would name it: 503 if repeating the request can help, else 400 or 403.
-
-    Args:
-        error: raised by a call of the client.
-    """
+    """Return an error of quorumq as SQS would name it: 503 if repeating the request can help, else 400 or 403."""
     text = str(error)
     match error:
         case HoldLost():

@@ -247,8 +247,6 @@ def received(message: Message, handle: Handle, selection: Selection, source_arn:
     """Return a message as a ReceiveMessage answers it.
 
     Args:
-        message: a delivered one.
-        handle: for settling it.
         selection: attributes that were asked for.
         source_arn: queue in which it died; "" if it is no dead letter.
     """

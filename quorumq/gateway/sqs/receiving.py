@@ -155,11 +155,7 @@ async def fetch(
     """Fetch messages from a queue or from the dead letters that it shows; cancelled, they are given back uncounted.
 
     Args:
-        call: the request.
         sources: the queue itself, then the dead letters.
-        most: messages at most.
-        wait: seconds to wait for one.
-        hold: seconds for which they are the client's.
     """
     timeout = wait + call.client.timeout  # nodes may park a request for as long as it waits
     options: dict[str, Any] = {"max_messages": most, "max_wait": wait, "hold_time": hold, "timeout": timeout}

@@ -80,9 +80,7 @@ def verify(
 
     Args:
         request: with its whole body.
-        claim: result of `claim_of`.
         secrets_of: gives the secrets of a client by name; none if there is no such client.
-        now: seconds since 1970.
 
     Raises:
         SqsError: it is not; the text says why, and nothing of a secret.
