@@ -12,21 +12,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages import (
-    AlterTopic,
-    ChangeMembers,
-    ClientReply,
-    ClientRequest,
-    CreateTopic,
-    DeleteGroup,
-    Failed,
-    FetchReply,
-    PurgeRequest,
-    SetGroup,
-    Store,
-)
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import (
     CleanStop,
@@ -66,7 +54,7 @@ CLUSTER_ID = "sim"
 LEFT = {Capacity.PLENTY: None, Capacity.FIRST: None, Capacity.SECOND: None, Capacity.NONE: 300}
 """Bytes that are left on a disk by its room; more is an error of the disk."""
 
-WRITES = (CreateTopic, AlterTopic, SetGroup, DeleteGroup, PurgeRequest, ChangeMembers)
+WRITES = (m.CreateTopic, m.AlterTopic, m.SetGroup, m.DeleteGroup, m.PurgeRequest, m.ChangeMembers)
 """Requests that no copy follows: it would be one more write, made after the client got the answer to the first."""
 
 
@@ -419,11 +407,11 @@ class Host(Machine):
         except DamagedBody as error:
             self.on_damaged(error)
             return
-        self.links.send(effect.to, Store(0, effect.epoch, batch, effect.age_ms))
+        self.links.send(effect.to, m.Store(0, effect.epoch, batch, effect.age_ms))
 
     # ------------------------------------------------------------------- clients
 
-    def on_request(self, caller: tuple[Caller, int], request: ClientRequest) -> None:
+    def on_request(self, caller: tuple[Caller, int], request: m.ClientRequest) -> None:
         """Take in a client's request."""
         if type(request) in WRITES:
             copy = (caller[0].name, caller[1])
@@ -432,7 +420,7 @@ class Host(Machine):
             self.once[copy] = None
         super().on_request(caller, request)
 
-    def taken(self, key: int, request: ClientRequest) -> None:
+    def taken(self, key: int, request: m.ClientRequest) -> None:
         self.feed(Request(key, request))
 
     def on_gone(self, name: str, op: int) -> None:
@@ -458,7 +446,7 @@ class Host(Machine):
             self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
             self.on_gone(client.name, op)
 
-    def reply(self, key: int, reply: ClientReply) -> None:
+    def reply(self, key: int, reply: m.ClientReply) -> None:
         """Write an answer to its caller."""
         client, op = self.open.pop(key)
         if op is None:  # a peer's HELLO
@@ -467,20 +455,22 @@ class Host(Machine):
             self.world.transmit(self.name, caller.name, caller.on_welcome, answer, reply)
             return
         if op == -1:  # the connection is known to be gone: the write is never begun
-            if type(reply) is FetchReply:
+            if type(reply) is m.FetchReply:
                 self.world.saw("a reply was never begun")
                 self.feed(Unsent(key))
             return
         self.keys_of.pop((client.name, op), None)
         batches: tuple[Batch, ...] | None = None
-        if type(reply) is FetchReply:
+        if type(reply) is m.FetchReply:
             try:
                 batches = self.links.bodies(reply.slices)
             except (DamagedBody, KeyError) as error:  # or forgotten since the core answered
                 if isinstance(error, DamagedBody):
                     self.on_damaged(error)
                 self.feed(Unsent(key))
-                refusal = Failed("too-few-replicas", "a batch of this answer cannot be read: ask again", 1, 0)
+                refusal = m.Failed(
+                    "too-few-replicas", "a batch of this answer cannot be read: ask again", 1, 0
+                )
                 self.world.transmit(self.name, client.name, client.on_reply, op, (refusal, None))
                 return
             if any(part.deliveries[0].receipt.owner.node == self.name for part in reply.slices):

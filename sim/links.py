@@ -10,32 +10,17 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from quorumq.core.messages import (
-    Ack,
-    ClientReply,
-    Envelope,
-    Extend,
-    Hello,
-    HoldsReply,
-    Merge,
-    PeerMessage,
-    RegistersReply,
-    Reject,
-    RemoteFetchReply,
-    Slice,
-    Store,
-    Welcome,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
 from quorumq.core.values.types import Batch, Incarnation, NodeId
 from sim.disks import DamagedBody
 from sim.machine import Machine
 
 # One of each is made for every packet, and ``Envelope(...)`` takes twice as long.
-_new_envelope: Final[Callable[[type[Envelope], tuple[object, ...]], Envelope]] = tuple.__new__
-_new_received: Final[Callable[[type[Received], tuple[Envelope]], Received]] = tuple.__new__
+_new_envelope: Final[Callable[[type[m.Envelope], tuple[object, ...]], m.Envelope]] = tuple.__new__
+_new_received: Final[Callable[[type[Received], tuple[m.Envelope]], Received]] = tuple.__new__
 
-WRITES = (Store, Ack, Reject, Extend, Merge)
+WRITES = (m.Store, m.Ack, m.Reject, m.Extend, m.Merge)
 """Messages that a full node may refuse. No copy follows one that came to it meanwhile: TCP brings no frame twice, and a
 new connection takes over nothing of a broken one (quorumq/node/links.py). A copy would be written when there is room,
 after the client got a definite error (docs/protocol.md, section 6)."""
@@ -58,7 +43,7 @@ class Links:
         self.up: dict[NodeId, tuple[Incarnation, int]] = {}
         self.dials: dict[NodeId, int] = {}
         self.foreign: dict[tuple[Any, ...], Batch] = {}
-        self.once: dict[int, Envelope] = {}  # messages without a copy, by their identity in memory
+        self.once: dict[int, m.Envelope] = {}  # messages without a copy, by their identity in memory
 
     def clear(self) -> None:
         """Drop all links, as the process is gone."""
@@ -84,7 +69,7 @@ class Links:
         target = self.peers[peer]
         self.world.transmit(self.name, peer, target.on_hello, (self, life, number), hello)
 
-    def on_hello(self, caller: tuple[Links, int, int], hello: Hello) -> None:
+    def on_hello(self, caller: tuple[Links, int, int], hello: m.Hello) -> None:
         """Answer a peer that dials."""
         if self.machine.core is None or not self.machine.started:
             return
@@ -93,7 +78,7 @@ class Links:
         self.world.messages += 1
         self.machine.feed(Request(self.machine.key_for(caller, None), hello))
 
-    def on_welcome(self, answer: tuple[int, int, NodeId, int], reply: ClientReply) -> None:
+    def on_welcome(self, answer: tuple[int, int, NodeId, int], reply: m.ClientReply) -> None:
         """Take in a peer's answer to our HELLO."""
         life, number, peer, their_life = answer
         if (
@@ -106,7 +91,7 @@ class Links:
         if self.machine.waits(self.on_welcome, answer, reply):
             return
         self.world.messages += 1
-        if not isinstance(reply, Welcome):
+        if not isinstance(reply, m.Welcome):
             self.machine.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))
             return
         self.up[peer] = (reply.incarnation, their_life)
@@ -132,12 +117,12 @@ class Links:
         if link is not None:
             self.world.after(seconds, self.on_link_lost, peer, (self.machine.life, link[1]))
 
-    def send(self, to: NodeId, message: PeerMessage) -> None:
+    def send(self, to: NodeId, message: m.PeerMessage) -> None:
         """Send over our connection; dropped if there is none."""
         link = self.up.get(to)
         world = self.world
         if link is None:
-            if type(message) is RemoteFetchReply and message.slices:
+            if type(message) is m.RemoteFetchReply and message.slices:
                 world.saw("an answer to another node was never begun")
                 self.machine.feed(Unposted(message))
             return
@@ -145,9 +130,9 @@ class Links:
         state = machine.core.state
         machine.sightings.sends(message, machine.life)
         envelope = _new_envelope(
-            Envelope, (self.name, state.incarnation, to, link[0], state.clock.value, message)
+            m.Envelope, (self.name, state.incarnation, to, link[0], state.clock.value, message)
         )
-        if type(message) is RemoteFetchReply:  # answer to another node's client: the bytes go along
+        if type(message) is m.RemoteFetchReply:  # answer to another node's client: the bytes go along
             try:
                 bodies = self.bodies(message.slices)
             except (DamagedBody, KeyError) as error:  # or forgotten since the core answered
@@ -155,7 +140,7 @@ class Links:
                     self.machine.on_damaged(error)
                 self.machine.feed(Unposted(message))
                 bodies = ()
-                refusal = RemoteFetchReply(message.round, "too-few-replicas", "a damaged copy", ())
+                refusal = m.RemoteFetchReply(message.round, "too-few-replicas", "a damaged copy", ())
                 message, envelope = refusal, envelope._replace(message=refusal)
             world.transmit(self.name, to, self.peers[to].receive_slices, envelope, (link[1], bodies))
             if message.slices:
@@ -163,7 +148,7 @@ class Links:
             return
         world.transmit(self.name, to, self.peers[to].receive, envelope, link[1])
 
-    def bodies(self, slices: tuple[Slice, ...]) -> tuple[Batch, ...]:
+    def bodies(self, slices: tuple[m.Slice, ...]) -> tuple[Batch, ...]:
         """Return the batches that slices are parts of: from our journal, or as another node sent them."""
         batches: list[Batch] = []
         for part in slices:
@@ -172,7 +157,7 @@ class Links:
             batches.append(batch if batch is not None else self.machine.journal.batch(part.batch))
         return tuple(batches)
 
-    def receive_slices(self, envelope: Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
+    def receive_slices(self, envelope: m.Envelope, extra: tuple[int, tuple[Batch, ...]]) -> None:
         """Receive a message, as `receive` does, with the batches that the message's slices are parts of."""
         life, batches = extra
         for batch in batches:
@@ -182,7 +167,7 @@ class Links:
                 del self.foreign[next(iter(self.foreign))]
         self.receive(envelope, life)
 
-    def receive(self, envelope: Envelope, life: int) -> None:
+    def receive(self, envelope: m.Envelope, life: int) -> None:
         """Take in a message over a connection to our life number ``life``."""
         machine, world = self.machine, self.world
         core = machine.core
@@ -202,9 +187,9 @@ class Links:
                 return
             if state.capacity or state.memory_full:
                 self.once[id(envelope)] = envelope
-        if kind is RegistersReply and envelope.message.topics:
+        if kind is m.RegistersReply and envelope.message.topics:
             world.saw("a node asked for a topic that it did not know")
-        recovers = kind is HoldsReply and bool(core.context.hold_recovery.awaited)
+        recovers = kind is m.HoldsReply and bool(core.context.hold_recovery.awaited)
         machine.feed(_new_received(Received, (envelope,)))
         if recovers:
             machine.sightings.recovers(core)

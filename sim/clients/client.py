@@ -13,24 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from quorumq.core.messages import (
-    AlterTopicReply,
-    ClientReply,
-    ClientRequest,
-    CreateTopicReply,
-    Failed,
-    MetadataReply,
-    Publish,
-    PublishReply,
-    Verdict,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Batch
 from quorumq.history import spans_value
 from sim.clients.surroundings import Surroundings
 from sim.world import EPOCH_MS, Clock, Refusal
 
-Answer = ClientReply | Refusal | None
+Answer = m.ClientReply | Refusal | None
 NOTHING_DONE = (
     Code.NOT_STORED,
     Code.USAGE,
@@ -49,7 +39,7 @@ def nothing_done(answer: Answer) -> bool:
 
     One whose topic was deleted meanwhile may have been carried out before (protocol.md, section 6).
     """
-    if isinstance(answer, Failed):
+    if isinstance(answer, m.Failed):
         return answer.code in NOTHING_DONE and not refused_as_deleted(answer)
     return isinstance(answer, Refusal)
 
@@ -61,7 +51,7 @@ def outcome_of(answer: Answer, done: type) -> str:
 
 def refused_as_deleted(answer: Answer) -> bool:
     """Return True if an answer says that the topic was deleted."""
-    if not isinstance(answer, Failed) or answer.code != Code.NOT_FOUND:
+    if not isinstance(answer, m.Failed) or answer.code != Code.NOT_FOUND:
         return False
     packed = "was its topic deleted long ago?" in answer.detail  # the node finds it by its name alone
     return packed or (answer.detail.startswith("topic ") and "was deleted" in answer.detail)
@@ -78,7 +68,7 @@ OUTCOMES = (
 )
 
 
-def told_by(verdict: Verdict) -> tuple[str, dict[str, Any]]:
+def told_by(verdict: m.Verdict) -> tuple[str, dict[str, Any]]:
     """Return the outcome that a verdict gives a line of the history, and its other fields."""
     # One that is not found may have been deleted meanwhile.
     if verdict.outcome in (Code.OUTCOME_UNKNOWN, Code.NOT_FOUND):
@@ -122,7 +112,7 @@ class Client:
     def ask(
         self,
         node: str,
-        request: ClientRequest,
+        request: m.ClientRequest,
         timeout: float,
         then: Callable[[Answer, Any], None],
         op: int = 0,
@@ -137,7 +127,7 @@ class Client:
         self.world.after(timeout, self.on_timeout, op)
         return op
 
-    def arrives(self, node: str, caller: tuple[Client, int], request: ClientRequest) -> None:
+    def arrives(self, node: str, caller: tuple[Client, int], request: m.ClientRequest) -> None:
         """Deliver a copy of a request to its node. After an answer that nothing was done, no copy arrives."""
         op = caller[1]
         if op not in self.copies:
@@ -185,9 +175,9 @@ class Client:
         if nothing_done(reply) and self.copies.pop(op) > 1:  # the answer speaks of one of them
             then(None, None)
             return
-        if isinstance(reply, CreateTopicReply | AlterTopicReply):
+        if isinstance(reply, m.CreateTopicReply | m.AlterTopicReply):
             self.topics.registers.seen(self.who, reply.topic)
-        elif isinstance(reply, MetadataReply):
+        elif isinstance(reply, m.MetadataReply):
             for topic in reply.topics:
                 self.topics.registers.seen(self.who, topic)
         then(*answer)
@@ -225,13 +215,13 @@ class Client:
         )
 
         def heard(answer: Answer, bodies: Any) -> None:
-            outcome, why = outcome_of(answer, PublishReply), {}
+            outcome, why = outcome_of(answer, m.PublishReply), {}
             if outcome == "fail":
-                why = {"detail": answer.code if isinstance(answer, Failed) else "refused"}
+                why = {"detail": answer.code if isinstance(answer, m.Failed) else "refused"}
             self.world.note(self.who, "publish", **fields, outcome=outcome, **why)
             then(answer, bodies)
 
-        self.ask(node, Publish(batch, age_ms), self.timeout, heard, op)
+        self.ask(node, m.Publish(batch, age_ms), self.timeout, heard, op)
 
     @property
     def timeout(self) -> float:

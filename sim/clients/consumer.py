@@ -7,19 +7,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from quorumq.core.messages import (
-    AckRequest,
-    ClientRequest,
-    Delivery,
-    ExtendRequest,
-    Failed,
-    Fetch,
-    FetchReply,
-    LeaveRequest,
-    ReceiptPart,
-    RejectRequest,
-    SettleReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
@@ -34,7 +22,9 @@ from sim.topics import TOPIC
 
 def made_nothing(answer: Answer) -> bool:
     """Return True if a FETCH surely made no group: one that too few replicas answered may have made it."""
-    return nothing_done(answer) and not (isinstance(answer, Failed) and answer.code == Code.TOO_FEW_REPLICAS)
+    return nothing_done(answer) and not (
+        isinstance(answer, m.Failed) and answer.code == Code.TOO_FEW_REPLICAS
+    )
 
 
 class Consumer(Deriving):
@@ -86,7 +76,7 @@ class Consumer(Deriving):
         most = options.fetch_healed if self.world.healed else options.fetch_messages
         asked = self.world.time
         sent_at = self.clock.mono(asked)
-        request = Fetch(
+        request = m.Fetch(
             (rng.choice(self.names),) if self.apart else self.names,
             self.group,
             most,
@@ -111,7 +101,7 @@ class Consumer(Deriving):
             self.fetching = False
             for call in calls:
                 self.came_of_fetch(call, answer)
-            if isinstance(answer, FetchReply):
+            if isinstance(answer, m.FetchReply):
                 if answer.slices:
                     self.had_lot = any(sent.suspect for part in answer.slices for sent in part.deliveries)
                 if request.spans and answer.slices:
@@ -120,11 +110,11 @@ class Consumer(Deriving):
             else:
                 if refused_as_deleted(answer):
                     self.world.saw("a FETCH was refused: its topic was deleted")
-                elif isinstance(answer, Failed) and "was deleted" in answer.detail:
+                elif isinstance(answer, m.Failed) and "was deleted" in answer.detail:
                     self.world.saw("a FETCH was refused: its group was deleted")
-                elif isinstance(answer, Failed) and "no group" in answer.detail:
+                elif isinstance(answer, m.Failed) and "no group" in answer.detail:
                     self.world.saw("a FETCH was refused: nobody created its group")
-                gone = isinstance(answer, Failed) and answer.code == Code.NOT_FOUND
+                gone = isinstance(answer, m.Failed) and answer.code == Code.NOT_FOUND
                 if gone and self.world.healed and len(self.names) > 1:  # one may still be read
                     self.apart = True
                 self.later(0.03 + self.rng.random() * 0.15, self.fetch)
@@ -134,7 +124,7 @@ class Consumer(Deriving):
         if not self.world.healed and rng.random() < options.leave:
             self.later(rng.random() * 0.1, self.hang_up, op)
 
-    def begins(self, request: Fetch, node: str) -> list[Call]:
+    def begins(self, request: m.Fetch, node: str) -> list[Call]:
         """Write the lines of a FETCH that may make the group, for each partition that it names."""
         if self.sees or self.of_dead or self.topic != TOPIC:
             return []
@@ -147,7 +137,7 @@ class Consumer(Deriving):
     def came_of_fetch(self, call: Call, answer: Answer) -> None:
         """Note the outcome of a FETCH: the group reads the topics whose messages it brought."""
         self.answered(call, answer)
-        if not isinstance(answer, FetchReply):
+        if not isinstance(answer, m.FetchReply):
             self.came_of(call, "fail" if made_nothing(answer) else "unknown")
             return
         got: dict[str, int] = {}
@@ -164,7 +154,7 @@ class Consumer(Deriving):
             else:
                 self.came_of(call, "unknown", label)
 
-    def by_id(self, request: Fetch) -> Fetch:
+    def by_id(self, request: m.Fetch) -> m.Fetch:
         """Return the same FETCH for messages that were delivered before, or for one that may never be there."""
         receipt = self.rng.choice(self.old)
         producer_id, start, stop = receipt.span
@@ -178,7 +168,7 @@ class Consumer(Deriving):
             self.fetching = False
             self.later(0.05, self.fetch)
 
-    def on_fetched(self, answer: FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
+    def on_fetched(self, answer: m.FetchReply, batches: tuple[Batch, ...], asked: float, node: str) -> None:
         """Hand to the application the messages that may still be handed over."""
         rng, world, options = self.rng, self.world, self.options
         if not answer.slices:
@@ -205,7 +195,7 @@ class Consumer(Deriving):
         self.work(taken, answer.hold_time)
 
     def deliver(
-        self, batch: Batch, start: int, stop: int, delivery: Delivery, until: float, asked: float, via: str
+        self, batch: Batch, start: int, stop: int, delivery: m.Delivery, until: float, asked: float, via: str
     ) -> None:
         """Hand records [start, stop) of the batch to the application."""
         receipt = delivery.receipt
@@ -271,12 +261,12 @@ class Consumer(Deriving):
         """Settle each of them by ACK, REJECT or dead-letter, or send no request at all."""
         rng, options = self.rng, self.options
         self.in_hand -= len(taken)
-        acks: list[ReceiptPart] = []
-        rejects: list[ReceiptPart] = []
-        deads: list[ReceiptPart] = []
+        acks: list[m.ReceiptPart] = []
+        rejects: list[m.ReceiptPart] = []
+        deads: list[m.ReceiptPart] = []
         for receipt, _, _ in taken:
             span = receipt.span
-            whole = ReceiptPart(receipt, (span,))
+            whole = m.ReceiptPart(receipt, (span,))
             if self.world.healed:
                 acks.append(whole)
             elif rng.random() < options.vanish:
@@ -284,7 +274,7 @@ class Consumer(Deriving):
             elif options.shred and rng.random() < options.shred:
                 every = range(span.start, span.stop, 2)
                 acks.append(
-                    ReceiptPart(receipt, tuple(Span(span.producer_id, seq, seq + 1) for seq in every))
+                    m.ReceiptPart(receipt, tuple(Span(span.producer_id, seq, seq + 1) for seq in every))
                 )
             elif rng.random() < options.reject:
                 rejects.append(whole)
@@ -292,8 +282,8 @@ class Consumer(Deriving):
                 deads.append(whole)
             elif span.size > 1 and rng.random() < options.partial:
                 middle = rng.randrange(span.start + 1, span.stop)
-                acks.append(ReceiptPart(receipt, (Span(span.producer_id, span.start, middle),)))
-                rejects.append(ReceiptPart(receipt, (Span(span.producer_id, middle, span.stop),)))
+                acks.append(m.ReceiptPart(receipt, (Span(span.producer_id, span.start, middle),)))
+                rejects.append(m.ReceiptPart(receipt, (Span(span.producer_id, middle, span.stop),)))
             else:
                 acks.append(whole)
         if rejects:
@@ -317,7 +307,7 @@ class Consumer(Deriving):
         receipt = self.rng.choice(self.old)
         if self.topics.is_over(receipt.partition.topic) and self.topics.current is not None:
             self.world.saw("an old receipt was used when its topic had been created again")
-        items = (ReceiptPart(receipt, (receipt.span,)),)
+        items = (m.ReceiptPart(receipt, (receipt.span,)),)
         kind = self.rng.choice(("ack", "ack", "reject", "dead_letter", "extend"))
         if self.derives and kind == "ack":  # without its outputs
             kind = "reject"
@@ -330,30 +320,30 @@ class Consumer(Deriving):
 
     def extend(self, receipts: list[Receipt], hold: float) -> None:
         """Ask for more time."""
-        items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
+        items = tuple(m.ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
         kind = "claim" if any(receipt in self.claimed for receipt in receipts) else "extend"
         self.call(kind, items, 2, hold_time=hold)
 
     def claim(self, receipts: list[Receipt], seconds: float) -> None:
         """Ask for more time than any hold gives."""
         self.claimed.update(dict.fromkeys(receipts))
-        items = tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
+        items = tuple(m.ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
         self.call("claim", items, 2, hold_time=seconds)
 
     def leave(self, receipts: list[Receipt]) -> None:
         """Give back the messages that the application never got."""
-        items = self.named(tuple(ReceiptPart(receipt, (receipt.span,)) for receipt in receipts))
+        items = self.named(tuple(m.ReceiptPart(receipt, (receipt.span,)) for receipt in receipts))
         node = self.node()
         op = self.next_op()
         for receipt in receipts:
             self.world.note(self.who, "leave", **self.topics.described(receipt), op=op, via=node)
         self.world.saw("a delivery was left")
-        self.ask(node, LeaveRequest(items), 1.0, lambda answer, _: None, op)
+        self.ask(node, m.LeaveRequest(items), 1.0, lambda answer, _: None, op)
 
     def call(
         self,
         kind: str,
-        items: tuple[ReceiptPart, ...],
+        items: tuple[m.ReceiptPart, ...],
         tries: int,
         *,
         delay: float = 0.0,
@@ -367,20 +357,20 @@ class Consumer(Deriving):
         op = self.next_op()
         world = self.world
         sent_at = self.clock.mono(world.time)
-        request: ClientRequest
+        request: m.ClientRequest
         extra: dict[str, Any] = {}
         if kind == "ack":
-            request = AckRequest(items)
+            request = m.AckRequest(items)
         elif kind == "reject":
-            request = RejectRequest(items, delay, interrupted=interrupted)
+            request = m.RejectRequest(items, delay, interrupted=interrupted)
             extra = {"delay": delay} if delay != TOPIC_BACKOFF_S else {}
             extra |= {"interrupted": True} if interrupted else {}
         elif kind in ("extend", "claim"):
-            request = ExtendRequest(items, hold_time, sent_at)
+            request = m.ExtendRequest(items, hold_time, sent_at)
             extra = {"hold_time": hold_time}
         else:
             letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
-            request = RejectRequest(items, 0.0, letter)
+            request = m.RejectRequest(items, 0.0, letter)
         for receipt, spans in items:
             fields = self.topics.described(receipt, spans)
             world.note(self.who, kind, **fields, op=op, outcome="invoke", via=node, **extra)
@@ -394,12 +384,12 @@ class Consumer(Deriving):
 
         self.ask(node, request, self.timeout, then, op)
 
-    def named(self, items: tuple[ReceiptPart, ...]) -> tuple[ReceiptPart, ...]:
+    def named(self, items: tuple[m.ReceiptPart, ...]) -> tuple[m.ReceiptPart, ...]:
         """Return the same messages; if a step has little room perhaps each by itself, which then takes many steps."""
         if not self.options.room or self.rng.random() < 0.5:
             return items
         return tuple(
-            ReceiptPart(
+            m.ReceiptPart(
                 receipt,
                 tuple(Span(span.producer_id, seq, seq + 1) for span in spans for seq in range(*span[1:])),
             )
@@ -407,12 +397,12 @@ class Consumer(Deriving):
         )
 
     def on_settled(
-        self, kind: str, items: tuple[ReceiptPart, ...], answer: Answer, op: int, until: float
-    ) -> tuple[ReceiptPart, ...]:
+        self, kind: str, items: tuple[m.ReceiptPart, ...], answer: Answer, op: int, until: float
+    ) -> tuple[m.ReceiptPart, ...]:
         """Write down the verdicts; return the parts to try again."""
         world = self.world
-        unknown: list[ReceiptPart] = []
-        if not isinstance(answer, SettleReply):
+        unknown: list[m.ReceiptPart] = []
+        if not isinstance(answer, m.SettleReply):
             outcome = "fail" if nothing_done(answer) else "unknown"
             for receipt, spans in items:
                 world.note(self.who, kind, **self.topics.described(receipt, spans), op=op, outcome=outcome)
@@ -421,7 +411,7 @@ class Consumer(Deriving):
             receipt = items[verdict.item].receipt
             outcome, extra = told_by(verdict)
             if verdict.outcome == Code.OUTCOME_UNKNOWN:
-                unknown.append(ReceiptPart(receipt, (verdict.span,)))
+                unknown.append(m.ReceiptPart(receipt, (verdict.span,)))
                 if kind == "ack":
                     have, members = self.around.tombstones(receipt.partition, receipt.group, verdict.span)
                     if 0 < have <= members // 2:

@@ -4,29 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.messages import (
-    AlterTopic,
-    BrowseRequest,
-    ClientRequest,
-    CreateTopic,
-    DeclareSurvivors,
-    DeleteTopic,
-    DescribeGroup,
-    DescribeGroups,
-    Failed,
-    Fetch,
-    Metadata,
-    PurgeRequest,
-    ReceiptPart,
-    RedriveRequest,
-    RejectRequest,
-    SetGroup,
-    SettleReply,
-    ShowRequest,
-    SpanRecord,
-    StatusReply,
-    StatusRequest,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import NUMBERS_END
@@ -58,39 +36,39 @@ class Inspector(Client):
         request = self.some_look() if look else self.some_mistake()
 
         def then(answer: Answer, _: Any) -> None:
-            refused = answer is None or isinstance(answer, Refusal | Failed) or is_refusal(answer)
-            if look and isinstance(answer, StatusReply) and answer.more is not None:
-                self.ask(node, StatusRequest(answer.more), self.timeout, then)
+            refused = answer is None or isinstance(answer, Refusal | m.Failed) or is_refusal(answer)
+            if look and isinstance(answer, m.StatusReply) and answer.more is not None:
+                self.ask(node, m.StatusRequest(answer.more), self.timeout, then)
             elif not look and not refused:
                 raise SimError(f"{request} is a mistake, and was answered {answer}")
-            elif not look and isinstance(answer, Failed):
+            elif not look and isinstance(answer, m.Failed):
                 self.world.saw("a mistake was refused")
 
         node = self.node()
         self.ask(node, request, self.timeout, then)
         self.later(self.rng.random() * 0.2, self.begin)
 
-    def some_look(self) -> ClientRequest:
+    def some_look(self) -> m.ClientRequest:
         """Return a request of an operator's screen."""
         rng, topic = self.rng, self.topics.current
         group = rng.choice(self.around.groups)
         number = rng.randrange(self.options.partitions)
         producer_ids = list(self.topics.published_to)
         if topic is None or not producer_ids:
-            return rng.choice((StatusRequest(), Metadata()))
+            return rng.choice((m.StatusRequest(), m.Metadata()))
         partition = PartitionId(topic.id, number)
         producer_id, at = rng.choice(producer_ids), rng.randrange(20)
-        browse = BrowseRequest("jobs", number, group, rng.choice(LOOKED_FOR), (0, 0), rng.choice((1, 50)))
+        browse = m.BrowseRequest("jobs", number, group, rng.choice(LOOKED_FOR), (0, 0), rng.choice((1, 50)))
         return rng.choice(
             (
-                StatusRequest(),
-                StatusRequest((partition, group)),
-                Metadata(("jobs",)),
-                DescribeGroup("jobs", group),
-                DescribeGroups((("jobs", group), ("nothing", group))),
-                DeclareSurvivors(),
-                ShowRequest(partition, Span(producer_id, at, at + 1)),
-                Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
+                m.StatusRequest(),
+                m.StatusRequest((partition, group)),
+                m.Metadata(("jobs",)),
+                m.DescribeGroup("jobs", group),
+                m.DescribeGroups((("jobs", group), ("nothing", group))),
+                m.DeclareSurvivors(),
+                m.ShowRequest(partition, Span(producer_id, at, at + 1)),
+                m.Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
                 browse._replace(bodies=True),
                 browse._replace(topic="jobs.deadletters"),
                 browse._replace(complete=True),
@@ -99,38 +77,38 @@ class Inspector(Client):
             )
         )
 
-    def some_mistake(self) -> ClientRequest:
+    def some_mistake(self) -> m.ClientRequest:
         """Return a request that every node must refuse."""
         rng, options = self.rng, self.options
         group = rng.choice(self.around.groups)
-        fetch = Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
+        fetch = m.Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
         span = Span(ProducerId("a", 1, 1, 1), 0, 2)
         partition = PartitionId(self.topics.current.id if self.topics.current is not None else b"?" * 16, 0)
         nobody = Owner("a", Incarnation(0, 0), Stamp(0, "a"))
         dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, span, nobody)
-        mistakes: tuple[ClientRequest, ...] = (
-            CreateTopic("jobs", 2),
-            CreateTopic("jobs", options.nodes + 2),
-            CreateTopic("", options.rf),
-            CreateTopic("a topic with\nlines", options.rf),
-            CreateTopic("more", options.rf, 0),
-            CreateTopic("more", options.rf, max_deliveries=0),
-            CreateTopic("more", options.rf, ttl_s=-1.0),
-            CreateTopic("more", options.rf, backoff=(-1.0,)),
-            CreateTopic("more.deadletters", options.rf, implicit=True),
-            AlterTopic("jobs", partitions=0),
-            AlterTopic("jobs", retention_s=-1.0),
-            AlterTopic("nothing", ttl_s=1.0),
-            DeleteTopic("jobs", b"?" * 16),
-            DeleteTopic("nothing", b"?" * 16),
-            SetGroup("jobs", group + "!dead"),
-            SetGroup("jobs", ""),
-            SetGroup("jobs", "two\nlines"),
-            SetGroup("jobs", group, "somewhere"),
-            SetGroup("nothing", group),
-            DescribeGroup("nothing", group),
-            PurgeRequest("jobs", 10_000, group),
-            BrowseRequest("jobs", 10_000, group, "all", (0, 0), 1),
+        mistakes: tuple[m.ClientRequest, ...] = (
+            m.CreateTopic("jobs", 2),
+            m.CreateTopic("jobs", options.nodes + 2),
+            m.CreateTopic("", options.rf),
+            m.CreateTopic("a topic with\nlines", options.rf),
+            m.CreateTopic("more", options.rf, 0),
+            m.CreateTopic("more", options.rf, max_deliveries=0),
+            m.CreateTopic("more", options.rf, ttl_s=-1.0),
+            m.CreateTopic("more", options.rf, backoff=(-1.0,)),
+            m.CreateTopic("more.deadletters", options.rf, implicit=True),
+            m.AlterTopic("jobs", partitions=0),
+            m.AlterTopic("jobs", retention_s=-1.0),
+            m.AlterTopic("nothing", ttl_s=1.0),
+            m.DeleteTopic("jobs", b"?" * 16),
+            m.DeleteTopic("nothing", b"?" * 16),
+            m.SetGroup("jobs", group + "!dead"),
+            m.SetGroup("jobs", ""),
+            m.SetGroup("jobs", "two\nlines"),
+            m.SetGroup("jobs", group, "somewhere"),
+            m.SetGroup("nothing", group),
+            m.DescribeGroup("nothing", group),
+            m.PurgeRequest("jobs", 10_000, group),
+            m.BrowseRequest("jobs", 10_000, group, "all", (0, 0), 1),
             fetch._replace(hold_time=2 * options.hold_time_max),
             fetch._replace(topics=()),
             fetch._replace(topics=("jobs", "jobs.deadletters")),
@@ -139,17 +117,17 @@ class Inspector(Client):
             fetch._replace(max_messages=0),
             fetch._replace(max_wait=-1.0),
             fetch._replace(partitions=(10_000,)),
-            RejectRequest((), -2.0),
-            RejectRequest((ReceiptPart(dead, (span,)),), letter=Letter(nobody.ballot, "dead once more")),
-            RedriveRequest("jobs", 0, group, (SpanRecord(span, Record(0, 0, Kind.OPEN)),)),
-            RedriveRequest("jobs", 0, group, (SpanRecord(span, Record(0, NUMBERS_END, Kind.DEAD)),)),
-            ShowRequest(partition, span),
+            m.RejectRequest((), -2.0),
+            m.RejectRequest((m.ReceiptPart(dead, (span,)),), letter=Letter(nobody.ballot, "dead once more")),
+            m.RedriveRequest("jobs", 0, group, (m.SpanRecord(span, Record(0, 0, Kind.OPEN)),)),
+            m.RedriveRequest("jobs", 0, group, (m.SpanRecord(span, Record(0, NUMBERS_END, Kind.DEAD)),)),
+            m.ShowRequest(partition, span),
         )
         return rng.choice(mistakes)
 
 
 def is_refusal(answer: Answer) -> bool:
     """Return True if each verdict says that it was asked wrongly."""
-    return isinstance(answer, SettleReply) and all(
+    return isinstance(answer, m.SettleReply) and all(
         verdict.outcome == Code.USAGE for verdict in answer.verdicts
     )

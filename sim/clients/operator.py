@@ -5,33 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.topics import SETTINGS
-from quorumq.core.messages import (
-    AlterTopic,
-    AlterTopicReply,
-    BrowseReply,
-    BrowseRequest,
-    CreateTopic,
-    CreateTopicReply,
-    DeleteGroup,
-    DeleteGroupReply,
-    DeleteTopic,
-    DeleteTopicReply,
-    Failed,
-    LimitGroup,
-    LimitGroupReply,
-    Metadata,
-    MetadataReply,
-    PauseGroup,
-    PauseGroupReply,
-    PurgeReply,
-    PurgeRequest,
-    RedriveRequest,
-    SetGroup,
-    SetGroupReply,
-    SettleReply,
-    SpanRecord,
-)
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Span, Topic
@@ -77,7 +52,7 @@ class Operator(Caller):
     def create(self) -> None:
         """Send one CREATE of the topic; the operator whose topic it is repeats it until it is there."""
         options = self.options
-        request = CreateTopic(
+        request = m.CreateTopic(
             "jobs",
             options.rf,
             options.partitions,
@@ -92,12 +67,12 @@ class Operator(Caller):
     def on_created(self, answer: Answer, _: Any) -> None:
         if not self.first or self.topics.current is not None or self.topics.gone:
             return
-        if isinstance(answer, Failed) and answer.code == Code.CONFLICT:
+        if isinstance(answer, m.Failed) and answer.code == Code.CONFLICT:
             # Another client created it, or it has been changed already.
-            self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_created)
+            self.ask(self.node(), m.Metadata(("jobs",)), self.timeout, self.on_created)
             return
-        topic = answer.topics[0] if isinstance(answer, MetadataReply) else getattr(answer, "topic", None)
-        if isinstance(answer, Failed) or topic is None or self.topics.is_over(topic.id):
+        topic = answer.topics[0] if isinstance(answer, m.MetadataReply) else getattr(answer, "topic", None)
+        if isinstance(answer, m.Failed) or topic is None or self.topics.is_over(topic.id):
             self.later(0.05 + self.rng.random() * 0.1, self.create)
             return
         self.topics.current = topic
@@ -123,12 +98,12 @@ class Operator(Caller):
         """Create the topic that outputs are published to, then the groups."""
         options = self.options
         retention = self.around.retention if options.guests else 0.0
-        request = CreateTopic(
+        request = m.CreateTopic(
             "out", options.rf, options.output_partitions, options.max_deliveries, retention_s=retention
         )
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, CreateTopicReply):
+            if isinstance(answer, m.CreateTopicReply):
                 self.topics.outputs = answer.topic
                 self.create_group()
             else:
@@ -143,7 +118,7 @@ class Operator(Caller):
             if call is not None:
                 self.came_of_group(call, answer)
             if (
-                isinstance(answer, SetGroupReply)
+                isinstance(answer, m.SetGroupReply)
                 and not self.topics.is_over(answer.group.topic)
                 and asked in self.topics.groups_to_come
             ):
@@ -156,7 +131,7 @@ class Operator(Caller):
             fields = {"group": asked[1], "rewind": False}
             jobs = asked[0] == "jobs"
             call = self.by_name("set_group", node, fields, start="earliest", from_ms=0) if jobs else None
-            self.ask(node, SetGroup(*asked), self.timeout, then)
+            self.ask(node, m.SetGroup(*asked), self.timeout, then)
 
     def work(self) -> None:
         """Do one round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
@@ -239,7 +214,7 @@ class Operator(Caller):
         self.world.note(self.who, "delete_topic", **common, outcome="invoke", via=node)
 
         def then(answer: Answer, _: Any) -> None:
-            outcome = outcome_of(answer, DeleteTopicReply)
+            outcome = outcome_of(answer, m.DeleteTopicReply)
             self.world.note(self.who, "delete_topic", **common, outcome=outcome)
             if outcome == "ok":
                 self.topics.on_deleted(topic.id)
@@ -247,7 +222,7 @@ class Operator(Caller):
                 pause = 0.02 + self.rng.random() * 0.1
                 self.later(pause, lambda: self.delete_topic(topic, self.node(node)))
 
-        self.ask(node, DeleteTopic("jobs", topic.id), self.timeout, then, op)
+        self.ask(node, m.DeleteTopic("jobs", topic.id), self.timeout, then, op)
 
     def on_deleted(self) -> None:
         """Create the deleted topic again, mostly."""
@@ -273,7 +248,7 @@ class Operator(Caller):
         theirs = self.values(chosen if rng.random() < 0.6 else self.some_settings())
 
         def then(answer: Answer, _: Any) -> None:
-            if mode == "next" and isinstance(answer, AlterTopicReply) and not self.world.healed:
+            if mode == "next" and isinstance(answer, m.AlterTopicReply) and not self.world.healed:
                 other.alter_to(theirs, another)
 
         self.alter_to(self.values(chosen), node, then)
@@ -317,7 +292,7 @@ class Operator(Caller):
         """Send one ALTER."""
 
         def then(answer: Answer, bodies: Any) -> None:
-            if isinstance(answer, AlterTopicReply):
+            if isinstance(answer, m.AlterTopicReply):
                 self.world.saw("a change of a topic was confirmed")
                 if answer.topic.partitions > self.options.partitions:
                     self.world.saw("partitions were added")
@@ -328,7 +303,7 @@ class Operator(Caller):
 
         if named.get("auto_create_groups") is False:
             self.around.on_closing(node)
-        self.set_topic(AlterTopic("jobs", **named), named, node, then)
+        self.set_topic(m.AlterTopic("jobs", **named), named, node, then)
 
     # ------------------------------------------------------------------ groups
 
@@ -365,7 +340,7 @@ class Operator(Caller):
         call = self.by_name("set_group", node, fields, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, SetGroupReply):
+            if isinstance(answer, m.SetGroupReply):
                 now = answer.group
                 if rewind:
                     self.world.saw("a rewind was confirmed")
@@ -375,15 +350,15 @@ class Operator(Caller):
                     self.world.saw("a deleted group was created again")
             self.came_of_group(call, answer)
 
-        request = SetGroup("jobs", group, start, from_ms, rewind)
+        request = m.SetGroup("jobs", group, start, from_ms, rewind)
         self.ask(node, request, self.timeout + self.options.request_timeout, then)
 
     def came_of_group(self, call: Call, answer: Answer) -> None:
         """Note the outcome of a creation, a rewind or a deletion."""
         self.answered(call, answer)
-        if isinstance(answer, SetGroupReply | DeleteGroupReply):
+        if isinstance(answer, m.SetGroupReply | m.DeleteGroupReply):
             now = answer.group
-            begins = {"from_ms": now.from_ms} if isinstance(answer, SetGroupReply) else {}
+            begins = {"from_ms": now.from_ms} if isinstance(answer, m.SetGroupReply) else {}
             self.came_of(call, "ok", self.topics.names[now.topic], generation=now.generation, **begins)
         else:
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
@@ -394,7 +369,7 @@ class Operator(Caller):
         saw = "a group was paused" if paused else "a group was resumed"
         lasts = 1.0 if paused else 0.0
         self.change(
-            call, PauseGroup("jobs", group, paused), saw, lasts, lambda op: op.pause(group, paused=False)
+            call, m.PauseGroup("jobs", group, paused), saw, lasts, lambda op: op.pause(group, paused=False)
         )
 
     def limit(self, group: str, per_second: float = 0.0, burst: int = 0) -> None:
@@ -404,13 +379,13 @@ class Operator(Caller):
         saw = "a group was limited" if per_second else ""
         lasts = LIMIT_S if per_second else 0.0
         self.change(
-            call, LimitGroup("jobs", group, per_second, burst), saw, lasts, lambda op: op.limit(group)
+            call, m.LimitGroup("jobs", group, per_second, burst), saw, lasts, lambda op: op.limit(group)
         )
 
     def change(
         self,
         call: Call,
-        request: PauseGroup | LimitGroup,
+        request: m.PauseGroup | m.LimitGroup,
         saw: str,
         lasts: float,
         undo: Callable[[Operator], None],
@@ -429,7 +404,7 @@ class Operator(Caller):
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
             reached = ""
-            if isinstance(answer, PauseGroupReply | LimitGroupReply) and self.is_over(op):
+            if isinstance(answer, m.PauseGroupReply | m.LimitGroupReply) and self.is_over(op):
                 if saw:
                     self.world.saw(saw)
                 reached = self.topics.names[answer.group.topic]
@@ -451,11 +426,11 @@ class Operator(Caller):
         call = self.by_name("delete_group", node, {"group": group})
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, DeleteGroupReply):
+            if isinstance(answer, m.DeleteGroupReply):
                 self.world.saw("a group was deleted")
             self.came_of_group(call, answer)
 
-        self.ask(node, DeleteGroup("jobs", group), self.timeout + self.options.request_timeout, then)
+        self.ask(node, m.DeleteGroup("jobs", group), self.timeout + self.options.request_timeout, then)
         if self.options.rewind and self.rng.random() < 0.3:
             self.rewind(group)
 
@@ -477,7 +452,7 @@ class Operator(Caller):
         rng = self.rng
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, BrowseReply) or self.world.healed:
+            if not isinstance(answer, m.BrowseReply) or self.world.healed:
                 return
             chosen: list[Span] = []
             for item in answer.items:
@@ -490,7 +465,7 @@ class Operator(Caller):
                 self.purge(number, group, 2, tuple(chosen))
 
         source, which = group.removesuffix(DEAD_SUFFIX), "dead" if group.endswith(DEAD_SUFFIX) else "ready"
-        self.ask(self.node(), BrowseRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
+        self.ask(self.node(), m.BrowseRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
 
     def purge(self, number: int, group: str, tries: int, spans: tuple[Span, ...] = ()) -> None:
         """Settle a group's open messages, or its dead letters; again if the outcome is unknown.
@@ -503,7 +478,7 @@ class Operator(Caller):
 
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
-            if isinstance(answer, PurgeReply):
+            if isinstance(answer, m.PurgeReply):
                 reached = self.reached(call)  # the answer does not say
                 self.came_of(call, "ok" if reached else "unknown", reached, messages=answer.messages)
                 if answer.messages:
@@ -516,7 +491,7 @@ class Operator(Caller):
             if tries > 1 and not self.world.healed:
                 self.later(0.1, self.purge, number, group, tries - 1, spans)
 
-        self.ask(node, PurgeRequest("jobs", number, group, spans), 2 * self.timeout, then)
+        self.ask(node, m.PurgeRequest("jobs", number, group, spans), 2 * self.timeout, then)
 
     # ------------------------------------------------------------------ redrive
 
@@ -526,11 +501,11 @@ class Operator(Caller):
         node = self.node()
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, BrowseReply) or self.world.healed:
+            if not isinstance(answer, m.BrowseReply) or self.world.healed:
                 return
             chosen = [item for item in answer.items if rng.random() < self.options.redrive]
             for life in sorted({item.record[:2] for item in chosen}):
-                entries = tuple(SpanRecord(x.span, x.record) for x in chosen if x.record[:2] == life)
+                entries = tuple(m.SpanRecord(x.span, x.record) for x in chosen if x.record[:2] == life)
                 self.redrive(number, group, entries, node)
                 if rng.random() < 0.3:  # done twice, by any operator, it is done once
                     again = rng.choice(self.operators).redrive
@@ -539,10 +514,10 @@ class Operator(Caller):
                     spans = tuple(item.span for item in chosen) if rng.random() < 0.5 else ()
                     self.purge(number, group + DEAD_SUFFIX, 1, spans)
 
-        ask = BrowseRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
+        ask = m.BrowseRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
         self.ask(node, ask, self.timeout, then)
 
-    def redrive(self, number: int, group: str, entries: tuple[SpanRecord, ...], tried: str) -> None:
+    def redrive(self, number: int, group: str, entries: tuple[m.SpanRecord, ...], tried: str) -> None:
         """Ask for another life for these dead letters, all at the same redrive number."""
         node = self.node(tried)
         op = self.next_op()
@@ -555,8 +530,8 @@ class Operator(Caller):
         self.world.note(self.who, "redrive", **common, spans=spans, outcome="invoke", via=node)
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, SettleReply):
-                outcome = outcome_of(answer, SettleReply)
+            if not isinstance(answer, m.SettleReply):
+                outcome = outcome_of(answer, m.SettleReply)
                 self.world.note(self.who, "redrive", **common, spans=spans, outcome=outcome)
                 return
             for verdict in answer.verdicts:
@@ -568,4 +543,4 @@ class Operator(Caller):
                 here = spans_value((verdict.span,))
                 self.world.note(self.who, "redrive", **common, spans=here, outcome=outcome, **extra)
 
-        self.ask(node, RedriveRequest("jobs", number, group, entries), self.timeout, then, op)
+        self.ask(node, m.RedriveRequest("jobs", number, group, entries), self.timeout, then, op)

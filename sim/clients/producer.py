@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.messages import (
-    CloseSession,
-    Failed,
-    Metadata,
-    MetadataReply,
-    OpenSession,
-    OpenSessionReply,
-    PublishReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Batch, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
@@ -42,14 +34,14 @@ class Producer(Client):
             return
         self.topic = self.topics.current
         if self.options.rivals:
-            self.ask(self.node(), Metadata(("jobs",)), self.timeout, self.on_metadata)
+            self.ask(self.node(), m.Metadata(("jobs",)), self.timeout, self.on_metadata)
         else:
             self.open_session()
 
     def on_metadata(self, answer: Answer, _: Any) -> None:
         """Publish to the topic that a node describes."""
         if (
-            isinstance(answer, MetadataReply)
+            isinstance(answer, m.MetadataReply)
             and answer.topics
             and not self.topics.is_over(answer.topics[0].id)
         ):
@@ -68,10 +60,10 @@ class Producer(Client):
 
     def open_session(self) -> None:
         """Get a producer id, under which the next batches are numbered."""
-        self.ask(self.node(), OpenSession(), self.timeout, self.on_session)
+        self.ask(self.node(), m.OpenSession(), self.timeout, self.on_session)
 
     def on_session(self, answer: Answer, _: Any) -> None:
-        if isinstance(answer, OpenSessionReply):
+        if isinstance(answer, m.OpenSessionReply):
             self.producer_id = answer.producer_id
             self.sequence.clear()
             self.publish_next()
@@ -88,11 +80,11 @@ class Producer(Client):
 
         def then(answer: Answer, _: Any) -> None:
             assert self.topic is not None
-            if isinstance(answer, MetadataReply) and answer.topics:
+            if isinstance(answer, m.MetadataReply) and answer.topics:
                 self.on_grown(answer.topics[0])
             self.publish_next()
 
-        self.ask(self.node(), Metadata(("jobs",)), self.timeout, then)
+        self.ask(self.node(), m.Metadata(("jobs",)), self.timeout, then)
 
     def next_batch(self) -> None:
         """Publish the next batch; if partitions are added, look for them first."""
@@ -145,7 +137,7 @@ class Producer(Client):
     def close(self, node: str, used: tuple[PartitionId, ...]) -> None:
         """Close the session in these partitions."""
         assert self.producer_id is not None
-        self.ask(node, CloseSession(self.producer_id, used), self.timeout, lambda answer, _: None)
+        self.ask(node, m.CloseSession(self.producer_id, used), self.timeout, lambda answer, _: None)
 
     def publish(self, batch: Batch, tried: Any) -> None:
         """Send the batch to a node, another than the one just tried."""
@@ -170,7 +162,7 @@ class Producer(Client):
         def then(answer: Answer, _: Any) -> None:
             if not main:
                 return
-            if isinstance(answer, PublishReply):
+            if isinstance(answer, m.PublishReply):
                 count = header.size
                 where = (header.partition, header.sections[0].producer_id)
                 self.published[where] = self.published.get(where, 0) + count
@@ -182,14 +174,14 @@ class Producer(Client):
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
                 self.later(0.02, self.begin)
-            elif isinstance(answer, Failed) and answer.code == Code.SESSION_CLOSED:
+            elif isinstance(answer, m.Failed) and answer.code == Code.SESSION_CLOSED:
                 self.world.saw("a producer heard that its session is closed")
                 # An earlier try may have stored the batch: it is left at that.
                 self.later(0.02, self.open_session)
             else:
                 if refused_as_deleted(answer):
                     self.world.saw("a publish was refused: its topic was deleted")
-                elif isinstance(answer, Failed) and answer.code == Code.NOT_FOUND:
+                elif isinstance(answer, m.Failed) and answer.code == Code.NOT_FOUND:
                     assert not created, f"the creation of {header.partition} was OK: {answer.detail}"
                 self.later(0.02 + self.rng.random() * 0.1, self.publish, batch, node)
 

@@ -6,16 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from quorumq.core.messages import (
-    FetchReply,
-    Heartbeat,
-    Hello,
-    HoldReply,
-    Metadata,
-    MetadataReply,
-    Slice,
-    Welcome,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.types import Owner, Span, Stamp
 from quorumq.history import owner_text, producer_id_text
 from sim.cluster import Cluster
@@ -29,7 +20,7 @@ from sim.replay import replay
 from sim.schedule import Schedule
 from sim.world import Refusal
 
-HOUSEKEEPING = (Hello, Welcome, Heartbeat, Metadata, MetadataReply)
+HOUSEKEEPING = (m.Hello, m.Welcome, m.Heartbeat, m.Metadata, m.MetadataReply)
 
 TONES = {
     "Publish": "publish", "Store": "store", "Hold": "hold", "Fetch": "fetch", "RemoteFetch": "fetch", "Release": "hold",
@@ -50,7 +41,7 @@ class Words(Teller):
     def ballot(self, ballot: Stamp) -> str:
         return self.names.setdefault(ballot, f"#{len(self.names) + 1}")
 
-    def votes(self, reply: HoldReply) -> str:
+    def votes(self, reply: m.HoldReply) -> str:
         return f"({reply.error})" if reply.error else super().votes(reply)
 
     def packet(self, message: Any) -> str:
@@ -61,7 +52,7 @@ class Words(Teller):
             return "no node here"
         if isinstance(message, int):
             return "hangs up"
-        if isinstance(message, FetchReply):
+        if isinstance(message, m.FetchReply):
             return "DELIVERY" if message.slices else "NOTHING"
         said = self.content(message)
         if said == type(message).__name__:
@@ -74,7 +65,7 @@ class Words(Teller):
 
 def ids_in(value: Any) -> Iterator[tuple[str, int, int]]:
     """Yield the messages that are named anywhere in a value."""
-    if isinstance(value, Slice):
+    if isinstance(value, m.Slice):
         value = tuple(delivery.receipt.span for delivery in value.deliveries)
     if isinstance(value, Span):
         yield producer_id_text(value.producer_id), value.start, value.stop

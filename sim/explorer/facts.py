@@ -8,23 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from quorumq.core.messages import (
-    AlterTopicReply,
-    ClientReply,
-    CreateTopicReply,
-    DeleteGroupReply,
-    DeleteTopicReply,
-    Failed,
-    FetchReply,
-    FindNameReply,
-    LabelsReply,
-    LeaveReply,
-    PauseGroupReply,
-    PublishReply,
-    PurgeReply,
-    SetGroupReply,
-    SettleReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.types import STAMP_ZERO, Group, Latest, NodeId, ProducerId, Receipt, Stamp
@@ -247,14 +231,14 @@ def came_to_nothing(facts: Facts, index: int) -> Facts:
 
 
 def heard(
-    facts: Facts, key: int, reply: ClientReply, now: float, group: Group | None = None
+    facts: Facts, key: int, reply: m.ClientReply, now: float, group: Group | None = None
 ) -> tuple[Facts, str]:
     """Return the facts after a client got an answer, and the promise that it breaks, or "".
 
     Args:
         group: the register as the node has it that answers.
     """
-    if isinstance(reply, FetchReply) and key < KEY_OF_SETTLING:
+    if isinstance(reply, m.FetchReply) and key < KEY_OF_SETTLING:
         return _delivered(facts, key - 1, reply, now)
     if key < KEY_OF_SETTLING:
         return came_to_nothing(facts, key - 1), ""
@@ -264,25 +248,25 @@ def heard(
     facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
     if this.kind in OPERATIONS:
         return _operated(facts, this, reply, group)
-    if isinstance(reply, SettleReply):
+    if isinstance(reply, m.SettleReply):
         (verdict,) = reply.verdicts
         return _settled(facts, this, verdict.outcome, now)
-    if this.kind in UNPAUSING and not isinstance(reply, Failed):
+    if this.kind in UNPAUSING and not isinstance(reply, m.Failed):
         facts = facts._replace(pause_ends=(facts.pause_ends[0], facts.pause_ends[1] + 1))
-    if isinstance(reply, PauseGroupReply):
+    if isinstance(reply, m.PauseGroupReply):
         holds = this.kind == "pause" and this.after_ends == facts.pause_ends[0]
         return facts._replace(paused=facts.paused or holds), ""
-    if isinstance(reply, DeleteGroupReply) and not any(item.kind == "make" for item in facts.asked):
+    if isinstance(reply, m.DeleteGroupReply) and not any(item.kind == "make" for item in facts.asked):
         facts = facts._replace(deleted=True)
-    if isinstance(reply, SetGroupReply | DeleteGroupReply):
+    if isinstance(reply, m.SetGroupReply | m.DeleteGroupReply):
         generation = reply.group.generation
         if generation > facts.rewound:
             covers = generation if this.kind in ("rewind", "make") else 0
             facts = facts._replace(rewound=generation, covers=covers)
         return facts, ""
-    if isinstance(reply, PurgeReply) and this.kind == "clear":
+    if isinstance(reply, m.PurgeReply) and this.kind == "clear":
         return facts._replace(purged=max(facts.purged, this.rewound)), ""
-    assert isinstance(reply, Failed | LeaveReply | PublishReply | PurgeReply), reply
+    assert isinstance(reply, m.Failed | m.LeaveReply | m.PublishReply | m.PurgeReply), reply
     return facts, ""
 
 
@@ -344,16 +328,16 @@ def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
     return facts._replace(stands=group), problem
 
 
-def _operated(known: Facts, this: Asked, reply: ClientReply, group: Group | None) -> tuple[Facts, str]:
+def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | None) -> tuple[Facts, str]:
     before = known.operations[this.attempt]
-    if isinstance(reply, SetGroupReply) and this.kind in CREATIONS:
+    if isinstance(reply, m.SetGroupReply) and this.kind in CREATIONS:
         return _created(known, this, reply.group)
-    if isinstance(reply, FetchReply):
+    if isinstance(reply, m.FetchReply):
         assert group is not None, "a FETCH that is answered has its group"
         return _created(known, this, group)
-    if this.kind == "put" and isinstance(reply, PublishReply):
+    if this.kind == "put" and isinstance(reply, m.PublishReply):
         return with_operation(known, this.attempt, before._replace(phase="done")), ""
-    if isinstance(reply, FindNameReply):
+    if isinstance(reply, m.FindNameReply):
         other = before.after_name is not None and before.after_name != reply.producer_id
         problem = (
             "names: a name that was OK under one id before it was asked for gets another" if other else ""
@@ -361,28 +345,28 @@ def _operated(known: Facts, this: Asked, reply: ClientReply, group: Group | None
         return with_operation(
             known, this.attempt, before._replace(phase="found", name=reply.producer_id)
         ), problem
-    if isinstance(reply, LabelsReply):
+    if isinstance(reply, m.LabelsReply):
         text = text_of(reply) if this.kind == "labels" else before.text
         known = with_operation(known, this.attempt, before._replace(phase="done", text=text))
         texts = [(asked.text, asked.after_texts) for asked in known.operations if asked.text is not None]
         return known, disordered(texts)
-    if isinstance(reply, PublishReply):
+    if isinstance(reply, m.PublishReply):
         known = known._replace(before=not _of_kind(known, *GROUP_OPERATIONS))
-    if isinstance(reply, PublishReply | SetGroupReply | DeleteGroupReply):
+    if isinstance(reply, m.PublishReply | m.SetGroupReply | m.DeleteGroupReply):
         return with_operation(known, this.attempt, before._replace(phase="done")), ""
-    if isinstance(reply, CreateTopicReply):
+    if isinstance(reply, m.CreateTopicReply):
         changed = Operation("done", reply.topic.made)
         others = [found for found in known.operations if found.phase == "done" and found != changed]
         problem = "one topic: two clients were told that another one was created" if others else ""
         return with_operation(known, this.attempt, changed), problem
-    if isinstance(reply, AlterTopicReply | DeleteTopicReply):
+    if isinstance(reply, m.AlterTopicReply | m.DeleteTopicReply):
         return with_operation(known, this.attempt, Operation("done")), ""
-    assert isinstance(reply, Failed), reply
+    assert isinstance(reply, m.Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"
     return with_operation(known, this.attempt, Operation(phase)), ""
 
 
-def _delivered(facts: Facts, index: int, reply: FetchReply, now: float) -> tuple[Facts, str]:
+def _delivered(facts: Facts, index: int, reply: m.FetchReply, now: float) -> tuple[Facts, str]:
     attempt = facts.attempts[index]
     if not reply.slices:
         return came_to_nothing(facts, index), ""

@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    ClientRequest,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    ExtendRequest,
-    Fetch,
-    FindName,
-    LeaveRequest,
-    PauseGroup,
-    Publish,
-    PurgeRequest,
-    ReceiptPart,
-    RedriveRequest,
-    RejectRequest,
-    SetGroup,
-    SpanRecord,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.types import Kind, Letter, Now, PartitionId, ProducerId, Receipt, Record, Span
 from quorumq.wire.batch import Message, build_batch
@@ -48,9 +29,9 @@ def fetch(
     hold_time: float = HOLD_S,
     max_wait: float = 0.0,
     named: tuple[Span, ...] = (),
-) -> Fetch:
+) -> m.Fetch:
     """Return a FETCH of one message, any or a named one."""
-    return Fetch(
+    return m.Fetch(
         topics=(TOPIC,),
         group=group,
         max_messages=1,
@@ -71,82 +52,82 @@ def named(scenario: Scenario) -> tuple[Span, ...]:
     return (BESIDE if scenario.beside else SPAN,) if scenario.by_id else ()
 
 
-def creation(scenario: Scenario, index: int) -> CreateTopic:
+def creation(scenario: Scenario, index: int) -> m.CreateTopic:
     """Return a creation: each other one wants one replica only."""
-    return CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes) - len(scenario.joining))
+    return m.CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes) - len(scenario.joining))
 
 
-def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> ClientRequest:
+def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> m.ClientRequest:
     """Return the request of an operator of the scenario; ``topic`` is the topic to delete."""
     kind = scenario.operators[index][0]
     match kind:
         case "alter":
-            return AlterTopic(CREATED, partitions=2)
+            return m.AlterTopic(CREATED, partitions=2)
         case "delete":
-            return DeleteTopic(CREATED, topic)
+            return m.DeleteTopic(CREATED, topic)
         case "forbid":
-            return AlterTopic(CREATED, auto_create_groups=False)
+            return m.AlterTopic(CREATED, auto_create_groups=False)
         case "set" | "set latest":
-            return SetGroup(CREATED, GROUP, "latest" if kind == "set latest" else "earliest")
+            return m.SetGroup(CREATED, GROUP, "latest" if kind == "set latest" else "earliest")
         case "read" | "read latest":
             # It names a message that is not there: so it makes the group, and holds nothing.
             start = "latest" if kind == "read latest" else "earliest"
             return fetch(GROUP, now, named=(BESIDE,))._replace(topics=(CREATED,), start=start)
         case "again":
-            return SetGroup(CREATED, GROUP, rewind=True)
+            return m.SetGroup(CREATED, GROUP, rewind=True)
         case "remove":
-            return DeleteGroup(CREATED, GROUP)
+            return m.DeleteGroup(CREATED, GROUP)
         case "name":
-            return FindName(PartitionId(topic, 0), WINDOW_S, 0, 0)
+            return m.FindName(PartitionId(topic, 0), WINDOW_S, 0, 0)
         case "label" | "labels":
             return labels_request(CREATED, index if kind == "label" else None)
     return creation(scenario, index)
 
 
-def publish_named(topic: bytes, producer_id: ProducerId) -> Publish:
+def publish_named(topic: bytes, producer_id: ProducerId) -> m.Publish:
     """Return the PUBLISH of the message of the name, under this id."""
-    return Publish(build_batch(PartitionId(topic, 0), producer_id, 0, WALL_MS, [Message(b"work")]))
+    return m.Publish(build_batch(PartitionId(topic, 0), producer_id, 0, WALL_MS, [Message(b"work")]))
 
 
-def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> ClientRequest:
+def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now) -> m.ClientRequest:
     """Return the request with which a client settles a delivery, redrives what was listed dead at (generation, n) =
     ``life``, purges dead letters, the backlog ("clear") or what is not there ("beside"), rewinds, deletes the group
     and makes it again, or pauses and resumes it."""
     match kind:
         case "redrive":
-            return RedriveRequest(TOPIC, 0, GROUP, (SpanRecord(SPAN, Record(*life, Kind.DEAD)),))
+            return m.RedriveRequest(TOPIC, 0, GROUP, (m.SpanRecord(SPAN, Record(*life, Kind.DEAD)),))
         case "purge":
-            return PurgeRequest(TOPIC, 0, DEAD_GROUP)
+            return m.PurgeRequest(TOPIC, 0, DEAD_GROUP)
         case "clear":
-            return PurgeRequest(TOPIC, 0, GROUP)
+            return m.PurgeRequest(TOPIC, 0, GROUP)
         case "beside":
-            return PurgeRequest(TOPIC, 0, GROUP, (BESIDE,))
+            return m.PurgeRequest(TOPIC, 0, GROUP, (BESIDE,))
         case "rewind":
-            return SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
+            return m.SetGroup(TOPIC, GROUP, "earliest", 0, rewind=True)
         case "unmake":
-            return DeleteGroup(TOPIC, GROUP)
+            return m.DeleteGroup(TOPIC, GROUP)
         case "make":
-            return SetGroup(TOPIC, GROUP)
+            return m.SetGroup(TOPIC, GROUP)
         case "skip":
-            return SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
+            return m.SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
         case "pause" | "resume":
-            return PauseGroup(TOPIC, GROUP, kind == "pause")
+            return m.PauseGroup(TOPIC, GROUP, kind == "pause")
     assert receipt is not None
-    items = (ReceiptPart(receipt, (receipt.span,)),)
+    items = (m.ReceiptPart(receipt, (receipt.span,)),)
     match kind:
         case "ack":
-            return AckRequest(items)
+            return m.AckRequest(items)
         case "now":
-            return RejectRequest(items, 0.0)
+            return m.RejectRequest(items, 0.0)
         case "delay":
-            return RejectRequest(items, TICK_S)
+            return m.RejectRequest(items, TICK_S)
         case "interrupted":
-            return RejectRequest(items, interrupted=True)
+            return m.RejectRequest(items, interrupted=True)
         case "dead":
             letter = Letter(receipt.owner.ballot, "rejected", fingerprint="f")
-            return RejectRequest(items, 0.0, letter)
+            return m.RejectRequest(items, 0.0, letter)
         case "extend" | "claim":
-            return ExtendRequest(items, CLAIM_S if kind == "claim" else HOLD_S, now.mono)
+            return m.ExtendRequest(items, CLAIM_S if kind == "claim" else HOLD_S, now.mono)
         case "leave":
-            return LeaveRequest(items)
+            return m.LeaveRequest(items)
     raise ExplorerError(f"a client cannot ask for {kind!r}")

@@ -7,41 +7,7 @@ ballot of attempt 1.
 
 from __future__ import annotations
 
-from quorumq.core.messages import (
-    Accept,
-    Ack,
-    AckReply,
-    Extend,
-    ExtendReply,
-    Hold,
-    HoldReply,
-    HoldsReply,
-    HoldsRequest,
-    Merge,
-    MergeReply,
-    Prepare,
-    ProposalReply,
-    PutGroup,
-    PutLabels,
-    PutLabelsReply,
-    PutReply,
-    PutTopic,
-    Reject,
-    RejectReply,
-    Release,
-    Released,
-    RemoteFetch,
-    RemoteFetchReply,
-    RemoteGone,
-    Store,
-    StoreReply,
-    Survey,
-    SurveyReply,
-    SyncListed,
-    SyncOffer,
-    SyncPull,
-    SyncState,
-)
+from quorumq.core import messages as m
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.values.types import STAMP_ZERO, Group, Kind, Record, Stamp, Topic
 from sim.explorer.requests import creation
@@ -88,14 +54,14 @@ OPERATORS = {
 """Requests of operators."""
 
 SAID = {
-    HoldsRequest: "HOLDS-ASK",
-    SyncOffer: "SYNC-OFFER",
-    SyncListed: "SYNC-LISTED",
-    SyncPull: "SYNC-PULL",
-    Store: "STORE",
-    RemoteFetch: "FETCH passed on",
-    RemoteGone: "FETCH called off",
-    Survey: "SURVEY",
+    m.HoldsRequest: "HOLDS-ASK",
+    m.SyncOffer: "SYNC-OFFER",
+    m.SyncListed: "SYNC-LISTED",
+    m.SyncPull: "SYNC-PULL",
+    m.Store: "STORE",
+    m.RemoteFetch: "FETCH passed on",
+    m.RemoteGone: "FETCH called off",
+    m.Survey: "SURVEY",
 }
 """Messages that a trace names by their kind alone."""
 
@@ -262,76 +228,76 @@ class Teller:
     def content(self, message: object) -> str:
         """Return the content of a message as text."""
         match message:
-            case Hold():
+            case m.Hold():
                 n = message.wants[0].n
                 repeats = f" (with {self.released(message.released)})" if message.released else ""
                 return f"HOLD {self.ballot(message.ballot)}{f' n={n}' if n else ''}{repeats}"
-            case HoldReply():
+            case m.HoldReply():
                 return f"{self.votes(message)} to round {message.round} of"
-            case Release(released):
+            case m.Release(released):
                 return self.released(released)
-            case Extend():
+            case m.Extend():
                 return f"EXTEND {self.ballot(message.entries[0].owner.ballot)}"
-            case ExtendReply():
+            case m.ExtendReply():
                 word = "EXTENDED" if message.granted else "NOT EXTENDED" if message.refused else "ABSTAIN"
                 return f"{word} to round {message.round} of"
-            case Ack():
+            case m.Ack():
                 return f"ACK {self.ballot(message.entries[0].owner.ballot)}"
-            case AckReply():
+            case m.AckReply():
                 word = "a higher ballot" if message.higher else "cannot say"
                 word = "exclusive" if message.exclusive else word
                 return f"TOMBED ({word}) to round {message.round} of"
-            case Reject():
+            case m.Reject():
                 how = "interrupted" if message.interrupted else f"delay {message.delay:g} s"
                 how = "DEAD" if message.letter is not None else how
                 return f"REJECT {self.ballot(message.entries[0].owner.ballot)} ({how})"
-            case RejectReply():
+            case m.RejectReply():
                 word = "applied" if message.applied else "refused"
                 return f"REJECTED ({word}) to round {message.round} of"
-            case Merge():
+            case m.Merge():
                 return f"MERGE {self.record(message.entries[0].record)}"
-            case MergeReply():
+            case m.MergeReply():
                 return f"MERGED ({'exact' if message.exact or message.whole else 'higher'}) to round {message.round} of"
-            case HoldsReply():
+            case m.HoldsReply():
                 holds = ", ".join(self.ballot(held.owner.ballot) for held in message.holds)
                 return f"HOLDS-TOLD ({holds or 'none'})"
-            case SyncState():
+            case m.SyncState():
                 records = [self.record(item.record) for state in message.groups for item in state.records]
                 return f"SYNC-STATE ({', '.join(records) or 'spans'})"
-            case Store(hold=Hold() as hold):
+            case m.Store(hold=m.Hold() as hold):
                 return f"STORE with {self.content(hold)}"
-            case StoreReply(votes=HoldReply() as votes):
+            case m.StoreReply(votes=m.HoldReply() as votes):
                 return f"STORED with {self.content(votes)}"
-            case RemoteFetchReply():
+            case m.RemoteFetchReply():
                 won = [delivery for part in message.slices for delivery in part.deliveries]
                 return f"WON {self.ballot(won[0].receipt.owner.ballot)}" if won else "NOTHING WON"
-            case Prepare():
+            case m.Prepare():
                 return f"PREPARE {self.ballot(message.ballot)}"
-            case Accept():
+            case m.Accept():
                 return f"ACCEPT {self.ballot(message.ballot)} ({self.value(message.topic or message.group)})"
-            case ProposalReply():
+            case m.ProposalReply():
                 return self.voted(message)
-            case PutTopic():
+            case m.PutTopic():
                 if message.topic.made in self.names:
                     return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
                 has = f"{message.topic.partitions} of {message.topic.all_partitions} partitions"
                 return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
-            case PutGroup():
+            case m.PutGroup():
                 return f"PUT-GROUP ({self.value(message.group)})"
-            case PutLabels():
+            case m.PutLabels():
                 texts = [repr(label.text) for label in message.labels.labels]
                 return f"PUT-LABELS ({', '.join(texts) or 'none: a read'})"
-            case PutLabelsReply():
+            case m.PutLabelsReply():
                 return f"LABELS ({', '.join(repr(label.text) for label in message.labels) or 'none'}) for"
-            case PutReply():
+            case m.PutReply():
                 return f"PUT to round {message.round} of"
-            case SurveyReply():
+            case m.SurveyReply():
                 open_ = ["not settled"] if message.open else []
                 found = ", ".join([*(self.record(item.record) for item in message.items), *open_])
                 return f"SURVEYED ({found or 'nothing'}{', and it has begun' if message.begun else ''}) for"
         return SAID.get(type(message), type(message).__name__)
 
-    def voted(self, reply: ProposalReply) -> str:
+    def voted(self, reply: m.ProposalReply) -> str:
         """Return an acceptor's reply as text."""
         chosen, voted = reply.topic or reply.group, reply.decision
         if chosen is not None:
@@ -354,7 +320,7 @@ class Teller:
         of = f" of {self.ballot(value.made)}" if value.made != STAMP_ZERO else ""
         return f"group {value.generation}{of}: {what}{', paused' if value.paused else ''}"
 
-    def votes(self, reply: HoldReply) -> str:
+    def votes(self, reply: m.HoldReply) -> str:
         """Return a reply to a HOLD as text."""
         if reply.abstained:
             return "ABSTAIN"
@@ -372,6 +338,6 @@ class Teller:
         """Return a record as text."""
         return f"{Kind(record.kind).name} n={record.n}"
 
-    def released(self, released: tuple[Released, ...]) -> str:
+    def released(self, released: tuple[m.Released, ...]) -> str:
         """Return the holds that a RELEASE or LEAVE gives back, as text."""
         return "RELEASE " + ", ".join(self.ballot(item.owner.ballot) for item in released)

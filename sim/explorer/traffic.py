@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import (
-    ClientReply,
-    Envelope,
-    Heartbeat,
-    HoldsRequest,
-    PeerMessage,
-    PutGroup,
-    PutTopic,
-    ReleaseReply,
-    RemoteFetch,
-    Store,
-    SyncOffer,
-    SyncRegisters,
-    SyncTopics,
-)
+from quorumq.core import messages as m
 from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import Scenario
 
-NOT_SENT: tuple[type, ...] = (Heartbeat, SyncRegisters, SyncTopics, ReleaseReply, PutTopic)
+NOT_SENT: tuple[type, ...] = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.ReleaseReply, m.PutTopic)
 """Messages that are always lost here, and news of groups. Heartbeats and registers say nothing new in these clusters; a
 lost Released only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link
 are lost, too, unless the scenario has anti-entropy in it."""
 
-NOT_SENT_OF_OPERATORS = (Heartbeat, SyncRegisters, SyncTopics, SyncOffer, HoldsRequest)
+NOT_SENT_OF_OPERATORS = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.SyncOffer, m.HoldsRequest)
 """Not sent if operators work on topics: there are no holds. For registers, the writes of rounds are enough."""
 
 
@@ -38,34 +24,34 @@ class Traffic:
         lost: types of messages that never arrive.
     """
 
-    store: Store
+    store: m.Store
 
     def __init__(self, scenario: Scenario) -> None:
-        self.messages: Numbered[Envelope] = Numbered()
-        self.replies: Numbered[ClientReply] = Numbered()
+        self.messages: Numbered[m.Envelope] = Numbered()
+        self.replies: Numbered[m.ClientReply] = Numbered()
         self.to: list[int] = []
         self.fetching: dict[int, int] = {}
-        self.lost = NOT_SENT if scenario.offers else (*NOT_SENT, SyncOffer)
+        self.lost = NOT_SENT if scenario.offers else (*NOT_SENT, m.SyncOffer)
         if scenario.operators:
             self.lost = NOT_SENT_OF_OPERATORS
         self._news = not scenario.operators
         self._index = scenario.index
 
-    def is_lost(self, message: PeerMessage) -> bool:
+    def is_lost(self, message: m.PeerMessage) -> bool:
         """Return True if a message never arrives."""
-        news = self._news and isinstance(message, PutGroup) and not message.round
+        news = self._news and isinstance(message, m.PutGroup) and not message.round
         return news or isinstance(message, self.lost)
 
-    def message(self, envelope: Envelope) -> int:
+    def message(self, envelope: m.Envelope) -> int:
         """Return the number of a message. Two of different types may be equal: they are tuples."""
         found = self.messages.number(envelope, (type(envelope.message), envelope))
         if found == len(self.to):
             self.to.append(self._index[envelope.to])
-            if isinstance(envelope.message, RemoteFetch):
+            if isinstance(envelope.message, m.RemoteFetch):
                 # A copy differs from the first by its stamp, which says nothing here.
                 self.fetching[found] = found if envelope.stamp else self.message(envelope._replace(stamp=1))
         return found
 
-    def reply(self, reply: ClientReply) -> int:
+    def reply(self, reply: m.ClientReply) -> int:
         """Return the number of an answer to a client."""
         return self.replies.number(reply, (type(reply), reply))

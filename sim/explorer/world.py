@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import combinations
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.topics import with_layout
-from quorumq.core.messages import (
-    ClientReply,
-    CreateTopic,
-    CreateTopicReply,
-    Envelope,
-    FetchReply,
-    PutTopic,
-    Store,
-    Welcome,
-)
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Ours, Received, Request
 from quorumq.core.messages.records import (
@@ -91,7 +82,7 @@ class World:
         hello = nodes.locals[dialler.local].core.hello(now)
         accepted = nodes.step(acceptor.local, [Request(HELLO_KEY, hello)], now)
         answer = nodes.traffic.replies.all[accepted.replies[0][1]]
-        if not isinstance(answer, Welcome):
+        if not isinstance(answer, m.Welcome):
             return None
         up = LinkUp(answer.node, answer.incarnation, answer.stamp, answer.seen)
         linked = nodes.step(dialler.local, [up], now)
@@ -166,7 +157,7 @@ class World:
         else:
             self.members = scenario.nodes
             if scenario.operators[0][0] != "create":
-                topic = self._create(locals_, CreateTopic(CREATED, scenario.rf), now).topic
+                topic = self._create(locals_, m.CreateTopic(CREATED, scenario.rf), now).topic
                 self.topic = topic.id
                 self._store(locals_, topic, scenario.stored_on, now)
         can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes or scenario.restores
@@ -180,21 +171,23 @@ class World:
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())
         return tuple(locals_)
 
-    def _create(self, locals_: list[int], creation: CreateTopic, now: Now) -> CreateTopicReply:
+    def _create(self, locals_: list[int], creation: m.CreateTopic, now: Now) -> m.CreateTopicReply:
         created = self._settle(locals_, 0, Request(SETUP_KEY, creation), now)
-        assert isinstance(created, CreateTopicReply), created
+        assert isinstance(created, m.CreateTopicReply), created
         return created
 
     def _first_topic(self, locals_: list[int], now: Now) -> None:
         """Make one topic, one group and one message."""
         scenario = self.scenario
-        topic = self._create(locals_, CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries), now).topic
+        topic = self._create(
+            locals_, m.CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries), now
+        ).topic
         self.nodes.partition = PartitionId(topic.id, 0)
         self.members = topic.replicas[0]
         for index, name in enumerate(scenario.nodes):
             if name in self.members:
                 reply = self._settle(locals_, index, Request(SETUP_KEY, fetch(GROUP, now)), now)
-                assert isinstance(reply, FetchReply), reply
+                assert isinstance(reply, m.FetchReply), reply
         self._store(
             locals_, topic, (scenario.stored_on or self.members) if not scenario.publishes else (), now
         )
@@ -216,7 +209,7 @@ class World:
         layout = Layout(topic.id, FIRST_LAYOUT + 1, topic.made, (placement,))
         self.nodes.moved = with_layout(topic, layout)
         for index in range(len(locals_)):
-            put = PutTopic(0, topic._replace(next_layout=layout))
+            put = m.PutTopic(0, topic._replace(next_layout=layout))
             self._settle(locals_, index, Ours(put), now)
             self.nodes.locals[locals_[index]].core.catalogue.settled_groups[
                 (PartitionId(topic.id, 0), GROUP)
@@ -225,16 +218,16 @@ class World:
     def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
         """Store the message at these nodes."""
         batch = build_batch(PartitionId(topic.id, 0), PRODUCER_ID, 0, WALL_MS, [Message(b"work")])
-        store = self.nodes.traffic.store = Store(0, topic.epoch, batch)
+        store = self.nodes.traffic.store = m.Store(0, topic.epoch, batch)
         for name in names:
             index = self.scenario.index[name]
             own = self.nodes.locals[locals_[index]].core.state.incarnation
-            self._settle(locals_, index, Received(Envelope(name, own, name, own, 0, store)), now)
+            self._settle(locals_, index, Received(m.Envelope(name, own, name, own, 0, store)), now)
 
-    def _settle(self, locals_: list[int], index: int, event: Event, now: Now) -> ClientReply | None:
+    def _settle(self, locals_: list[int], index: int, event: Event, now: Now) -> m.ClientReply | None:
         """Run an event and all that follows from it on a perfect network; return the answer to the request."""
         traffic = self.nodes.traffic
-        answer: ClientReply | None = None
+        answer: m.ClientReply | None = None
         queue: deque[tuple[int, Event]] = deque([(index, event)])
         while queue:
             at, event = queue.popleft()
