@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from quorumq.client.admin.browse import BrowseCalls, Peek
+from quorumq.core.values.types import Record
 
 
 class Selection(NamedTuple):
@@ -60,19 +61,19 @@ async def chunked(
         limit: messages of all lists together.
     """
     chunk: list[Peek] = []
-    room = most
+    left = most
     async with aclosing(items):
         async for item in items:
             whole, rest = bare(item), item.peeked.span
             while rest.size and limit:
-                part = first(whole._replace(peeked=whole.peeked._replace(span=rest)), min(room, limit))
+                part = first(whole._replace(peeked=whole.peeked._replace(span=rest)), min(left, limit))
                 chunk.append(part)
                 taken = part.peeked.span
                 rest = rest._replace(start=taken.stop)
-                room, limit = room - taken.size, limit - taken.size
-                if not room:
+                left, limit = left - taken.size, limit - taken.size
+                if not left:
                     yield chunk
-                    chunk, room = [], most
+                    chunk, left = [], most
             if not limit:
                 break
     if chunk:
@@ -88,7 +89,7 @@ def first(item: Peek, most: float) -> Peek:
 
 def bare(item: Peek) -> Peek:
     """Return an entry without the history of the dead letter: generation and redrive number say which it is."""
-    return item._replace(peeked=item.peeked._replace(record=item.peeked.record._replace(letter=None)))
+    return item._replace(peeked=item.peeked._replace(record=Record(*item.peeked.record[:3])))
 
 
 async def each(items: list[Peek]) -> AsyncGenerator[Peek, None]:
