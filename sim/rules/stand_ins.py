@@ -70,6 +70,6 @@ def unwritten(kind: type) -> Callable[[list[Effect]], list[Effect]]:
 
 
 def at_a_majority_of_nodes(self: Registration, *args: Any) -> bool:
-    """Take a register for written once a majority of the nodes has it, whatever the replica sets have."""
+    """Take a register for written once a majority of the nodes has it, without a look at the replica sets."""
     *_, put, _, bits = args
     return bool(put.is_majority(bits))
