@@ -76,7 +76,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
     """A connection to a cluster. Made by `connect`, or by `Client.open`.
 
     Attributes:
-        timeout: seconds for an operation, all its attempts included, unless the call says otherwise.
+        timeout: seconds for an operation, all its attempts included, if the call names no others.
         clock: the clock of every deadline, in seconds (`Message.deadline`).
         wall_ms: the time of day in milliseconds since 1970.
         nodes: addresses and connections of the cluster.
@@ -114,7 +114,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
     async def close(self) -> None:
         """Flush the producers, and end: later calls raise `Closed`. Leave the consumers before.
 
-        Cancelled while it flushes, the client ends at once, as it does if it is left by an exception.
+        If cancelled while it flushes, the client ends at once, as it does if it is left by an exception.
 
         Raises:
             NotStored, OutcomeUnknown, …: messages were given up and no caller waited for them; all others are stored,

@@ -38,7 +38,6 @@ def stopped_by_signals(
     """Have SIGTERM and SIGINT call ``post(stop, number)`` meanwhile, if this is the main thread.
 
     Args:
-        stop: ends a pool.
         post: has a function called in the pool's thread, from a signal's handler too.
         signals: None hears those without another handler; True all, which others then do not hear; False none.
     """

@@ -72,8 +72,8 @@ class GroupCalls(Calls):
 
         Everything from there on that the topic still has (`retention`) is delivered again, what was acked and what
         died included; what is held, once its hold is over. What is before is not delivered any more, and its dead
-        letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. Done twice, it
-        is done twice.
+        letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. If
+        called twice, it rewinds twice.
 
         To "latest" it makes no generation: what was published before the call is passed over, as `purge` does it, and
         what is in hand can be acked.
@@ -96,7 +96,7 @@ class GroupCalls(Calls):
 
         No fetch that begins after this has returned gets messages, through any node. What was delivered before may be
         worked on, extended and settled. Messages neither expire nor become dead letters by themselves meanwhile. The
-        group's dead letters can be read. Done twice, it is done once.
+        group's dead letters can be read. If called twice, it changes nothing more.
 
         Returns:
             the group: a majority of the replicas of every partition know it.
@@ -132,7 +132,7 @@ class GroupCalls(Calls):
         what is exact.
 
         Args:
-            per_second: messages a second, from 0.001 to 1,000,000; None for no limit.
+            per_second: messages a second, from 0.001 to 1,000,000; no limit if None.
             burst: messages that may come at once after a quiet time; a tenth of ``per_second``, 1 at least, if None.
 
         Returns:

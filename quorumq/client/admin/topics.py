@@ -32,7 +32,7 @@ class TopicCalls(Calls):
         on_expiry: Literal["dead-letter", "drop"] | None = None,
         timeout: float | None = None,
     ) -> Topic:
-        """Create a topic. Done twice, it is done once: of one that is there, what is given must agree.
+        """Create a topic. If it exists already, the given settings must agree with it.
 
         Args:
             name: letters, digits, '.', '_' and '-'.
@@ -146,8 +146,6 @@ class TopicCalls(Calls):
         has all, the old node keeps its own. Asked again, it changes nothing more.
 
         Args:
-            topic: name of the topic.
-            partition: number of the partition.
             source: id of the node whose replica moves.
             to: id of the node that gets it.
             dry_run: check the move, and move nothing.
@@ -183,7 +181,6 @@ class TopicCalls(Calls):
         nodes that the cluster was made with. Asked again, it changes nothing.
 
         Args:
-            node: id of the node.
             address: ``host:port`` for clients, and for the other nodes.
             peer_address: ``host:port`` for the other nodes, if that differs. A member keeps the one that it has.
             machine: machine of the node, if the cluster has several nodes on one. A member keeps the one that it has.
@@ -203,9 +200,6 @@ class TopicCalls(Calls):
     async def drain_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
         """Have no new partition placed on a node. Moving its partitions away is the caller's (`move_partition`).
 
-        Args:
-            node: id of the node.
-
         Returns:
             the layout of the cluster, as a majority of the voters had it.
 
@@ -217,9 +211,6 @@ class TopicCalls(Calls):
 
     async def remove_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
         """End the membership of a drained node: the others refuse it by name from then on.
-
-        Args:
-            node: id of the node.
 
         Returns:
             the layout of the cluster, as a majority of the voters had it.
@@ -303,7 +294,6 @@ class TopicCalls(Calls):
         """Return the topic of that name: its id, replicas and settings.
 
         Args:
-            name: name of the topic.
             create: make it, if the cluster lets publishing do that (``auto_create_topics``).
 
         Raises:
@@ -355,7 +345,7 @@ def _settings(
     auto_create_groups: bool | None,
     on_expiry: str | None,
 ) -> dict[str, Any]:
-    """Return a topic's settings as CreateTopic and AlterTopic name them; None for those not given."""
+    """Return a topic's settings as CreateTopic and AlterTopic name them; None if not given."""
     steps = (backoff,) if isinstance(backoff, float | int | timedelta) else backoff or ()
     return {
         "partitions": partitions,

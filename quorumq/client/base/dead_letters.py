@@ -43,13 +43,10 @@ def make_letter(
     """Return the dead letter of a message that a consumer gives up.
 
     Args:
-        error: exception of the handler; None if nothing was raised.
         reason: in words; stands in front of the error's text, or alone.
         attempt: number of this delivery, 1 for the first.
         interruptions: number of earlier deliveries that were given back as interrupted.
-        published_ms: publishing time of the message.
         delivered_ms: time of this delivery; milliseconds since 1970, as all times here.
-        consumer, consumer_version, host: consumer that gives it up.
 
     Returns:
         a letter without ballot, node and time of death, which the node fills in. ``first_delivered_ms`` is 0 where

@@ -112,8 +112,6 @@ class History:
         """Write that a complete listing came to its end: messages that it has not shown were not there.
 
         Args:
-            topic, partition, group: names of the listed group and partition.
-            which: requested state of the messages, or ``all``.
             asked: time at which its first request was sent, by `clock`.
         """
         self.write(

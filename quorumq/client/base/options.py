@@ -53,11 +53,6 @@ PRIORITY: Final = "there are no priorities: use a topic for each, and a pool for
 def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
     """Refuse options that there are not.
 
-    Args:
-        call: its public name.
-        given: the options, by name.
-        known: the names that there are.
-
     Raises:
         TypeError: names the first one, and an option that may have been meant.
     """

@@ -44,7 +44,7 @@ def seconds_of(name: str, value: Duration, most: float) -> float:
 
 
 def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) -> int:
-    """Return the delay of a message in milliseconds, rounded up; 0 for a time that is over.
+    """Return the delay of a message in milliseconds, rounded up; 0 if the time is over.
 
     Args:
         delay: seconds or a timedelta, or
@@ -70,7 +70,6 @@ def check_order(delay_ms: int, ttl_ms: int, topic_ttl_s: float) -> None:
     """Refuse a message that would expire before any consumer may have it.
 
     Args:
-        delay_ms: delay of its delivery, in milliseconds.
         ttl_ms: time to live, in milliseconds; 0 leaves it to the topic.
         topic_ttl_s: the topic's, in seconds; 0 for none, or if it is not known.
 

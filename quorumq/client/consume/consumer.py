@@ -465,7 +465,7 @@ class Consumer:
             self._context.log.warning(("stall", self.group), text, seconds, self.hold_time, over, self.group)
 
     def let_go(self, message: Message) -> None:
-        """Extend the hold of a message no more: it runs out unless the message is settled before."""
+        """Extend the hold of a message no more: it runs out if the message is not settled before."""
         self._working.pop(message, None)
         self._has_place()
 

@@ -114,7 +114,6 @@ async def fetch_from(
     Args:
         max_messages, max_bytes, min_messages: limits of the reply; cut to those of a request.
         max_wait: seconds for which a node may park it; cut to a share of its hold time.
-        first: the address to ask first.
         idle: there is nothing in hand for this group, so suspects may come.
         had_lot: the last messages were suspects, and first-timers are to come before others.
 
@@ -212,7 +211,7 @@ def unpack(
 
 
 def readable(part: WireSlice) -> list[Parts | None]:
-    """Return the records of a slice, None for each that is damaged or cannot be read."""
+    """Return the records of a slice, None if one is damaged or cannot be read."""
     try:
         return [*part.messages()]
     except Corrupt:
@@ -220,7 +219,7 @@ def readable(part: WireSlice) -> list[Parts | None]:
 
 
 def salvage(part: WireSlice) -> list[Parts | None]:
-    """Return the records of a slice one by one, None for each that is damaged or cannot be read."""
+    """Return the records of a slice one by one, None if one is damaged or cannot be read."""
     contents: list[Parts | None] = []
     header = part.header
     for index in range(header.size):

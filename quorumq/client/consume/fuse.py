@@ -40,7 +40,6 @@ class Fuse:
         """Count a dead letter.
 
         Args:
-            error: from the handler.
             now: seconds, on the clock of `until`.
 
         Returns:

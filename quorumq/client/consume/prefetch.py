@@ -50,7 +50,7 @@ GIVE_BACK_SHARE: Final = 0.5
 """Share of a message's remaining hold time when it came, after which it is given back if not handed over."""
 
 LIE_S: Final = 2 * AHEAD_S
-"""Seconds after which an unused buffered message is released, unless a task that asked for it may return."""
+"""Seconds after which an unused buffered message is released, if no task that asked for it may return."""
 
 LOOK_S: Final = 1.0
 """Seconds between two polls for a missing topic, and for the end of a condition that stops fetching."""

@@ -239,7 +239,6 @@ async def settle(
     Args:
         make: the request for some items; called anew for each attempt.
         on_final: called with each verdict and its tickets; sets their ``outcome``, or returns why there is none.
-        failures: errors by ticket, filled in for those that failed.
         timeout: seconds for all requests together, all attempts included.
         most: spans in one request, if they are to be fewer than others have.
     """

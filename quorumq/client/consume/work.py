@@ -189,7 +189,6 @@ class Worked:
         """Count one more message that ended like this; None if its verdict did not arrive.
 
         Args:
-            outcome: the message's.
             over: True if its hold was over, by the client's clock, before it was settled.
         """
         if outcome is Outcome.REQUEUED:
@@ -458,7 +457,7 @@ class Pool:
     async def _settle(
         self, consumer: Consumer, message: Message, error: Exception | None, again: bool
     ) -> None:
-        """Send the verdict to the cluster, unless the handler has done so, and count."""
+        """Send the verdict to the cluster, if the handler has not done so, and count."""
         over = not message.is_live
         while True:
             try:

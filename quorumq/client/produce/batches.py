@@ -31,7 +31,7 @@ _new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = 
 
 
 class Times(NamedTuple):
-    """Times shared by all messages of a batch, in milliseconds; 0 for none."""
+    """Times shared by all messages of a batch, in milliseconds; 0 if none."""
 
     delay_ms: int
     ttl_ms: int
@@ -89,9 +89,6 @@ class Pending:
 
     async def wait(self) -> MessageId:
         """Wait until the message is durable on a majority.
-
-        Returns:
-            its id.
 
         Raises:
             NotStored: given up, and certainly never sent: publishing it again makes no second message.

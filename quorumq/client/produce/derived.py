@@ -33,9 +33,7 @@ def derived_producer_id(source: MessageId, group: str, output: bytes, index: int
     """Return the producer id of what ``group`` derives from ``source``. Part of the API: it never changes.
 
     Args:
-        source: the id of the input.
         group: that the input was delivered to: two groups that read one topic derive apart from each other.
-        output: the id of the topic that is published to.
         index: number of this output among several of one input; 0 or more.
     """
     (topic, number), (node, n, nonce, k), _ = source

@@ -310,16 +310,16 @@ class Outbox:
 
     def _log(self, record_batch: RecordBatch) -> None:
         """Log that messages of it were given up, as far as no caller can wait for them any more."""
-        places = [place for place in record_batch.failures() if place in record_batch.forgotten]
-        if len(places) > record_batch.logged:
+        lost = [failure for failure in record_batch.failures() if failure in record_batch.forgotten]
+        if len(lost) > record_batch.logged:
             self.context.log.error(
                 ("given up", self.topic),
                 "given up, and nobody waits: %s to %r: %s",
-                plural(len(places) - record_batch.logged, "message"),
+                plural(len(lost) - record_batch.logged, "message"),
                 self.topic,
-                record_batch.error or record_batch.refused[places[-1]],
+                record_batch.error or record_batch.refused[lost[-1]],
             )
-            record_batch.logged = len(places)
+            record_batch.logged = len(lost)
 
     def fail_unnumbered(self, error: QuorumqError) -> None:
         """Give up batches that wait for their numbers, because no session can be opened."""

@@ -187,7 +187,7 @@ class Producer:
     async def publish(self, payload: bytes | None = None, **options: Unpack[Options]) -> MessageId:
         """Publish a message, and return once it is durable on a majority.
 
-        It goes at once, unless something of its partition is under way. Messages that many tasks publish at a time
+        It goes at once if nothing of its partition is under way. Messages that many tasks publish at a time
         share batches; one task that has many to publish is faster with `publish_many` or `send`.
 
         Args:
@@ -534,7 +534,7 @@ class Producer:
                 await outbox.poke.wait()
 
     def _send_soon(self, queue: PartitionQueue) -> bool:
-        """Have the batch that was just opened sent in the next turn of the loop, unless ``in_flight`` are under way."""
+        """Have the batch just opened sent in the next turn of the loop, if fewer than ``in_flight`` are under way."""
         if self._in_flight >= self._in_flight_max:
             return False
         self._in_flight += 1

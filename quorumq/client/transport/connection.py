@@ -77,7 +77,6 @@ class Lost(Exception):
     """The connection is gone, or a request on it had no answer in time.
 
     Args:
-        cause: reason in words.
         sent: whether the request may have reached the node.
     """
 
@@ -144,13 +143,7 @@ def dial_tls(ca: str) -> Dial:
 
 
 class Connection:
-    """A connection to one node, once HELLO was accepted. Made by `open_connection`.
-
-    Args:
-        address: dialled address, for messages to people.
-        stream: closed by `run` when it ends.
-        protocol: with its welcome.
-    """
+    """A connection to one node, once HELLO was accepted. Made by `open_connection`."""
 
     def __init__(self, address: str, stream: trio.abc.Stream, protocol: ClientProtocol) -> None:
         assert protocol.welcome is not None
@@ -279,7 +272,6 @@ class Connection:
         """Queue a request without waiting; nothing happens if the connection is lost.
 
         Args:
-            orphan: see `ask`.
             end: time at which the reply's waiter stops waiting, by trio's clock.
 
         Raises:
@@ -473,11 +465,8 @@ async def open_connection(
     """Dial a node and say HELLO.
 
     Args:
-        address: "host:port".
-        dial: opens a stream to an address.
         cluster_id: must be the node's; "" takes any.
         wall_ms: the client's time of day, in milliseconds since 1970.
-        timeout: seconds for all of it.
         token: proof of the client's identity; "" if nodes do not ask.
         on_behalf: name of the client for which a gateway asks; "" for the client itself.
 

@@ -343,15 +343,10 @@ class Nodes:
         Args:
             make: gives the request, anew for each attempt.
             action: name of the request, for the error: "publish of 3 messages to jobs/0".
-            timeout: seconds for all attempts together.
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
-            only: addresses to ask; all known when empty.
             first: the address to ask first.
             pool: over which connections: see `connection`.
-            attempt_timeout: seconds for one attempt.
             judge: looks at a reply; an error that it returns has the next node asked.
-            orphan: see `Connection.ask`.
-            watch: observer of each attempt.
 
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
