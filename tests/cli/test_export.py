@@ -7,7 +7,6 @@ import errno
 import fcntl
 import io
 import json
-import re
 import tracemalloc
 from contextlib import nullcontext
 from pathlib import Path
@@ -144,12 +143,11 @@ def test_the_program_of_the_page_publishes_each_message_as_it_was(
     lines = [
         json.dumps(line) for name in "ab" for line in export(write(cluster, name, tmp_path / name)).lines
     ]
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    (program,) = re.findall(r"```python\n(# republish.py.*?)```", page, re.DOTALL)
+    program = (Path(__file__).parents[2] / "docs" / "examples" / "republish.py").read_text()
     with in_a_thread() as client:
         monkeypatch.setattr("quorumq.client.blocking.connect", lambda addresses: nullcontext(client))
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
-        exec(compile(program, "docs/operations.md", "exec"), {"__name__": "x"})
+        exec(compile(program, "docs/examples/republish.py", "exec"), {"__name__": "x"})
         received = client.fetch("jobs", "g", max_wait=5.0, min_messages=3)
         assert client.fetch("jobs", "g") == []
     assert capsys.readouterr().out == "published 3 messages\n"

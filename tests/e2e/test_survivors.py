@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -74,9 +73,7 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
         publish(client, client.topic("jobs"), 5)
 
 
-def test_messages_are_read_out_of_what_is_left_and_published_again(
-    emptied: LocalCluster, tmp_path: Path
-) -> None:
+def test_messages_are_read_out_of_what_is_left_and_published_again(emptied: LocalCluster) -> None:
     directory = data_of(emptied, "n1")
     running = run(emptied, "export", "--data", directory)
     assert running.exit_code == 74
@@ -88,11 +85,9 @@ def test_messages_are_read_out_of_what_is_left_and_published_again(
         str(number) for number in range(50)
     } - {str(number) for number in range(10)}
 
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    (script,) = re.findall(r"```python\n(# republish\.py.*?)```", page, re.DOTALL)
-    (tmp_path / "republish.py").write_text(script)
+    script = Path(__file__).parents[2] / "docs" / "examples" / "republish.py"
     with LocalCluster(1) as other:
-        command = [sys.executable, str(tmp_path / "republish.py"), *other.addresses]
+        command = [sys.executable, str(script), *other.addresses]
         again = subprocess.run(command, input=2 * done.stdout, capture_output=True, text=True, check=True)
         assert again.stdout == "published 40 messages\n"
         read = run(other, "consume", "jobs", "--group", "g", "--max", "40")
