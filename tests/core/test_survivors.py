@@ -175,7 +175,7 @@ def delivered(cluster: Cluster, through: str) -> int:
 def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The row of docs/protocol.md, section 4: with the rule, and without it."""
+    """The row of docs/rules.md: with the rule, and without it."""
     cluster = Cluster(5, hold_time_max=10.0)
     acked_at_b_alone(cluster)
     if not rule:
@@ -187,7 +187,7 @@ def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
 
 @pytest.mark.parametrize("rule", [True, False])
 def test_acks_known_to_a_cut_off_node_alone_come_again_without_a_wait(rule: bool) -> None:
-    """The row of docs/protocol.md, section 4: c lives, and knows b's acks with it."""
+    """The row of docs/rules.md: c lives, and knows b's acks with it."""
     cluster = Cluster(hold_time_max=10.0)
     published(cluster, 1)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)

@@ -500,7 +500,7 @@ async def test_a_link_that_is_full_drops_and_counts() -> None:
 
 
 async def test_a_delivery_dropped_by_a_full_link_is_released_at_once() -> None:
-    """LEAVE for an answer that was never begun (docs/protocol.md, section 4): no group waits for its hold to end."""
+    """LEAVE for an answer that was never begun (docs/rules.md): no group waits for its hold to end."""
     async with world(link_bytes_max=16 * MIB, stall_timeout=60.0) as cluster:
         home, away, other = await far_from_home(cluster)
         node = cluster.services[home].node
