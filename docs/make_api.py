@@ -20,8 +20,9 @@ What `quorumq.client` exports, from its docstrings (`python docs/make_api.py` wr
 [client.md](client.md) is the guide.
 `quorumq.client.blocking` has the same names without `async` and `await`.
 
-Arguments without an explanation: `topic` and `group` are names. `timeout` is in seconds, for the call or for each of
-its requests; None stands for the client's.
+Arguments without an explanation: `topic` and `group` are names; dead letters are those of group "g!dead" or topic
+"t.deadletters". `timeout` is in seconds, for the call or for each of its requests; None stands for the client's, and
+for 3 s at most in calls that ask each node. Changes of topics, groups and nodes return the value as a majority has it.
 
 Errors without an explanation: `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value
 that cannot be, `TooFewReplicas` if no node answered or too few did. A change raises `NotStored` or `OutcomeUnknown`
@@ -29,13 +30,16 @@ then; repeat it.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
 USUAL = re.compile(
-    r" {4}(?:NotFound: (?:no such [\w ,]+|no such topic, or the group was deleted)"
+    r"Returns:\n    the (?:group|layout of the cluster|topic with)\b.*majority.*\n\n?"
+    r"| {4}(?:timeout: seconds for each node; if None the client's, and at most 3, as one may be down"
+    r'|topic, group: name of the topic and of its group; "g!dead" and "t\.deadletters" mean the same'
+    r"|NotFound: (?:no such [\w ,]+|no such topic, or the group was deleted)"
     r"|UsageError: a (?:value|time|number) that cannot be"
     r"|TooFewReplicas: (?:no node answered|too few replicas answered)(?: at all)?"
     r"|(?:NotStored|TooFewReplicas), OutcomeUnknown: too few (?:nodes|replicas) answered"
     r"(?:; (?:repeat it|do it again))?)\.\n"
 )
-"""Errors that the head of the page explains."""
+"""Arguments, results and errors that the head of the page explains."""
 INTERNAL = {
     "Client": ("extend_quietly",),
     "Consumer": ("let_go", "settled"),
