@@ -444,7 +444,7 @@ async def connect(
         history: writer of the client's history (docs/history.md); flushed and closed by its maker.
         dial, clock, wall_ms, rng: for tests: a stream to an address, monotonic seconds, milliseconds since 1970, and
             random choices; the system's if None.
-        tls_ca: a PEM file of authorities, one of which has to sign the nodes' certificates. QUORUMQ_TLS_CA of the
+        tls_ca: a PEM file of the authorities that may sign nodes' certificates. QUORUMQ_TLS_CA of the
             environment if None; "" for plain TCP.
         token: proof of the client's identity; QUORUMQ_TOKEN of the environment if None.
         on_behalf: name of another client, whose rights, quotas and turns count. The token's client needs the right

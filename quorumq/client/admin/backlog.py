@@ -51,11 +51,11 @@ class PartitionBacklog(NamedTuple):
 class Backlog(NamedTuple):
     """Remaining work of a group, as the nodes see it at the moment: near enough for an autoscaler.
 
-    ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time, and ``dead`` are dead
-    letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed, or None.
+    ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time. ``dead`` counts the
+    dead letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed, or None.
     ``delivered`` and ``settled`` are messages of the last minute, and ``consumers`` those that asked meanwhile.
-    ``suspects`` are ready messages that were in hand when consumers ended. ``dying`` are out of deliveries, and dead
-    letters within seconds. ``dropped`` expired in a topic that drops expired messages, since the nodes started.
+    ``suspects`` are ready messages that were in hand when consumers ended. ``dying`` are out of deliveries, and within
+    seconds dead letters. ``dropped`` expired in a topic that drops expired messages, since the nodes started.
     """
 
     ready: int
