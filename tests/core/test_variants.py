@@ -1,4 +1,4 @@
-"""The broken promises of docs/verification.md again: other nodes, orders and faults than in the tests of each."""
+"""Promises that were broken once, with other nodes, orders and faults than in the tests of each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def again(cluster: Cluster, nodes: str, how: str) -> None:
 def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
     opened: str, nodes: str, how: str
 ) -> None:
-    """F2: a1 is live at a and b, and c has not heard of it. a0 is acked late, and the message opened again."""
+    """a1 is live at a and b, and c has not heard of it. a0 is acked late, and the message opened again."""
     cluster = Cluster()
     published(cluster, 1)
     first = got(cluster, "a", 5.0)
@@ -81,7 +81,7 @@ def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
 @pytest.mark.parametrize("lost", ["wiped", "wiped twice", "restored", "restored twice"])
 @pytest.mark.parametrize("count", [3, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_value_known_to_one_absent_peer_is_not_undone(count: int, lost: str, how: str) -> None:
-    """F4, F5: the last node's later starts, which have b's ACK, are seen by b alone; b is away when they are lost."""
+    """The last node's later starts, which have b's ACK, are seen by b alone; b is away when they are lost."""
     cluster = Cluster(count, hold_time_max=5.0)
     published(cluster, 1) if count == 3 else published_on_five(cluster)
     cluster.advance(3.0)
@@ -116,7 +116,7 @@ def published_on_five(cluster: Cluster) -> None:
 def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_did_not_know(
     nodes: int,
 ) -> None:
-    """F6: some nodes add two partitions; others start again and delete the topic, not known to be dead by the first."""
+    """Some nodes add two partitions; others start again and delete the topic, not known to be dead by the first."""
     deletions = 0
     for seed in range(12):
         rng = random.Random(seed)
