@@ -51,9 +51,11 @@ INTERNAL = {
 GUIDE = {
     "Client.consumer": "client.md#consuming",
     "Client.delete_group": "client.md#groups",
+    "Client.delete_topic": "client.md#publishing",
     "Client.limit_group": "client.md#groups",
     "Client.pause_group": "client.md#groups",
     "Client.producer": "client.md#publishing",
+    "Client.purge": "client.md#groups",
     "Client.rewind": "client.md#groups",
     "Client.work": "client.md#a-worker-pool",
     "Producer.send": "patterns.md#consume-process-publish",
