@@ -117,11 +117,16 @@ class Peers:
         start = PeerSeen(hello.node, hello.incarnation, hello.directory)
         if seen[-1:] == (start,):
             return [Persist((), (welcome,))]
-        if not same:
-            self.positions.forget(hello.node)
-        self.seen[hello.node] = seen_last(seen, start)
-        state.learn(hello.node, hello.incarnation)
+        self._note(start)
         return [Persist((start,), (welcome,))]
+
+    def _note(self, start: PeerSeen) -> None:
+        """Take note of a start that is newer than those seen of its node; a record of it has to become durable."""
+        seen = self.seen.get(start.node, ())
+        if not seen or seen[-1].directory != start.directory:
+            self.positions.forget(start.node)
+        self.seen[start.node] = seen_last(seen, start)
+        self.state.learn(start.node, start.incarnation)
 
     def refusal(self, hello: Hello, now: Now) -> Failed | None:
         """Return why a node or client is not welcome; None if it is."""
@@ -241,16 +246,13 @@ class Peers:
         Why: a node that lost its directory may have been one of the few that knew a start. An emptied directory of
         that node would pass for its first one (docs/protocol.md, MEMBERS 6).
         """
-        records: list[JournalRecord] = []
+        records: list[PeerSeen] = []
         for node, incarnation, directory in starts:
             seen = self.seen.get(node, ())
             if node == self.state.me or (seen and seen[-1].incarnation.n >= incarnation.n):
                 continue
-            if not seen or seen[-1].directory != directory:
-                self.positions.forget(node)
             records.append(PeerSeen(node, incarnation, directory))
-            self.seen[node] = seen_last(seen, PeerSeen(node, incarnation, directory))
-            self.state.learn(node, incarnation)
+            self._note(records[-1])
         return [Persist(tuple(records))] if records else []
 
     # ------------------------------------------------------------------ heartbeats
