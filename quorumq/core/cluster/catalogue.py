@@ -72,7 +72,8 @@ class Catalogue:
         deleted: packed registers.
         unpacked: deleted names whose registers are not packed, the longest deleted first: (topic id of a group or
             empty, name).
-        unpackable: deleted names whose registers have no packed form: topics with partitions that were moved.
+        unpackable: deleted names whose registers have no packed form yet: the deletion of a topic may not have reached
+            its sets, or the node that made one is no member that is known here.
         labels: labels of topics.
         settled_groups: groups known to be at a majority of a partition's replicas.
         replaced: ids of deleted topics with a newer one of their name, the oldest first; a limited number.
@@ -91,7 +92,7 @@ class Catalogue:
     def __init__(self, me: NodeId, key: bytes = b"", layout: ClusterLayout | None = None) -> None:
         self.me = me
         self.cluster = Members(first_layout((me,)) if layout is None else layout)
-        self.deleted = DeletedNames(self.cluster.voters, key)
+        self.deleted = DeletedNames(self.cluster.names, key)
         self.sums = RegisterSums(self.deleted)
         self.unpacked: dict[tuple[bytes, str], None] = {}
         self.unpackable: dict[tuple[bytes, str], None] = {}
@@ -346,6 +347,8 @@ class Catalogue:
         self.sums.replace(newest, register)
         if register is None or register.deleted:
             self.living.pop(topic.name, None)
+            if register is not None and self.deleted.pack(register) is not None:
+                self.unpackable.pop((b"", topic.name), None)
             self._note_deleted((b"", topic.name))
         else:
             self.living[topic.name] = register.id
@@ -440,7 +443,17 @@ class Catalogue:
         ours = self.cluster.layout
         if (layout.number, layout.made) <= (ours.number, ours.made):
             return False
+        # A register that a node has made which was not known can be packed from here on, and so has another digest.
+        registers: list[Topic | Group] = [*self.registers(), *self.groups.values()]
+        deleted = [register for register in registers if register.deleted]
+        for register in deleted:
+            self.sums.replace(register, None)
         self.cluster = Members(layout)
+        self.deleted.know(self.cluster.names)
+        for register in deleted:
+            self.sums.replace(None, register)
+        self.unpacked.update(self.unpackable)
+        self.unpackable.clear()
         self._drop_decided(instance_of(layout))
         return True
 

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from quorumq.core.cluster.topics import names_sets
 from quorumq.core.messages.records import DeletedNoted, DeletedPage, JournalRecord
 from quorumq.core.values.limits import (
     DELETED_BYTES,
@@ -25,7 +26,7 @@ from quorumq.core.values.limits import (
     REGISTER_BUCKETS,
     STAMPS_END,
 )
-from quorumq.core.values.types import STAMP_ZERO, Group, NodeId, Stamp, Topic, topic_id
+from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Group, NodeId, Stamp, Topic, topic_id
 
 PAGES: Final = REGISTER_BUCKETS
 SUMS_END: Final = 1 << 8 * DIGEST_BYTES
@@ -45,7 +46,10 @@ INSERTED_MAX: Final = 64
 """Packed registers that are inserted into a page one by one; to merge more, the page is built anew."""
 
 _ENTRY: Final = struct.Struct(">16s16sQQBBH")
-"""Topic, hash of the name, deletions or generation, time and node of `made`, RF, proposed partitions."""
+"""Topic, hash of the name, deletions or generation, time and node of `made`, RF, proposed partitions with `_BURIED`."""
+
+_BURIED: Final = 1 << 15
+"""Stands beside the count of partitions of a topic whose deletion has reached every set."""
 
 assert _ENTRY.size == DELETED_BYTES
 _NUMBER: Final = slice(KEY_BYTES, KEY_BYTES + 8)
@@ -77,7 +81,7 @@ class DeletedNames:
     """The packed registers that one node has.
 
     Args:
-        nodes: the node list: a packed stamp names its node by its index there.
+        nodes: members of the cluster, by number: a packed stamp names its node by the first one.
         key: secret that all nodes share, and no client knows.
 
     Attributes:
@@ -96,7 +100,7 @@ class DeletedNames:
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[NodeId], key: bytes) -> None:
-        self._nodes = tuple(sorted(nodes))
+        self.know(nodes)
         self._key = key
         self.key_number = self._hash(b"number of this key", 2, 8)
         self._pages = [b""] * PAGES
@@ -109,6 +113,10 @@ class DeletedNames:
         self.topics = 0
         self.groups: dict[bytes, int] = {}
 
+    def know(self, nodes: Sequence[NodeId]) -> None:
+        """Take note of the members, by number. What is packed stays as it is, because no number gets another node."""
+        self._nodes = tuple(dict.fromkeys(nodes))
+
     # ------------------------------------------------------------------ one register
 
     def index_of(self, key: bytes) -> int:
@@ -118,17 +126,17 @@ class DeletedNames:
     def pack(self, register: Topic | Group) -> bytes | None:
         """Return the packed register of a deleted topic or group; None for one that has no such form.
 
-        A topic with a layout has none: DELETE has to reach all sets that it names.
+        A topic whose register names sets has none: DELETE has to reach them.
         """
         assert register.deleted, f"{register.name} is not deleted"
-        if isinstance(register, Topic) and (register.layout or register.next_layout):
+        if isinstance(register, Topic) and names_sets(register):
             return None
         time, node = register.made
         if node and node not in self._nodes:
             return None
         at = self._nodes.index(node) + 1 if node else 0
         number, rf, proposed = (
-            (register.deletions, register.rf, register.all_partitions)
+            (register.deletions, register.rf, register.all_partitions | register.buried * _BURIED)
             if isinstance(register, Topic)
             else (register.generation, 0, 0)
         )
@@ -145,16 +153,15 @@ class DeletedNames:
             return Group(topic, name, number, buried=number, made=made)
         return Topic(
             topic_id(name, rf, number), name, rf, 1, (), 0, STAMP_ZERO, True,
-            deletions=number, made=made, proposed=proposed,
+            deletions=number, made=made, proposed=proposed & ~_BURIED, buried=bool(proposed & _BURIED),
         )  # fmt: skip
 
     def is_sound(self, entry: bytes) -> bool:
         """Return True if every number of a packed register is one that a register may have."""
         topic, _, number, time, at, rf, proposed = _ENTRY.unpack(entry)
-        nodes = len(self._nodes)
-        sound: bool = number < NUMBERS_END and time < STAMPS_END and at <= nodes
+        sound: bool = number < NUMBERS_END and time < STAMPS_END and at <= len(self._nodes)
         if topic == NO_TOPIC:
-            return sound and 0 < rf <= nodes and proposed <= PARTITIONS_MAX
+            return sound and 0 < rf <= NODES_MAX and proposed & ~_BURIED <= PARTITIONS_MAX
         return sound and number > 0
 
     def digest(self, entry: bytes) -> int:
@@ -307,7 +314,9 @@ class DeletedNames:
             return entry if ours is None else None
         later = max(ours, entry)
         if ours[_NUMBER] == entry[_NUMBER] and ours[_RF] == entry[_RF]:
-            later = later[:_PROPOSED] + max(ours[_PROPOSED:], entry[_PROPOSED:])
+            counts = [int.from_bytes(it[_PROPOSED:], "big") for it in (ours, entry)]
+            proposed = max(it & ~_BURIED for it in counts) | (counts[0] | counts[1]) & _BURIED
+            later = later[:_PROPOSED] + proposed.to_bytes(2, "big")
         return later if later != ours else None
 
     def records(self) -> Iterator[JournalRecord]:

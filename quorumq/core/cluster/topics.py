@@ -61,7 +61,8 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
     chosen = chosen if layout_rank(chosen) > layout_rank(layout) else None
     later = max(ours, theirs, key=rank)  # they are of one creation, unless one was forgotten
     if ours.deleted or theirs.deleted:
-        return closed(with_proposed(later, proposed)._replace(layout=layout, next_layout=chosen))
+        later = later._replace(layout=layout, next_layout=chosen, buried=ours.buried or theirs.buried)
+        return closed(with_proposed(later, proposed))
     merged = ours if ours.partitions >= theirs.partitions else theirs
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
     merged = merged._replace(digest_key=later.digest_key, over=later.over)
@@ -102,10 +103,20 @@ def with_layout(topic: Topic, layout: Layout | None) -> Topic:
 
 
 def closed(topic: Topic) -> Topic:
-    """Return the register of the topic once it is deleted: only what tells it from others is kept, for good."""
+    """Return the register of the topic once it is deleted: only what tells it from others is kept, for good.
+
+    The sets that the deletion has to reach are kept until it has.
+    """
     gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
     gone = gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
+    if topic.buried:
+        return gone._replace(buried=True)
     return gone._replace(layout=topic.layout, next_layout=topic.next_layout, over=topic.over)
+
+
+def names_sets(topic: Topic) -> bool:
+    """Return True if a register names sets that cannot be drawn from the first list of nodes."""
+    return bool(topic.over or topic.layout or topic.next_layout)
 
 
 def first_topic(
@@ -269,7 +280,12 @@ def replica_sets(
 def all_sets(
     topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
 ) -> tuple[tuple[NodeId, ...], ...]:
-    """Return the replica sets of all partitions that the topic has, or may yet have, or had, each once."""
+    """Return the replica sets of all partitions that the topic has, or may yet have, or had, each once.
+
+    None has to hear of a deletion again that has reached them all.
+    """
+    if topic.buried:
+        return ()
     sets = required_sets(topic, nodes, machines)
     return tuple(dict.fromkeys(nodes for number in range(len(sets)) for nodes in sets[number]))
 

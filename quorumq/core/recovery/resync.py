@@ -40,6 +40,8 @@ PRODUCER_IDS_MAX = 2048
 """Producer ids of one answer, about; each counts once for each group."""
 
 REGISTERS_PER_CHUNK = 50
+PARTITIONS_PER_CHUNK = 4096
+"""Replica sets and placements in these registers: each has some 500 bytes at most."""
 
 LABELS_PER_CHUNK = 10
 """Topics whose labels are in one answer: a megabyte at most."""
@@ -286,7 +288,17 @@ def _packed_from(deleted: DeletedNames, index: int) -> tuple[list[Answer], int]:
 
 def in_chunks(topics: list[Topic], groups: list[Group], packed: bytes = b"") -> list[SyncTopics]:
     """Return registers in chunks that fit a frame."""
-    told = [SyncTopics(chunk, ()) for chunk in chunks_of(topics, REGISTERS_PER_CHUNK)]
+    chunks: list[list[Topic]] = []
+    size = 0
+    for topic in topics:
+        layouts = (topic.layout, topic.next_layout)
+        sets = topic.partitions + sum(len(layout.placements) for layout in layouts if layout is not None)
+        size += sets
+        if not chunks or size > PARTITIONS_PER_CHUNK or len(chunks[-1]) == REGISTERS_PER_CHUNK:
+            chunks.append([])
+            size = sets
+        chunks[-1].append(topic)
+    told = [SyncTopics(tuple(chunk), ()) for chunk in chunks]
     told += [SyncTopics((), chunk) for chunk in chunks_of(groups, GROUPS_PER_CHUNK)]
     size = GROUPS_PER_CHUNK * DELETED_BYTES
     return told + [SyncTopics((), (), packed[at : at + size]) for at in range(0, len(packed), size)]

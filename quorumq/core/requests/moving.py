@@ -13,7 +13,7 @@ from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
-from quorumq.core.requests.registers import TopicCoordinator
+from quorumq.core.requests.registers import BuryCoordinator, TopicCoordinator, complete_deletion
 from quorumq.core.requests.sources import needless
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
@@ -292,7 +292,8 @@ def change_layouts(context: Context, now: Now) -> list[Effect]:
     One change at a time; and in each round one of the nodes, on average, goes on with a layout that no request may own.
     """
     catalogue, requests = context.catalogue, context.requests
-    if not context.state.trusted or any(isinstance(each, UpkeepCoordinator) for each in requests.values()):
+    upkeep = (UpkeepCoordinator, BuryCoordinator)
+    if not context.state.trusted or any(isinstance(each, upkeep) for each in requests.values()):
         return []
     waiting = [topic for topic in catalogue.live() if topic.next_layout is not None]
     partitions = [each for each in needless(context) if catalogue.topics[each.topic] not in waiting]
@@ -304,6 +305,6 @@ def change_layouts(context: Context, now: Now) -> list[Effect]:
         topic = catalogue.topics[partition.topic]
         request = ReleaseCoordinator(context.next_key(), topic, partition.number, context.state.me)
     else:
-        return []
+        return complete_deletion(context, now)
     requests[request.key] = request
     return request.start(context, now)

@@ -18,6 +18,7 @@ from quorumq.core.cluster.topics import (
     closed,
     is_overtaken,
     merge_topics,
+    names_sets,
     replica_sets,
     with_replicas,
 )
@@ -144,9 +145,13 @@ class TopicCoordinator(Coordinator):
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
         """Go on after ``merged`` has the partitions proposed before the write."""
-        if self.merged.all_partitions > self.topic.all_partitions:
-            return self.bury(context, self.merged, now)
-        return self.on_buried(context, now)
+        merged, written = self.merged, self.topic
+        if merged.all_partitions > written.all_partitions or merged.layout_known > written.layout_known:
+            return self.bury(context, merged, now)
+        effects: list[Effect] = []
+        if names_sets(merged):  # these need not be kept any more
+            effects = context.take_in_topic(closed(merged._replace(buried=True)), now)
+        return effects + ([] if self.done else self.on_buried(context, now))
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
         """Go on after the topic is deleted, certainly."""
@@ -273,3 +278,25 @@ class DeleteTopicCoordinator(TopicCoordinator):
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         return self.on_buried(context, now)
+
+
+class BuryCoordinator(DeleteTopicCoordinator):
+    """A DELETE whose outcome is not known is completed, so that its register names no sets. No client waits for it."""
+
+    __slots__ = ()
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        """Finish without a reply."""
+        return super().finish(context, None)
+
+
+def complete_deletion(context: Context, now: Now) -> list[Effect]:
+    """Complete the deletion of a topic that cannot be packed, because it may not have reached every set."""
+    catalogue = context.catalogue
+    for topic_id, name in catalogue.unpackable:
+        topic = catalogue.register_named(name) if not topic_id else None
+        if topic is not None and not topic.buried and names_sets(topic):
+            request = BuryCoordinator(context.next_key(), m.DeleteTopic(name, topic.id), topic)
+            context.requests[request.key] = request
+            return request.start(context, now)
+    return []

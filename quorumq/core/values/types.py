@@ -304,6 +304,7 @@ class Topic(NamedTuple):
     layout: Layout | None = None  # adopted; ``replicas`` has its sets. None: no partition was ever moved
     next_layout: Layout | None = None  # chosen, and not yet at a majority of the nodes: no node may adopt it
     over: Machines = ()  # nodes, with their machines, that sets are drawn from; empty: those of the first list
+    buried: bool = False  # its deletion is at a majority of every set: the register names no sets any more
 
     @property
     def partitions(self) -> int:
