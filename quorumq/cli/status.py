@@ -170,6 +170,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         groups: dict[str, dict[str, int]] = {}
         kept: dict[str, float] = {}
         paused: dict[str, None] = {}
+        limits: dict[str, float] = {}
         messages = missing = lost = 0
         for views in replicas[topic].values():
             here = max(view["messages"] for view in views)
@@ -182,6 +183,8 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 ages = [counts["kept_s"] for counts in of_group if counts.get("kept_s") is not None]
                 if any(counts.get("paused") for counts in of_group):
                     paused[name] = None
+                if per_second := max(counts.get("per_second", 0) for counts in of_group):
+                    limits[name] = per_second
                 if ages and not name.endswith("!dead"):
                     kept[name] = max(kept.get(name, 0.0), _middle(ages))
                 dead = max(counts["dead"] for counts in of_group)
@@ -202,6 +205,7 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "lost": lost,
                 "groups": groups,
                 "paused": list(paused),
+                "limits": limits,
                 "kept_by": max(kept, key=lambda name: kept[name], default=None),
                 "kept_s": max(kept.values(), default=None),
             }
@@ -384,9 +388,19 @@ def _tables(report: Mapping[str, Any]) -> Any:
                 )  # fmt: skip
                 first = ["", "", ""]
         parts += [Text(), topics]
-    parts += [Text(line) for line in (*_keepers(report["topics"]), *move_lines(report["nodes"]))]
+    lines = (*_keepers(report["topics"]), *_limits(report["topics"]), *move_lines(report["nodes"]))
+    parts += [Text(line) for line in lines]
     parts += [Text(f"! {problem}") for problem in report["problems"]]
     return Group(*parts)
+
+
+def _limits(topics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name each group with a limit: its messages may wait though consumers are there."""
+    return [
+        f"{topic['topic']}: group {name!r} is limited to {per_second:g} deliveries a second"
+        for topic in topics
+        for name, per_second in topic.get("limits", {}).items()
+    ]
 
 
 def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from quorumq.cli import probe
-from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables, move_lines
+from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables, _topics, move_lines
 from quorumq.core.values.errors import TooFewReplicas
 
 
@@ -30,12 +30,13 @@ def node(number: int, **fields: Any) -> dict[str, Any]:
     }
 
 
-def printed(width: int, *nodes: dict[str, Any], topic: str = "orders") -> str:
+def printed(width: int, *nodes: dict[str, Any], topic: str = "orders", **more: Any) -> str:
     groups = {
         "billing": {"ready": 1_234_567, "held": 1_234, "dead": 12, "done": 7_654_321},
         "billing!dead": {"ready": 12, "held": 0, "dead": 0, "done": 1},
     }
     row = {"topic": topic, "partitions": 3, "messages": 8_888_888, "groups": groups, "kept_s": None}
+    row |= more
     report = {"cluster_id": "0123456789abcdef" * 2, "nodes": nodes, "topics": [row], "problems": []}
     out = io.StringIO()
     Console(file=out, width=width).print(_tables(report))
@@ -62,6 +63,24 @@ def test_a_long_name_of_a_topic_costs_no_number_its_digits() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert all(number in text for number in ("8,888,888", "1,234,567", "7,654,321"))
     assert name in printed(160, node(1), topic=name)
+
+
+def test_a_limited_group_has_a_line() -> None:
+    """A replica that has not heard of the limit reports none."""
+    counts = {"available": 1, "held": 0, "dead": 0, "settled": 0}
+    parts = [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "messages": 1,
+            "groups": {"g": {**counts, "per_second": per_second}},
+        }
+        for per_second in (0.0, 2.5)
+    ]
+    (topic,) = _topics([{"partitions": [part]} for part in parts])
+    assert topic["limits"] == {"g": 2.5}
+    text = printed(80, node(1), limits=topic["limits"])
+    assert "orders: group 'g' is limited to 2.5 deliveries a second" in text
 
 
 def test_a_move_that_waits_has_a_line_with_the_nodes_that_it_waits_for() -> None:

@@ -348,6 +348,8 @@ def test_a_group_is_limited() -> None:
             text = checked(await browser.get(answer.headers["location"]))
             assert ("2.5 a second</span>" in text) is shown
             assert "The limit of the group is set." in text
+            overview = checked(await browser.get("/console/"))
+            assert ('<span class="tag">2.5 / s</span>' in overview) is shown
         refused = await post(browser, "/console/limit", topic="jobs", group="g", per_second="many")
         assert "many" in refused.text
 

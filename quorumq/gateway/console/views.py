@@ -14,6 +14,7 @@ from quorumq.client.admin.browse import Which
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.printable import printable
+from quorumq.core.values.types import Limit
 from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import health_of
 from quorumq.gateway.jsonapi.operations import SEARCHED_BYTES_MAX
@@ -42,8 +43,15 @@ async def overview(client: Client, pattern: str) -> dict[str, Any]:
     names, groups = some_topics(known)
     backlogs = await client.backlogs(*names) if names else {}
     paused = paused_of(known)
+    limits = limits_of(known)
     rows = [
-        {"topic": topic, "group": group, "work": work, "paused": (topic, group) in paused}
+        {
+            "topic": topic,
+            "group": group,
+            "work": work,
+            "paused": (topic, group) in paused,
+            "limit": limits.get((topic, group)),
+        }
         for (topic, group), work in backlogs.items()
     ]
     read = {group.topic for group in known.groups}
@@ -75,6 +83,13 @@ def some_topics(known: m.MetadataReply) -> tuple[list[str], int]:
     return names, groups
 
 
+def limits_of(known: m.MetadataReply) -> dict[tuple[str, str], Limit]:
+    """Return the limits of groups, by topic and group."""
+    names = {topic.id: topic.name for topic in known.topics}
+    limited = [(group, group.limited) for group in known.groups if group.topic in names]
+    return {(names[group.topic], group.name): limit for group, limit in limited if limit is not None}
+
+
 def paused_of(known: m.MetadataReply) -> set[tuple[str, str]]:
     """Return the topics and groups that are paused."""
     names = {topic.id: topic.name for topic in known.topics}
@@ -90,7 +105,6 @@ async def group(
     work = await client.backlog(topic, name)
     known = await client.metadata(topic)
     paused = (topic, name) in paused_of(known)
-    rates = [one.limited for one in known.groups if one.name == name]
     search = await client.search(
         topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT,
         max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX, pace=turn.after,
@@ -102,7 +116,7 @@ async def group(
         "messages": [shown(match) for match in search.matches],
         "states": STATES,
         "paused": paused,
-        "limit": rates[0] if rates else None,
+        "limit": limits_of(known).get((topic, name)),
         "pause": command("groups", "resume" if paused else "pause", topic, name),
         "command": command("peek", topic, group=name, **options),
         "describe": command("groups", "describe", topic, name),
