@@ -23,19 +23,7 @@ import trio
 from crc32c import crc32c
 
 from quorumq.core import messages as m
-from quorumq.core.messages.effects import (
-    Damaged,
-    DiskFull,
-    Event,
-    MemoryFull,
-    Raised,
-    Received,
-    Restart,
-    SendStored,
-    Stop,
-    Unposted,
-    Unsent,
-)
+from quorumq.core.messages import effects as e
 from quorumq.core.messages.records import JournalRecord
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.errors import Code, StorageError, TooLarge
@@ -248,10 +236,10 @@ class Node:
         self._keys += 1
         return self._keys
 
-    def feed(self, *events: Event) -> None:
+    def feed(self, *events: e.Event) -> None:
         """Take events in and carry out everything that follows from them. Never raises."""
-        if events and (len(events) > 1 or type(events[0]) is not Received):
-            of_clients = [event for event in events if type(event) is not Received]
+        if events and (len(events) > 1 or type(events[0]) is not e.Received):
+            of_clients = [event for event in events if type(event) is not e.Received]
             self.traffic.noticed(of_clients, self.clock().mono)
             self.changes.noticed(of_clients, self.callers, self.core.catalogue)
         driver = self.driver
@@ -303,15 +291,15 @@ class Node:
 
     # ---------------------------------------------------------------------- effects
 
-    def end(self, effect: Stop | Restart) -> None:
-        if isinstance(effect, Stop):
+    def end(self, effect: e.Stop | e.Restart) -> None:
+        if isinstance(effect, e.Stop):
             self.fail(EXIT_REFUSED, effect.reason)
         elif self._end(
             EXIT_AGAIN, effect.reason
         ):  # the process builds another node from the directory (serve.py)
             self.log.warning("resync_begins", reason=effect.reason)
 
-    def raised(self, effect: Raised) -> None:
+    def raised(self, effect: e.Raised) -> None:
         self.health.count("requests_failed")
         reason = repr(effect.error)
         self.log.error("request_failed", request=effect.request, reason=reason, exc_info=effect.error)
@@ -353,7 +341,7 @@ class Node:
         """There is no way to send ``message`` now."""
         self.health.count("sends_dropped")
         if isinstance(message, m.RemoteFetchReply) and message.slices:
-            self.feed(Unposted(message))
+            self.feed(e.Unposted(message))
 
     def _encode_fetched(self, message: m.RemoteFetchReply, stamp: int) -> list[bytes | memoryview]:
         """Encode holds won on behalf of a peer's client, signed and with their bytes; if that fails, the reason."""
@@ -368,7 +356,7 @@ class Node:
             detail = "a batch of this answer was dropped while it waited to be sent: ask again"
         except TooLarge as error:
             detail = f"{error}: ask for less at once"
-        self.feed(Unposted(message))
+        self.feed(e.Unposted(message))
         refusal = m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, detail, ())
         return encode_message(refusal, stamp=stamp)
 
@@ -382,7 +370,7 @@ class Node:
             pass
         return encode_message(message._replace(slices=()), stamp=stamp)
 
-    def send_stored(self, effect: SendStored) -> None:
+    def send_stored(self, effect: e.SendStored) -> None:
         to, epoch, number, age_ms = effect
         link = self.links.get(to)
         if link is None or not link.has_capacity():
@@ -405,7 +393,7 @@ class Node:
         caller = self.callers.pop(key, None)
         if caller is None:
             if isinstance(reply, m.FetchReply):
-                self.feed(Unsent(key))
+                self.feed(e.Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, m.StatusReply) and "node" in reply.facts:  # else it goes on with partitions
@@ -511,7 +499,7 @@ class Node:
             self.fail(EXIT_STORAGE, str(error))
             return
         if capacity != before:
-            self.feed(DiskFull(capacity))
+            self.feed(e.DiskFull(capacity))
 
     def _check_memory(self) -> None:
         """Refuse new messages above `memory_max`, until a tenth of it is free again."""
@@ -525,10 +513,10 @@ class Node:
                 f"node {self.config.node} takes {used} bytes of memory, and may take {most} (memory_max): "
                 "no publishes, new topics and new groups until that is less; let consumers ack what is there"
             )
-            self.feed(MemoryFull(refusal))
+            self.feed(e.MemoryFull(refusal))
         elif full and used <= most - most // 10:
             self.log.info("memory_not_full", rss=used, memory_max=most)
-            self.feed(MemoryFull(""))
+            self.feed(e.MemoryFull(""))
 
     async def watch(self) -> None:
         """Every second look at memory and disk, mark what is durable, and flush. Runs until cancelled."""
@@ -594,7 +582,7 @@ class Node:
         """Note that a batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
         self.store.set_aside(number)
         self.log.error("batch_damaged", batch=number, error=str(error))
-        self.feed(Damaged(number))
+        self.feed(e.Damaged(number))
 
 
 def check_records(part: m.Slice, data: bytes | memoryview) -> None:

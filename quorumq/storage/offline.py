@@ -18,14 +18,7 @@ from typing import NamedTuple
 
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages.records import (
-    BatchStored,
-    ClusterMade,
-    ClusterPut,
-    DeletedPage,
-    JournalRecord,
-    TopicPut,
-)
+from quorumq.core.messages import records as r
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
@@ -104,11 +97,11 @@ class OfflineDirectory:
         self.damage = read.damage
         self.notes = read.replay.notes  # other findings, in words, as a last write that was torn
         self._batches: dict[int, FoundBatch] = {}
-        records: list[JournalRecord] = []
+        records: list[r.JournalRecord] = []
         for item in read.entries:
             if not isinstance(item, FoundBatch):
                 records.append(item)
-            elif isinstance(item.record, DeletedPage):
+            elif isinstance(item.record, r.DeletedPage):
                 records.append(item.record)
             elif not item.damaged or item.record.number not in self._batches:
                 self._batches[item.record.number] = item
@@ -118,20 +111,20 @@ class OfflineDirectory:
             self.close()
             raise
 
-    def _build(self, records: list[JournalRecord], now: Now) -> NodeCore:
+    def _build(self, records: list[r.JournalRecord], now: Now) -> NodeCore:
         """Build the node's core. Topics that lost their registers to damage get new ones, under their ids."""
-        known = {record.topic.id for record in records if isinstance(record, TopicPut)}
+        known = {record.topic.id for record in records if isinstance(record, r.TopicPut)}
         sizes: dict[bytes, int] = {}
         for item in self._batches.values():
-            assert isinstance(item.record, BatchStored), "pages are among the records"
+            assert isinstance(item.record, r.BatchStored), "pages are among the records"
             topic, number = item.record.batch.header.partition
             if topic not in known:
                 sizes[topic] = max(sizes.get(topic, 0), number + 1)
         for topic, count in sorted(sizes.items()):
             replicas = ((self.node,),) * count
-            records.append(TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, STAMP_ZERO)))
-        made = next((record for record in records if isinstance(record, ClusterMade)), None)
-        layouts = [record.layout for record in records if isinstance(record, ClusterPut)]
+            records.append(r.TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, STAMP_ZERO)))
+        made = next((record for record in records if isinstance(record, r.ClusterMade)), None)
+        layouts = [record.layout for record in records if isinstance(record, r.ClusterPut)]
         if made is not None and self.node not in made.nodes:  # it was added; the record may be lost
             layouts.append(first_layout(made.nodes, made.machines))
         config = NodeConfig(

@@ -24,18 +24,8 @@ from typing import Final, NamedTuple, Union
 
 from crc32c import crc32c
 
+from quorumq.core.values import limits
 from quorumq.core.values.errors import PeerError, TooLarge
-from quorumq.core.values.limits import (
-    BATCH_BYTES_MAX,
-    BATCH_MESSAGES_MAX,
-    DELAY_MAX_S,
-    MESSAGE_BYTES_MAX,
-    NUMBERS_END,
-    PARTITIONS_MAX,
-    PAYLOAD_BYTES_MAX,
-    TOPIC_TIME_MAX_S,
-    WORDS_END,
-)
 from quorumq.core.values.types import Batch, BatchHeader, PartitionId, ProducerId, Span
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
@@ -44,7 +34,7 @@ BATCH_VERSION: Final = 1
 TOPIC_ID_BYTES: Final = 16
 SECTIONS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
-SEQ_MAX: Final = NUMBERS_END - BATCH_MESSAGES_MAX - 1
+SEQ_MAX: Final = limits.NUMBERS_END - limits.BATCH_MESSAGES_MAX - 1
 """A batch of any size may begin with this number."""
 HEADERS_MAX: Final = 256
 """Headers of one message."""
@@ -52,8 +42,8 @@ HEADER_NAME_CHARS_MAX: Final = 256
 NODE_CHARS_MAX: Final = 32
 SHARED_MAX: Final = 4096
 """Most producer ids, and most partitions, that are kept once each."""
-DELAY_MS_MAX: Final = int(DELAY_MAX_S * 1000)
-TTL_MS_MAX: Final = int(TOPIC_TIME_MAX_S * 1000)
+DELAY_MS_MAX: Final = int(limits.DELAY_MAX_S * 1000)
+TTL_MS_MAX: Final = int(limits.TOPIC_TIME_MAX_S * 1000)
 
 HeaderValue = Union[bytes, str, int, float, bool, None]
 """Value of a message header. Integers have at most 64 bits."""
@@ -137,19 +127,19 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             type(node) is str
             and 1 <= len(node) <= NODE_CHARS_MAX
             and type(n) is type(nonce) is type(k) is type(first) is type(count) is int
-            and 0 <= n < NUMBERS_END
-            and 0 <= nonce < WORDS_END
-            and 0 <= k < NUMBERS_END
-            and 0 < count <= BATCH_MESSAGES_MAX
-            and 0 <= first <= NUMBERS_END - count
+            and 0 <= n < limits.NUMBERS_END
+            and 0 <= nonce < limits.WORDS_END
+            and 0 <= k < limits.NUMBERS_END
+            and 0 < count <= limits.BATCH_MESSAGES_MAX
+            and 0 <= first <= limits.NUMBERS_END - count
         ):  # say what is wrong
             if type(node) is not str or not 1 <= len(node) <= NODE_CHARS_MAX:
                 bad(f"{where}.node", node, f"must be text of 1 to {NODE_CHARS_MAX} characters")
-            _uint(f"{where}.n", n, NUMBERS_END)
-            _uint(f"{where}.nonce", nonce, WORDS_END)
-            _uint(f"{where}.k", k, NUMBERS_END)
-            _uint(f"{where}.count", count, BATCH_MESSAGES_MAX + 1)
-            _uint(f"{where}.first", first, NUMBERS_END - count + 1)
+            _uint(f"{where}.n", n, limits.NUMBERS_END)
+            _uint(f"{where}.nonce", nonce, limits.WORDS_END)
+            _uint(f"{where}.k", k, limits.NUMBERS_END)
+            _uint(f"{where}.count", count, limits.BATCH_MESSAGES_MAX + 1)
+            _uint(f"{where}.first", first, limits.NUMBERS_END - count + 1)
             bad(f"{where}.count", count, "a section holds at least one record")
         sections.append(_new_span(Span, (_producer_id(node, n, nonce, k), first, first + count)))
     if len(sections) > 1:
@@ -192,21 +182,21 @@ def _are_ends(offsets: bytes) -> bool:
     count = len(offsets) // 4
     high = _lanes(count, 1 << 31)
     ends = int.from_bytes(offsets, "little")
-    if ends & high or ends >> 32 * (count - 1) > BATCH_BYTES_MAX:
+    if ends & high or ends >> 32 * (count - 1) > limits.BATCH_BYTES_MAX:
         return False
     before = ends << 32 & (1 << 32 * count) - 1
     sizes = (ends | high) - before - _lanes(count, 1)
     if sizes & high != high:
         return False
     return (
-        sizes + _lanes(count, _SIZES_END - MESSAGE_BYTES_MAX) & _lanes(count, 0xFFFFFFFF & -_SIZES_END)
+        sizes + _lanes(count, _SIZES_END - limits.MESSAGE_BYTES_MAX) & _lanes(count, 0xFFFFFFFF & -_SIZES_END)
         == high
     )
 
 
-_SIZES_END: Final = 1 << (MESSAGE_BYTES_MAX - 1).bit_length()
+_SIZES_END: Final = 1 << (limits.MESSAGE_BYTES_MAX - 1).bit_length()
 """A power of two: a size that is too large reaches it with the difference added."""
-assert BATCH_BYTES_MAX < 1 << 31
+assert limits.BATCH_BYTES_MAX < 1 << 31
 
 
 def _check_offsets(offsets: object, crcs: object, count: int, where: str) -> tuple[bytes, bytes]:
@@ -216,8 +206,12 @@ def _check_offsets(offsets: object, crcs: object, count: int, where: str) -> tup
         bad(f"{where}.crcs", crcs, f"must be bytes, 4 for each of the {count} records in its sections")
     if not _are_ends(offsets):  # say what is wrong
         ends = _u32s(offsets)
-        if ends[-1] > BATCH_BYTES_MAX:
-            bad(f"{where}.offsets", ends[-1], f"the body of a batch has at most {BATCH_BYTES_MAX} bytes")
+        if ends[-1] > limits.BATCH_BYTES_MAX:
+            bad(
+                f"{where}.offsets",
+                ends[-1],
+                f"the body of a batch has at most {limits.BATCH_BYTES_MAX} bytes",
+            )
         sizes = (ends[0], *map(operator.sub, ends[1:], ends))
         if min(sizes) <= 0:
             bad(
@@ -225,7 +219,7 @@ def _check_offsets(offsets: object, crcs: object, count: int, where: str) -> tup
                 min(sizes),
                 "record ends must rise: no record is empty or before the last one",
             )
-        bad(f"{where}.offsets", max(sizes), f"a message has at most {MESSAGE_BYTES_MAX} bytes")
+        bad(f"{where}.offsets", max(sizes), f"a message has at most {limits.MESSAGE_BYTES_MAX} bytes")
     return offsets, crcs
 
 
@@ -254,8 +248,8 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     if codec != 0 or type(codec) is not int:
         bad("batch.codec", codec, "this side reads codec 0 (none); upgrade it")
     count = spans[0].size if len(spans) == 1 else sum([span.size for span in spans])
-    if count > BATCH_MESSAGES_MAX:
-        bad("batch.sections", count, f"a batch holds at most {BATCH_MESSAGES_MAX} records")
+    if count > limits.BATCH_MESSAGES_MAX:
+        bad("batch.sections", count, f"a batch holds at most {limits.BATCH_MESSAGES_MAX} records")
     offsets, crcs = _check_offsets(offsets, crcs, count, "batch")
     _uint("batch.crc", crc, 1 << 32)
     delay_ms = _uint("batch.delay_ms", value[9], DELAY_MS_MAX + 1) if len(value) > 9 else 0
@@ -289,10 +283,10 @@ def part_header(
         bad("slice.published_ms", published_ms, "must be an integer of 64 bits")
     if codec != 0 or type(codec) is not int:
         bad("slice.codec", codec, "this side reads codec 0 (none); upgrade it")
-    start = _uint("slice.base", base, BATCH_BYTES_MAX)
+    start = _uint("slice.base", base, limits.BATCH_BYTES_MAX)
     count = sum(span.size for span in spans)
-    if count > BATCH_MESSAGES_MAX:
-        bad("slice.sections", count, f"a batch holds at most {BATCH_MESSAGES_MAX} records")
+    if count > limits.BATCH_MESSAGES_MAX:
+        bad("slice.sections", count, f"a batch holds at most {limits.BATCH_MESSAGES_MAX} records")
     if start:
         if type(offsets) is not bytes or len(offsets) != 4 * count:
             bad("slice.offsets", offsets, f"must be bytes, 4 for each of the {count} records in its sections")
@@ -308,7 +302,7 @@ def check_partition(partition: PartitionId, where: str) -> None:
     """Raise `BadValue` unless the topic id has its 16 bytes and the partition number is in range."""
     if type(partition.topic) is not bytes or len(partition.topic) != TOPIC_ID_BYTES:
         bad(f"{where}.topic", partition.topic, f"a topic id has {TOPIC_ID_BYTES} bytes")
-    _uint(f"{where}.partition", partition.number, PARTITIONS_MAX)
+    _uint(f"{where}.partition", partition.number, limits.PARTITIONS_MAX)
 
 
 def body_size(header: BatchHeader) -> int:
@@ -352,7 +346,7 @@ def encode_record(message: Message) -> bytes:
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
     head = PLAIN if key is None and not headers else _record_head(key, headers)
     record = b"".join((head, cbor.blob(payload)))
-    if len(record) > MESSAGE_BYTES_MAX or len(payload) > PAYLOAD_BYTES_MAX:
+    if len(record) > limits.MESSAGE_BYTES_MAX or len(payload) > limits.PAYLOAD_BYTES_MAX:
         raise _too_large(len(record), len(payload))
     return record
 
@@ -365,7 +359,7 @@ def encode_records(
     heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
     records = [heads[len(payload)] + payload for payload in payloads]
     largest = max(map(len, payloads), default=0)
-    if largest > PAYLOAD_BYTES_MAX or max(map(len, records), default=0) > MESSAGE_BYTES_MAX:
+    if largest > limits.PAYLOAD_BYTES_MAX or max(map(len, records), default=0) > limits.MESSAGE_BYTES_MAX:
         raise _too_large(max(map(len, records)), largest)
     return records
 
@@ -383,9 +377,11 @@ def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -
 
 
 def _too_large(size: int, payload: int) -> TooLarge:
-    if payload > PAYLOAD_BYTES_MAX:
-        return TooLarge(f"a payload of {payload} bytes: at most {PAYLOAD_BYTES_MAX} (1 MiB)")
-    return TooLarge(f"a message of {size} bytes encoded: at most {MESSAGE_BYTES_MAX} with key and headers")
+    if payload > limits.PAYLOAD_BYTES_MAX:
+        return TooLarge(f"a payload of {payload} bytes: at most {limits.PAYLOAD_BYTES_MAX} (1 MiB)")
+    return TooLarge(
+        f"a message of {size} bytes encoded: at most {limits.MESSAGE_BYTES_MAX} with key and headers"
+    )
 
 
 def _encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
@@ -487,11 +483,11 @@ def pack_sections(
         delay_ms, ttl_ms: as `build_batch` has them.
     """
     count = len(records)
-    if not 1 <= count <= BATCH_MESSAGES_MAX:
-        raise TooLarge(f"a batch of {count} messages: 1 to {BATCH_MESSAGES_MAX}")
+    if not 1 <= count <= limits.BATCH_MESSAGES_MAX:
+        raise TooLarge(f"a batch of {count} messages: 1 to {limits.BATCH_MESSAGES_MAX}")
     ends = list(itertools.accumulate(map(len, records)))
-    if ends[-1] > BATCH_BYTES_MAX:
-        raise TooLarge(f"a batch of {ends[-1]} bytes: at most {BATCH_BYTES_MAX}; send it as several")
+    if ends[-1] > limits.BATCH_BYTES_MAX:
+        raise TooLarge(f"a batch of {ends[-1]} bytes: at most {limits.BATCH_BYTES_MAX}; send it as several")
     assert 0 <= delay_ms <= DELAY_MS_MAX
     assert 0 <= ttl_ms <= TTL_MS_MAX
     body = b"".join(records)

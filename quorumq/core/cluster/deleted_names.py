@@ -18,18 +18,11 @@ from typing import Final
 
 from quorumq.core.cluster.topics import names_sets
 from quorumq.core.messages.records import DeletedNoted, DeletedPage, JournalRecord
-from quorumq.core.values.limits import (
-    DELETED_BYTES,
-    DIGEST_BYTES,
-    NUMBERS_END,
-    PARTITIONS_MAX,
-    REGISTER_BUCKETS,
-    STAMPS_END,
-)
+from quorumq.core.values import limits
 from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Group, NodeId, Stamp, Topic, topic_id
 
-PAGES: Final = REGISTER_BUCKETS
-SUMS_END: Final = 1 << 8 * DIGEST_BYTES
+PAGES: Final = limits.REGISTER_BUCKETS
+SUMS_END: Final = 1 << 8 * limits.DIGEST_BYTES
 KEY_BYTES: Final = 32
 """The id of a group's topic, or zeros, and a hash of the name."""
 
@@ -39,7 +32,7 @@ NO_TOPIC: Final = bytes(16)
 UNSAVED_MAX: Final = 4096
 """Packed registers that peers sent and no page of the journal has yet: above that a page is written."""
 
-NOTED_BYTES: Final = 16_384 * DELETED_BYTES
+NOTED_BYTES: Final = 16_384 * limits.DELETED_BYTES
 """Bytes of one record of these."""
 
 INSERTED_MAX: Final = 64
@@ -51,10 +44,10 @@ _ENTRY: Final = struct.Struct(">16s16sQQBBH")
 _BURIED: Final = 1 << 15
 """Stands beside the count of partitions of a topic whose deletion has reached every set."""
 
-assert _ENTRY.size == DELETED_BYTES
+assert _ENTRY.size == limits.DELETED_BYTES
 _NUMBER: Final = slice(KEY_BYTES, KEY_BYTES + 8)
-_RF: Final = slice(DELETED_BYTES - 3, DELETED_BYTES - 2)
-_PROPOSED: Final = DELETED_BYTES - 2
+_RF: Final = slice(limits.DELETED_BYTES - 3, limits.DELETED_BYTES - 2)
+_PROPOSED: Final = limits.DELETED_BYTES - 2
 
 
 def key_of(topic: bytes, name: str) -> bytes:
@@ -69,7 +62,7 @@ def key_of_register(register: Topic | Group) -> bytes:
 
 def entries_of(packed: bytes) -> list[bytes]:
     """Return the single packed registers of many."""
-    return [packed[at : at + DELETED_BYTES] for at in range(0, len(packed), DELETED_BYTES)]
+    return [packed[at : at + limits.DELETED_BYTES] for at in range(0, len(packed), limits.DELETED_BYTES)]
 
 
 def topic_of(entry: bytes) -> bytes:
@@ -159,14 +152,14 @@ class DeletedNames:
     def is_sound(self, entry: bytes) -> bool:
         """Return True if every number of a packed register is one that a register may have."""
         topic, _, number, time, at, rf, proposed = _ENTRY.unpack(entry)
-        sound: bool = number < NUMBERS_END and time < STAMPS_END and at <= len(self._nodes)
+        sound: bool = number < limits.NUMBERS_END and time < limits.STAMPS_END and at <= len(self._nodes)
         if topic == NO_TOPIC:
-            return sound and 0 < rf <= NODES_MAX and proposed & ~_BURIED <= PARTITIONS_MAX
+            return sound and 0 < rf <= NODES_MAX and proposed & ~_BURIED <= limits.PARTITIONS_MAX
         return sound and number > 0
 
     def digest(self, entry: bytes) -> int:
         """Return the digest of a packed register, which is also that of the register before it is packed."""
-        return int.from_bytes(self._hash(entry, 0, DIGEST_BYTES), "big")
+        return int.from_bytes(self._hash(entry, 0, limits.DIGEST_BYTES), "big")
 
     # ------------------------------------------------------------------ the table
 
@@ -174,7 +167,7 @@ class DeletedNames:
         """Return the packed register of this key, if there is one."""
         page = self._pages[self.index_of(key)]
         at = _from(page, key)
-        return page[at : at + DELETED_BYTES] if page.startswith(key, at) else None
+        return page[at : at + limits.DELETED_BYTES] if page.startswith(key, at) else None
 
     def put(self, index: int, entries: Sequence[bytes]) -> None:
         """Put registers into their page. Each replaces the one of its key."""
@@ -192,7 +185,7 @@ class DeletedNames:
     def _insert(self, index: int, entry: bytes) -> None:
         page, key = self._pages[index], entry[:KEY_BYTES]
         at = _from(page, key)
-        stop = at + DELETED_BYTES if page.startswith(key, at) else at
+        stop = at + limits.DELETED_BYTES if page.startswith(key, at) else at
         self._count(index, page[at:stop], entry)
         self._pages[index] = b"".join((page[:at], entry, page[stop:]))
 
@@ -202,8 +195,8 @@ class DeletedNames:
         page = self._pages[index]
         at = _from(page, key)
         if page.startswith(key, at):
-            self._count(index, page[at : at + DELETED_BYTES], None)
-            self._pages[index] = page[:at] + page[at + DELETED_BYTES :]
+            self._count(index, page[at : at + limits.DELETED_BYTES], None)
+            self._pages[index] = page[:at] + page[at + limits.DELETED_BYTES :]
 
     def drop(self, topic: bytes) -> None:
         """Remove all groups of a topic that was deleted."""
@@ -242,7 +235,7 @@ class DeletedNames:
         chosen: list[bytes] = []
         if topic not in self.groups:
             return b"", PAGES
-        while index < PAGES and sum(map(len, chosen)) < most * DELETED_BYTES:
+        while index < PAGES and sum(map(len, chosen)) < most * limits.DELETED_BYTES:
             page = self._pages[index]
             chosen.append(page[_from(page, topic) : _from(page, topic + b"\xff" * 16)])
             index += 1
@@ -271,7 +264,7 @@ class DeletedNames:
         if self.rewriting.pop(index, 0) is None and not self.rewriting:
             replaced += tuple(self.stale)
             self.stale = []
-        total = self.sums[index].to_bytes(DIGEST_BYTES, "big")
+        total = self.sums[index].to_bytes(limits.DIGEST_BYTES, "big")
         return DeletedPage(number, index, self.key_number, total, self._pages[index]), replaced
 
     def load(self, record: DeletedPage) -> None:
@@ -296,11 +289,11 @@ class DeletedNames:
 
     def _count_page(self, packed: bytes) -> None:
         at = _from(packed, NO_TOPIC + b"\xff" * 16)
-        self.topics += at // DELETED_BYTES
+        self.topics += at // limits.DELETED_BYTES
         while at < len(packed):
             topic = packed[at : at + 16]
             stop = _from(packed, topic + b"\xff" * 16)
-            self.groups[topic] = self.groups.get(topic, 0) + (stop - at) // DELETED_BYTES
+            self.groups[topic] = self.groups.get(topic, 0) + (stop - at) // limits.DELETED_BYTES
             at = stop
 
     def merged(self, entry: bytes) -> bytes | None:
@@ -358,12 +351,12 @@ class DeletedNames:
 
 def _from(page: bytes, key: bytes) -> int:
     """Return the offset of the first register in a page whose key is not below ``key``."""
-    low, high = 0, len(page) // DELETED_BYTES
+    low, high = 0, len(page) // limits.DELETED_BYTES
     while low < high:
         middle = (low + high) // 2
-        at = middle * DELETED_BYTES
+        at = middle * limits.DELETED_BYTES
         if page[at : at + len(key)] < key:
             low = middle + 1
         else:
             high = middle
-    return low * DELETED_BYTES
+    return low * limits.DELETED_BYTES

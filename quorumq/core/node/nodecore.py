@@ -20,39 +20,9 @@ from quorumq.core.cluster import peer_groups
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.state import NO_END, NodeConfig
+from quorumq.core.messages import effects as e
+from quorumq.core.messages import records as r
 from quorumq.core.messages.diskroom import Capacity
-from quorumq.core.messages.effects import (
-    Again,
-    CleanStop,
-    Damaged,
-    DiskFull,
-    Done,
-    Durable,
-    Effect,
-    Event,
-    Gone,
-    HelloRefused,
-    LinkDown,
-    LinkUp,
-    MemoryFull,
-    Ours,
-    Persist,
-    Received,
-    Request,
-    Restart,
-    Send,
-    Stop,
-    Unposted,
-    Unsent,
-)
-from quorumq.core.messages.records import (
-    BatchStored,
-    ClusterPut,
-    DirectoryMade,
-    JournalRecord,
-    Reserved,
-    Started,
-)
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.status import status
 from quorumq.core.node.timers import ABOUT, LASTING, Timers
@@ -110,7 +80,7 @@ class NodeCore:
     def __init__(
         self,
         config: NodeConfig,
-        journal: Iterable[JournalRecord],
+        journal: Iterable[r.JournalRecord],
         *,
         nonce: int,
         directory: int,
@@ -167,7 +137,7 @@ class NodeCore:
         """Note the count of records that this start found. Call it before `start`; for a driver that counts them."""
         self.context.peers.positions.begin(position)
 
-    def load_damaged(self, records: Iterable[BatchStored], now: Now) -> None:
+    def load_damaged(self, records: Iterable[r.BatchStored], now: Now) -> None:
         """Load batches of the journal that cannot be read, before `start`: their content is known, and absent."""
         for record in records:
             self.state.next_batch = max(self.state.next_batch, record.number + 1)
@@ -177,20 +147,20 @@ class NodeCore:
             else:
                 self.orphans.append(record.number)
 
-    def start(self, now: Now) -> list[Effect]:
+    def start(self, now: Now) -> list[e.Effect]:
         """Return the first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
         state, config = self.state, self.config
         reserve = state.clock.first_reserve(now)
-        records: list[JournalRecord] = []
+        records: list[r.JournalRecord] = []
         if self.is_new:
-            records.append(DirectoryMade(config.node, config.cluster_id, state.directory))
+            records.append(r.DirectoryMade(config.node, config.cluster_id, state.directory))
         if not self.is_noted:
             records.append(cluster_made(config))
             if config.layout is not None:
-                records.append(ClusterPut(config.layout))
-        started = Started(state.incarnation, self.context.peers.positions.found, self.boot)
+                records.append(r.ClusterPut(config.layout))
+        started = r.Started(state.incarnation, self.context.peers.positions.found, self.boot)
         self.trust.note_start(started)
-        records += [started, Reserved(reserve)]
+        records += [started, r.Reserved(reserve)]
         if self.trust.resync is not None:
             state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
         records += self.trust.start(self.context)
@@ -198,12 +168,12 @@ class NodeCore:
             state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
         state.at(now.mono + config.heartbeat, ("heartbeat",))
         state.at(now.mono + config.sync_interval, ("reclaim",))
-        done = (Done(reserve_token(reserve)), Done(TOKEN_STARTED))
-        return self.context.peers.positions.count([Persist(tuple(records), done), *drop_batches(self.void)])
+        done = (e.Done(reserve_token(reserve)), e.Done(TOKEN_STARTED))
+        return self.context.peers.positions.count([e.Persist(tuple(records), done), *drop_batches(self.void)])
 
     # ----------------------------------------------------------------- step
 
-    def step(self, events: Sequence[Event], now: Now, rng: random.Random) -> list[Effect]:
+    def step(self, events: Sequence[e.Event], now: Now, rng: random.Random) -> list[e.Effect]:
         """Take events in, in order, at one reading of the clocks; due timers run first.
 
         Args:
@@ -215,9 +185,9 @@ class NodeCore:
         state = self.state
         self.context.rng = rng
         self.serving = False
-        effects: list[Effect] = []
+        effects: list[e.Effect] = []
         if self.trust.lost:
-            events = [event for event in events if isinstance(event, Durable)]
+            events = [event for event in events if isinstance(event, e.Durable)]
         if self.stopped or (self.trust.lost and not events):
             return effects
         state.looks_left = limits.LOOKS_PER_STEP
@@ -231,7 +201,7 @@ class NodeCore:
                 break
             new = (
                 self._on_received(event.envelope, now)
-                if type(event) is Received
+                if type(event) is e.Received
                 else self._on_event(event, now)
             )
             if new:
@@ -252,7 +222,7 @@ class NodeCore:
         if max(clock.value, clock.wanted, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
             reserve = None if self.stopped else clock.next_reserve(now)
         if reserve is not None:
-            effects.append(Persist((Reserved(reserve),), (Done(reserve_token(reserve)),)))
+            effects.append(e.Persist((r.Reserved(reserve),), (e.Done(reserve_token(reserve)),)))
         # Drop stale timers at the head: most rounds end long before their timer, and waking up for those would
         # dominate the cost.
         while state.timers and (head := state.timers[0][2])[0] not in LASTING:
@@ -277,12 +247,12 @@ class NodeCore:
         idle = self.stopped or self.trust.lost or not self.state.timers
         return None if idle else self.state.timers[0][0]
 
-    def _absorb(self, new: list[Effect], effects: list[Effect], now: Now) -> None:
+    def _absorb(self, new: list[e.Effect], effects: list[e.Effect], now: Now) -> None:
         """Append effects; messages to ourselves, and requests taken up again, are fed back in at once, in order."""
         me = self.state.me
         for effect in new:
             kind = type(effect)
-            if (kind is Send and effect.to == me) or kind is Again:  # type: ignore[union-attr]
+            if (kind is e.Send and effect.to == me) or kind is e.Again:  # type: ignore[union-attr]
                 break
         else:  # mostly
             effects += new
@@ -291,9 +261,9 @@ class NodeCore:
         while at < len(queue):
             effect = queue[at]
             at += 1
-            if isinstance(effect, Send) and effect.to == me:
+            if isinstance(effect, e.Send) and effect.to == me:
                 queue[at:at] = self._on_message(me, self.state.incarnation, effect.message, now)
-            elif isinstance(effect, Again):
+            elif isinstance(effect, e.Again):
                 key, request, looked, caller = effect
                 queue[at:at] = self.router.on_request(key, request, now, looked=looked, caller=caller)
             else:
@@ -301,7 +271,7 @@ class NodeCore:
             if len(queue) > 4096:
                 queue, at = queue[at:], 0
 
-    def _serve_costly(self, effects: list[Effect], now: Now, waited: bool, busy: bool) -> None:
+    def _serve_costly(self, effects: list[e.Effect], now: Now, waited: bool, busy: bool) -> None:
         """Do costly work for one caller after another, as far as one step has time for it.
 
         Before the next share there is a pause for others, as long as the last share's rest. If the work ``waited``
@@ -325,10 +295,10 @@ class NodeCore:
         self._rest_s = min(limits.COSTLY_REST * (mono - self._served_at), limits.COSTLY_REST_MAX_S)
         self._served_at = mono
 
-    def _begin(self, work: Costly, now: Now) -> list[Effect]:
+    def _begin(self, work: Costly, now: Now) -> list[e.Effect]:
         """Begin a costly chunk of work, which has its turn."""
         match work:
-            case Again(key, request, looked, caller):
+            case e.Again(key, request, looked, caller):
                 return self.router.on_request(key, request, now, looked=looked, caller=caller, waits=False)
             case ("remote", sender, message):
                 return self.router.on_remote_fetch(sender, message, now, waits=False)
@@ -339,49 +309,49 @@ class NodeCore:
 
     # --------------------------------------------------------------- events
 
-    def _on_event(self, event: Event, now: Now) -> list[Effect]:
+    def _on_event(self, event: e.Event, now: Now) -> list[e.Effect]:
         match event:
-            case Ours(message):
+            case e.Ours(message):
                 return self._on_message(self.state.me, self.state.incarnation, message, now)
-            case Request(key, request, caller):
+            case e.Request(key, request, caller):
                 return self.router.on_request(key, request, now, caller=caller)
-            case Durable(token, position):
+            case e.Durable(token, position):
                 self.context.peers.positions.on_durable(position)
                 return self._on_durable(token, now)
-            case Unsent(key):
+            case e.Unsent(key):
                 return self.context.take_back(key, now)
-            case Unposted(message):
+            case e.Unposted(message):
                 return self.context.free_slices(message.slices, now)
-            case Gone(key):
+            case e.Gone(key):
                 pending = self.context.requests.get(key)
                 effects = pending.on_gone(self.context, now) if pending is not None else []
                 if key not in self.context.requests:  # else it has begun, and goes on to its end
                     self.context.costly.drop(key)
                 return effects
-            case LinkUp():
+            case e.LinkUp():
                 return self._on_link_up(event, now)
-            case HelloRefused(peer, Code.SUPERSEDED, detail, seen_n):
+            case e.HelloRefused(peer, Code.SUPERSEDED, detail, seen_n):
                 reason = f"{peer} refuses this node: {detail}"
                 if seen_n:
                     return self.trust.lose(self.context, seen_n, reason)
                 self.stopped = True
-                return [Stop(reason)]
-            case LinkDown(peer):
+                return [e.Stop(reason)]
+            case e.LinkDown(peer):
                 self.state.links.pop(peer, None)
-            case DiskFull(capacity):
+            case e.DiskFull(capacity):
                 self.state.capacity = Capacity(capacity)
-            case MemoryFull(detail):
+            case e.MemoryFull(detail):
                 self.state.memory_full = detail
-            case Damaged(number):
+            case e.Damaged(number):
                 for replica in (*self.replicas.values(), *self.context.sources.values()):
                     if number in replica.batches.stored:
                         replica.storing.on_damaged(number, now)
-            case CleanStop():
+            case e.CleanStop():
                 self.stopped = True  # nothing is sent or answered after it
-                return [Persist(records) for records in at_stop(self.context, now)]
+                return [e.Persist(records) for records in at_stop(self.context, now)]
         return []
 
-    def _on_durable(self, token: int, now: Now) -> list[Effect]:
+    def _on_durable(self, token: int, now: Now) -> list[e.Effect]:
         if token == TOKEN_POSITION:
             return []
         if token == TOKEN_STARTED:
@@ -394,7 +364,7 @@ class NodeCore:
             return drop_batches(orphans)
         if token == TOKEN_LOST:
             self.stopped = True
-            return [Restart(self.trust.resync.reason if self.trust.resync is not None else "")]
+            return [e.Restart(self.trust.resync.reason if self.trust.resync is not None else "")]
         if token == TOKEN_TRUSTED:
             if not self.trust.on_trusted(self.context, now):
                 return []
@@ -414,10 +384,10 @@ class NodeCore:
         self.voter.on_durable(token, now)
         return []
 
-    def _on_reserve(self, now: Now) -> list[Effect]:
+    def _on_reserve(self, now: Now) -> list[e.Effect]:
         """Go on with requests that wait for a stamp: there are stamps again."""
         context = self.context
-        effects: list[Effect] = []
+        effects: list[e.Effect] = []
         waiting, context.unstamped = context.unstamped, {}
         for key in waiting:
             if key in context.requests:
@@ -430,7 +400,7 @@ class NodeCore:
         """Return the first message to a peer that this node dials."""
         return self.context.peers.hello(now)
 
-    def _on_link_up(self, event: LinkUp, now: Now) -> list[Effect]:
+    def _on_link_up(self, event: e.LinkUp, now: Now) -> list[e.Effect]:
         """Exchange registers, and offer our digests: HELLO was accepted."""
         reason = self.trust.compare(self.context, event)
         if reason:
@@ -455,7 +425,7 @@ class NodeCore:
             return False
         return not self.state.superseded(envelope.sender, envelope.incarnation)
 
-    def _on_received(self, envelope: m.Envelope, now: Now) -> list[Effect]:
+    def _on_received(self, envelope: m.Envelope, now: Now) -> list[e.Effect]:
         sender, incarnation, _, to_incarnation, stamp, message = envelope
         state, context = self.state, self.context
         if (
@@ -474,7 +444,7 @@ class NodeCore:
 
     def _on_message(
         self, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
-    ) -> list[Effect]:
+    ) -> list[e.Effect]:
         kind = type(message)
         if kind in _REPLIES:
             return self._on_reply(sender, incarnation, message, now)  # type: ignore[arg-type]
@@ -484,7 +454,7 @@ class NodeCore:
         match message:
             case m.Release(released):
                 context.release(released, now)
-                return [Send(sender, m.ReleaseReply(released))]
+                return [e.Send(sender, m.ReleaseReply(released))]
             case m.ReleaseReply(released):
                 self.state.release_confirmed(sender, released)
             case m.Heartbeat():
@@ -496,7 +466,9 @@ class NodeCore:
             case m.Prepare() | m.Accept() if self.state.trusted:
                 return vote(context, sender, message, now)
             case m.Prepare() | m.Accept():
-                return [Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))]
+                return [
+                    e.Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))
+                ]
             case m.PutLabels() if self.state.trusted or not message.round:
                 return put_labels(context, sender, message)
             case m.SyncLabels():
@@ -506,9 +478,9 @@ class NodeCore:
             case m.PutGroup():
                 return context.put_group(sender, message, now)
             case m.PeekRequest() if message.partition not in self.replicas:
-                return [Send(sender, m.PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
+                return [e.Send(sender, m.PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
             case m.PeekRequest():
-                return [Send(sender, self.replicas[message.partition].on_peek(message, now))]
+                return [e.Send(sender, self.replicas[message.partition].on_peek(message, now))]
             case m.SyncRegisters():
                 return self.upkeep.on_registers_compared(sender, message)
             case m.SyncTopics():
@@ -552,10 +524,10 @@ class NodeCore:
 
     def _on_reply(
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumReply, now: Now
-    ) -> list[Effect]:
+    ) -> list[e.Effect]:
         """Route a reply to its round; one whose round is over still teaches its content."""
         context = self.context
-        effects: list[Effect] = []
+        effects: list[e.Effect] = []
         kind = type(message)
         if kind is m.StoreReply or kind is m.AckReply:
             context.peers.note_position(sender, incarnation, message.position)  # type: ignore[union-attr]
@@ -592,7 +564,7 @@ class NodeCore:
 
     # -------------------------------------------------------- journal and facts
 
-    def snapshot(self, now: Now) -> list[JournalRecord]:
+    def snapshot(self, now: Now) -> list[r.JournalRecord]:
         """Return everything durable but the batches, for the head of a journal segment."""
         return snapshot(self.context, self.trust, now)
 

@@ -12,18 +12,7 @@ from typing import NamedTuple
 
 from quorumq.core.cluster.state import GrantTimer
 from quorumq.core.messages import HeldThere
-from quorumq.core.messages.records import (
-    AbsentNoted,
-    AttemptsCounted,
-    DelaysSet,
-    HeldAtStop,
-    JournalRecord,
-    MemoryAtStop,
-    Reclaimed,
-    RecordsMerged,
-    SessionsClosed,
-    SessionsPromised,
-)
+from quorumq.core.messages import records as r
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.closing import ClosingComponent
@@ -37,7 +26,13 @@ from quorumq.core.values.spans import across, merge_spans, subtract
 from quorumq.core.values.types import Kind, Now, Owner, Span, Stamp
 
 PartitionRecord = (
-    RecordsMerged | AttemptsCounted | DelaysSet | Reclaimed | SessionsPromised | SessionsClosed | AbsentNoted
+    r.RecordsMerged
+    | r.AttemptsCounted
+    | r.DelaysSet
+    | r.Reclaimed
+    | r.SessionsPromised
+    | r.SessionsClosed
+    | r.AbsentNoted
 )
 """Records of one partition, batches aside."""
 
@@ -56,24 +51,24 @@ class Recall(ClosingComponent):
 
     # ---------------------------------------------------- the journal, and a start
 
-    def snapshot(self, now: Now) -> list[JournalRecord]:
+    def snapshot(self, now: Now) -> list[r.JournalRecord]:
         """Return the small state of every group, for the head of a journal segment. Holds are never in it."""
         partition, limit = self.batches.partition, limits.SPANS_PER_REQUEST_MAX
         promised = self.closing.promised.items()
-        records: list[JournalRecord] = [
-            SessionsPromised(partition, chunk) for chunk in chunks_of(promised, limit)
+        records: list[r.JournalRecord] = [
+            r.SessionsPromised(partition, chunk) for chunk in chunks_of(promised, limit)
         ]
         closed = self.batches.closed.numbers.items()
-        records += [SessionsClosed(partition, chunk) for chunk in chunks_of(closed, limit)]
+        records += [r.SessionsClosed(partition, chunk) for chunk in chunks_of(closed, limit)]
         gone = self.batches.reclaimed.items()
-        records += [Reclaimed(partition, chunk) for chunk in chunks_of(gone, limit)]
+        records += [r.Reclaimed(partition, chunk) for chunk in chunks_of(gone, limit)]
         records += self.absent_noted(self.batches.noted())
         for view in self.views.with_holds():  # deleted ones have what was recorded since
             for state in group_states(view, view.lasting_producer_ids(), now):
                 if state.records:
-                    records.append(RecordsMerged(partition, view.name, state.records))
+                    records.append(r.RecordsMerged(partition, view.name, state.records))
                 if state.attempts:
-                    records.append(AttemptsCounted(partition, view.name, state.attempts))
+                    records.append(r.AttemptsCounted(partition, view.name, state.attempts))
                 if state.delays:
                     records.append(self.views.delays_set(view, state.delays, now))
             if view.claims:
@@ -81,42 +76,42 @@ class Recall(ClosingComponent):
                 records += [self.views.delays_set(view, chunk, now) for chunk in chunks]
         return records
 
-    def absent_noted(self, spans: Sequence[Span]) -> list[JournalRecord]:
+    def absent_noted(self, spans: Sequence[Span]) -> list[r.JournalRecord]:
         """Return the records that keep absent messages known over a restart."""
         return [
-            AbsentNoted(self.batches.partition, chunk)
+            r.AbsentNoted(self.batches.partition, chunk)
             for chunk in chunks_of(spans, limits.SPANS_PER_REQUEST_MAX)
         ]
 
-    def note_absent(self) -> list[JournalRecord]:
+    def note_absent(self) -> list[r.JournalRecord]:
         """Return the records of all absent messages, before this replica votes for what it lost or heard of."""
         return self.absent_noted(self.batches.note_absent())
 
     def replay(self, record: PartitionRecord, now: Now) -> None:
         """Merge a record of the journal at start."""
         match record:
-            case Reclaimed():
+            case r.Reclaimed():
                 for span in record.spans:
                     self.batches.note_reclaimed(span)
                     self.batches.digests.stale[span.producer_id] = None
                     self.batches.idle_since.setdefault(span.producer_id, now.mono)
-            case AbsentNoted():
+            case r.AbsentNoted():
                 self.batches.note_offered("", record.spans, now)
                 self.batches.note_absent()
-            case SessionsPromised():
+            case r.SessionsPromised():
                 self.closing.promise(record.spans)
-            case SessionsClosed():
+            case r.SessionsClosed():
                 self.closing.close(record.spans)
-            case RecordsMerged():
+            case r.RecordsMerged():
                 view = self.views.named(record.group)
                 for span, value in record.entries:
                     self.views.note(view, span, fate.on_merge, value)
-            case AttemptsCounted():
+            case r.AttemptsCounted():
                 view = self.views.named(record.group)
                 for item in record.entries:
                     told = Attempts(item.generation, item.n, item.ended, *item[4:])
                     self.views.note(view, item.span, fate.on_counted, told)
-            case DelaysSet():
+            case r.DelaysSet():
                 view = self.views.named(record.group)
                 gone = self.node.passed_s(record, record.at_ms, now)
                 for due in record.entries:
@@ -125,10 +120,10 @@ class Recall(ClosingComponent):
 
     # ------------------------------------------------------------ a clean stop
 
-    def holds_at_stop(self, now: Now, granted: Iterable[GrantTimer]) -> list[HeldAtStop]:
+    def holds_at_stop(self, now: Now, granted: Iterable[GrantTimer]) -> list[r.HeldAtStop]:
         """Return what CLEAN_STOP keeps: every hold with its remaining time and the highest ballot granted."""
         return [
-            HeldAtStop(
+            r.HeldAtStop(
                 partition=self.batches.partition,
                 group=view.name,
                 span=part,
@@ -185,21 +180,21 @@ class Recall(ClosingComponent):
                     else:  # no generation that is read counts its end as an attempt
                         yield view, span, Held(NO_OWNER, until, 0, 0)
 
-    def memory_at_stop(self, most: int) -> list[MemoryAtStop]:
+    def memory_at_stop(self, most: int) -> list[r.MemoryAtStop]:
         """Return the ballots that CLEAN_STOP keeps: of each group all of them, or none if they are too many.
 
         Args:
             most: ballots, of all groups together.
         """
-        kept: list[MemoryAtStop] = []
+        kept: list[r.MemoryAtStop] = []
         for view in self.views.sorted():
             ballots = view.memory_at_stop()
             if len(ballots) <= most:
                 most -= len(ballots)
-                kept.append(MemoryAtStop(self.batches.partition, view.name, view.min_ballot, ballots))
+                kept.append(r.MemoryAtStop(self.batches.partition, view.name, view.min_ballot, ballots))
         return kept
 
-    def restore_hold(self, held: HeldAtStop, now: Now) -> None:
+    def restore_hold(self, held: r.HeldAtStop, now: Now) -> None:
         """Take back a hold of CLEAN_STOP: its remaining time starts again in full."""
         view = self.views.named(held.group)
         deadline = now.mono + held.remaining

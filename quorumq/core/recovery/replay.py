@@ -10,34 +10,7 @@ from quorumq.core.cluster.deleted_names import KEY_BYTES, entries_of
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.peers import Seen, seen_last
 from quorumq.core.cluster.state import NodeConfig, NodeState
-from quorumq.core.messages.records import (
-    AbsentNoted,
-    BatchStored,
-    CleanStopped,
-    ClusterMade,
-    ClusterPut,
-    DecisionPut,
-    DelaysSet,
-    DeletedNoted,
-    DeletedPage,
-    DirectoryMade,
-    GroupPut,
-    JournalRecord,
-    LabelsPut,
-    MemoryAtStop,
-    PartitionDropped,
-    PartitionTrusted,
-    PeerPosition,
-    PeerSeen,
-    Placed,
-    Reclaimed,
-    Reserved,
-    SessionsClosed,
-    Started,
-    TopicPut,
-    Trusted,
-    TrustLost,
-)
+from quorumq.core.messages import records as r
 from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
@@ -75,7 +48,7 @@ class Replay:
     """
 
     def __init__(
-        self, config: NodeConfig, trust: Trust, journal: Iterable[JournalRecord], directory: int
+        self, config: NodeConfig, trust: Trust, journal: Iterable[r.JournalRecord], directory: int
     ) -> None:
         self.config = config
         self.trust = trust
@@ -92,15 +65,15 @@ class Replay:
         self.reserve = 0
         self.seen: Seen = {}
         self.positions: dict[NodeId, tuple[int, int]] = {}
-        self.stop: CleanStopped | None = None
+        self.stop: r.CleanStopped | None = None
         self.topics: list[Topic] = []
-        self.pages: list[DeletedPage] = []
+        self.pages: list[r.DeletedPage] = []
         self.noted: list[bytes] = []
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
         self.slots: dict[PartitionId, int] = {}
         self.last_dropped = 0
-        self.partitioned: list[BatchStored | PartitionRecord] = []
+        self.partitioned: list[r.BatchStored | PartitionRecord] = []
         self.void: list[int] = []
         self.orphans: list[int] = []
         for record in journal:
@@ -129,54 +102,54 @@ class Replay:
         for gone in [gone for gone in deleted.groups if self.catalogue.is_deleted(gone)]:
             deleted.drop(gone)
 
-    def _take(self, record: JournalRecord) -> None:
+    def _take(self, record: r.JournalRecord) -> None:
         match record:
-            case DirectoryMade(node, cluster_id, directory):
+            case r.DirectoryMade(node, cluster_id, directory):
                 if (node, cluster_id) != (self.config.node, self.config.cluster_id):
                     raise UsageError(
                         f"the data directory belongs to node {node!r} of cluster {cluster_id!r}, "
                         f"not to node {self.config.node!r} of cluster {self.config.cluster_id!r}"
                     )
                 self.directory, self.is_new = directory, False
-            case ClusterMade(nodes, hold_time_max, machines):
+            case r.ClusterMade(nodes, hold_time_max, machines):
                 self.config.check_same(nodes, hold_time_max, machines)
                 self.is_noted = True
-            case ClusterPut(layout):
+            case r.ClusterPut(layout):
                 self.catalogue.take_cluster(layout)
-            case Started(incarnation):
+            case r.Started(incarnation):
                 self.starts, self.last = max(self.starts, incarnation.n), incarnation
                 self.trust.note_start(record)
-            case PartitionTrusted(partition, since):
+            case r.PartitionTrusted(partition, since):
                 self.slots[partition] = since
-            case PartitionDropped(partition):
+            case r.PartitionDropped(partition):
                 self._drop(partition)
-            case Trusted() | TrustLost() | Placed():
-                if isinstance(record, TrustLost):
+            case r.Trusted() | r.TrustLost() | r.Placed():
+                if isinstance(record, r.TrustLost):
                     self.slots = {}
                 self.starts = self.trust.replay(record, self.starts)
-            case PeerSeen(node, _, directory):
+            case r.PeerSeen(node, _, directory):
                 known = self.seen.get(node, ())
                 if known and known[-1].directory != directory:
                     self.positions.pop(node, None)
                 self.seen[node] = seen_last(known, record)
-            case PeerPosition(node, directory, position, start):
+            case r.PeerPosition(node, directory, position, start):
                 if node in self.seen and self.seen[node][-1].directory == directory:
                     self.positions[node] = (position, start)
-            case Reserved(time):
+            case r.Reserved(time):
                 self.reserve = max(self.reserve, time)
-            case TopicPut(topic):
+            case r.TopicPut(topic):
                 self.topics.append(topic)
-            case DeletedPage():
+            case r.DeletedPage():
                 self.pages.append(record)
-            case DeletedNoted(packed):
+            case r.DeletedNoted(packed):
                 self.noted.append(packed)
-            case DecisionPut(decision):
+            case r.DecisionPut(decision):
                 self.decisions.append(decision)
-            case GroupPut(group):
+            case r.GroupPut(group):
                 self.groups.append(group)
-            case LabelsPut(labels):
+            case r.LabelsPut(labels):
                 self.catalogue.labels.take(labels)
-            case CleanStopped():
+            case r.CleanStopped():
                 self.stop = record
             case _:
                 self.partitioned.append(record)
@@ -184,9 +157,9 @@ class Replay:
     def _drop(self, partition: PartitionId) -> None:
         """Leave out the records of a partition so far."""
         self.slots.pop(partition, None)
-        kept: list[BatchStored | PartitionRecord] = []
+        kept: list[r.BatchStored | PartitionRecord] = []
         for record in self.partitioned:
-            if not isinstance(record, BatchStored):
+            if not isinstance(record, r.BatchStored):
                 kept += [record] if record.partition != partition else []
             elif record.batch.header.partition != partition:
                 kept.append(record)
@@ -248,20 +221,20 @@ class Replay:
         self._note_clocks(context.state, now)
         # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
         # Closed producer ids come next: nothing is stored of them any more.
-        reclaimed = [record for record in self.partitioned if isinstance(record, Reclaimed)]
+        reclaimed = [record for record in self.partitioned if isinstance(record, r.Reclaimed)]
         over: list[PartitionRecord] = [
-            record for record in self.partitioned if isinstance(record, SessionsClosed)
+            record for record in self.partitioned if isinstance(record, r.SessionsClosed)
         ]
-        absent = [record for record in self.partitioned if isinstance(record, AbsentNoted)]
+        absent = [record for record in self.partitioned if isinstance(record, r.AbsentNoted)]
         void = dict.fromkeys(number for record in reclaimed for number in record.numbers)
         for gone in [*reclaimed, *over]:
             if gone.partition in replicas:
                 replicas[gone.partition].recall.replay(gone, now)
         for record in self.partitioned:
-            if isinstance(record, BatchStored):
+            if isinstance(record, r.BatchStored):
                 self._load(context, record, now, void)
             elif (
-                not isinstance(record, Reclaimed | SessionsClosed | AbsentNoted)
+                not isinstance(record, r.Reclaimed | r.SessionsClosed | r.AbsentNoted)
                 and record.partition in replicas
             ):
                 replicas[record.partition].recall.replay(record, now)
@@ -278,9 +251,9 @@ class Replay:
 
         Since a record of this boot the monotonic clock says by how much. Else all that time may have passed, or not.
         """
-        timed = [record for record in self.partitioned if isinstance(record, BatchStored | DelaysSet)]
+        timed = [record for record in self.partitioned if isinstance(record, r.BatchStored | r.DelaysSet)]
         times = [
-            (record.mono_ms, record.received_ms if isinstance(record, BatchStored) else record.at_ms)
+            (record.mono_ms, record.received_ms if isinstance(record, r.BatchStored) else record.at_ms)
             for record in timed
             if record.start in state.same_boot and record.mono_ms <= 1000 * now.mono
         ]
@@ -291,13 +264,13 @@ class Replay:
                 state.moved_s = moved_ms / 1000
         else:
             walls = [
-                record.received_ms if isinstance(record, BatchStored) else record.at_ms for record in timed
+                record.received_ms if isinstance(record, r.BatchStored) else record.at_ms for record in timed
             ]
             moved_ms = now.wall_ms - max(walls, default=now.wall_ms)
         if abs(moved_ms) > MOVED_MS and len(times) < len(timed):
             state.uncertain_until = now.mono + DOUBT_S
 
-    def _load(self, context: Context, record: BatchStored, now: Now, void: dict[int, None]) -> None:
+    def _load(self, context: Context, record: r.BatchStored, now: Now, void: dict[int, None]) -> None:
         context.state.next_batch = max(context.state.next_batch, record.number + 1)
         replica = context.kept(record.batch.header.partition)
         if record.number in void:
@@ -310,7 +283,7 @@ class Replay:
                 self.void.append(record.number)
 
 
-def restore(context: Context, stop: CleanStopped, now: Now) -> None:
+def restore(context: Context, stop: r.CleanStopped, now: Now) -> None:
     """Take in the holds and ballots that the start before kept for this one."""
     replicas = {**context.sources, **context.replicas}
     for kept in stop.memory:
@@ -324,13 +297,13 @@ def restore(context: Context, stop: CleanStopped, now: Now) -> None:
             replicas[partition].end_quarantine([], now)
 
 
-def at_stop(context: Context, now: Now) -> list[tuple[JournalRecord, ...]]:
+def at_stop(context: Context, now: Now) -> list[tuple[r.JournalRecord, ...]]:
     """Return the records of a clean stop, if any: they save the next start its quarantine, and cost room."""
-    able = context.state.trusted and not context.state.no_capacity(CleanStopped)
+    able = context.state.trusted and not context.state.no_capacity(r.CleanStopped)
     return [(clean_stop(context, now),)] if able else []
 
 
-def clean_stop(context: Context, now: Now) -> CleanStopped:
+def clean_stop(context: Context, now: Now) -> r.CleanStopped:
     """Return the holds and ballots that this start keeps for the next one.
 
     It speaks for no replica in quarantine: holds granted before this start may be live and is not in its table.
@@ -345,7 +318,7 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
         for replica in able
         for held in replica.recall.holds_at_stop(now, granted.get(replica.partition, ()))
     ]
-    memory: list[MemoryAtStop] = []
+    memory: list[r.MemoryAtStop] = []
     most = BALLOTS_AT_STOP_MAX
     for replica in able:
         kept = replica.recall.memory_at_stop(most)
@@ -353,7 +326,7 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
         memory += kept
     ends = [context.state.quarantine_until, *(replica.quarantine_until for replica in trusted)]
     remaining = max(0.0, max(ends) - now.mono)
-    return CleanStopped(
+    return r.CleanStopped(
         incarnation=context.state.incarnation,
         holds=tuple(holds),
         quarantine_s=remaining,
@@ -362,32 +335,32 @@ def clean_stop(context: Context, now: Now) -> CleanStopped:
     )
 
 
-def snapshot(context: Context, trust: Trust, now: Now) -> list[JournalRecord]:
+def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     """Return everything durable but the batches, for the head of a journal segment."""
     state, catalogue = context.state, context.catalogue
-    records: list[JournalRecord] = [
-        DirectoryMade(state.me, state.config.cluster_id, state.directory),
+    records: list[r.JournalRecord] = [
+        r.DirectoryMade(state.me, state.config.cluster_id, state.directory),
         cluster_made(state.config),
         *trust.begun,
-        Reserved(state.clock.reserving),
+        r.Reserved(state.clock.reserving),
     ]
     if catalogue.cluster.layout.number:
-        records.append(ClusterPut(catalogue.cluster.layout))
+        records.append(r.ClusterPut(catalogue.cluster.layout))
     records += trust.snapshot(trusted=state.trusted)
     records += context.peers.snapshot()
-    records += [TopicPut(topic) for topic in catalogue.registers()]
-    records += [DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
-    records += map(GroupPut, catalogue.all_groups())
+    records += [r.TopicPut(topic) for topic in catalogue.registers()]
+    records += [r.DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
+    records += map(r.GroupPut, catalogue.all_groups())
     records += catalogue.deleted.records()
-    records += map(LabelsPut, catalogue.labels.registers())
+    records += map(r.LabelsPut, catalogue.labels.registers())
     kept = {**context.sources, **context.replicas}
     for partition in sorted(kept):
         if kept[partition].trusted_since:
-            records.append(PartitionTrusted(partition, kept[partition].trusted_since))
+            records.append(r.PartitionTrusted(partition, kept[partition].trusted_since))
         records += kept[partition].recall.snapshot(now)
     return records
 
 
-def cluster_made(config: NodeConfig) -> ClusterMade:
+def cluster_made(config: NodeConfig) -> r.ClusterMade:
     """Return the record of the cluster's fixed settings."""
-    return ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max, tuple(sorted(config.machines)))
+    return r.ClusterMade(tuple(sorted(config.nodes)), config.hold_time_max, tuple(sorted(config.machines)))

@@ -24,14 +24,8 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.answers import Part
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import put_labels
+from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.limits import (
-    DELETED_BYTES,
-    DELETED_NAMES_MAX,
-    GROUPS_PER_CHUNK,
-    SPANS_PER_REQUEST_MAX,
-    STARTS_FAR,
-)
 from quorumq.core.values.types import FIRST_LAYOUT, Decision, Group, Labels, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
@@ -201,7 +195,7 @@ def far_above(n: int) -> int:
     It is the second block after that of ``n``, because ``n`` may be one of many that only an absent peer has seen, or
     be from before the last resync (docs/protocol.md, RECOVERY).
     """
-    return (n // STARTS_FAR + 2) * STARTS_FAR
+    return (n // limits.STARTS_FAR + 2) * limits.STARTS_FAR
 
 
 def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
@@ -234,7 +228,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         registers: list[SyncTopics] = []
         if not message.start:
             states = beside_digests(replica) + states
-            packed, _ = catalogue.deleted.of_topic(topic.id, 0, DELETED_NAMES_MAX)
+            packed, _ = catalogue.deleted.of_topic(topic.id, 0, limits.DELETED_NAMES_MAX)
             registers = in_chunks([], catalogue.group_registers(topic.id), packed)
         answers += [(one or nothing, state, (), ()) for one, state in zip_longest(registers, states)]
     elif message.epoch > FIRST_LAYOUT:
@@ -257,10 +251,10 @@ def beside_digests(replica: Replica) -> list[SyncState]:
     and a PURGE or a first group is about them, too.
     """
     here = (replica.partition, replica.epoch)
-    promised = chunks_of(replica.closing.promised.items(), SPANS_PER_REQUEST_MAX)
+    promised = chunks_of(replica.closing.promised.items(), limits.SPANS_PER_REQUEST_MAX)
     absent = [span for span, _ in replica.batches.absent.items()]
     states = [SyncState(*here, (), (), promised=chunk) for chunk in promised]
-    return states + [SyncState(*here, chunk, ()) for chunk in chunks_of(absent, SPANS_PER_REQUEST_MAX)]
+    return states + [SyncState(*here, chunk, ()) for chunk in chunks_of(absent, limits.SPANS_PER_REQUEST_MAX)]
 
 
 def is_teller(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
@@ -299,6 +293,6 @@ def in_chunks(topics: list[Topic], groups: list[Group], packed: bytes = b"") -> 
             size = sets
         chunks[-1].append(topic)
     told = [SyncTopics(tuple(chunk), ()) for chunk in chunks]
-    told += [SyncTopics((), chunk) for chunk in chunks_of(groups, GROUPS_PER_CHUNK)]
-    size = GROUPS_PER_CHUNK * DELETED_BYTES
+    told += [SyncTopics((), chunk) for chunk in chunks_of(groups, limits.GROUPS_PER_CHUNK)]
+    size = limits.GROUPS_PER_CHUNK * limits.DELETED_BYTES
     return told + [SyncTopics((), (), packed[at : at + size]) for at in range(0, len(packed), size)]

@@ -10,16 +10,8 @@ from dataclasses import dataclass, field
 
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import Failed
+from quorumq.core.messages import records as r
 from quorumq.core.messages.effects import Done, Effect, LinkUp, Persist
-from quorumq.core.messages.records import (
-    JournalRecord,
-    PartitionTrusted,
-    Placed,
-    Reserved,
-    Started,
-    Trusted,
-    TrustLost,
-)
 from quorumq.core.recovery.resync import Resync, adopt_chosen, far_above
 from quorumq.core.requests.answers import Answers
 from quorumq.core.requests.context import Context
@@ -66,8 +58,8 @@ class Trust:
 
     config: NodeConfig
     place: int
-    placed: Placed | None = None
-    begun: tuple[Started, ...] = ()
+    placed: r.Placed | None = None
+    begun: tuple[r.Started, ...] = ()
     once: bool = False
     moved: bool = False
     resync: Resync | None = None
@@ -79,15 +71,15 @@ class Trust:
 
     # ------------------------------------------------------------------- the journal
 
-    def note_start(self, start: Started) -> None:
+    def note_start(self, start: r.Started) -> None:
         """Note that the directory has this start."""
         self.begun = (*(begun for begun in self.begun if begun != start), start)[-STARTS_KEPT:]
 
-    def replay(self, record: Trusted | TrustLost | Placed, starts: int) -> int:
+    def replay(self, record: r.Trusted | r.TrustLost | r.Placed, starts: int) -> int:
         """Take in a record of the journal, which has ``starts`` starts so far; return how many there are after it."""
-        if isinstance(record, Trusted):
+        if isinstance(record, r.Trusted):
             self.once, self.resync = True, None
-        elif isinstance(record, Placed):
+        elif isinstance(record, r.Placed):
             self.placed = record
         else:
             self.once, self.resync = False, Resync(record.reason)
@@ -95,14 +87,14 @@ class Trust:
             return max(starts, self.above)
         return starts
 
-    def snapshot(self, *, trusted: bool) -> list[JournalRecord]:
+    def snapshot(self, *, trusted: bool) -> list[r.JournalRecord]:
         """Return the durable records about the directory."""
-        records: list[JournalRecord] = []
+        records: list[r.JournalRecord] = []
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
-            records.append(TrustLost(self.above, reason))
+            records.append(r.TrustLost(self.above, reason))
         if trusted or (self.moved and self.once):
-            records.append(Trusted())
+            records.append(r.Trusted())
         if self.placed is not None:
             records.append(self.placed)
         return records
@@ -133,12 +125,12 @@ class Trust:
         self.moved = self.is_elsewhere and not newest
         return starts, self.once and not self.moved
 
-    def start(self, context: Context) -> list[JournalRecord]:
+    def start(self, context: Context) -> list[r.JournalRecord]:
         """Return the records of the directory for the first Persist of this start."""
-        records: list[JournalRecord] = []
+        records: list[r.JournalRecord] = []
         start = context.state.incarnation.n
         if self.resync is not None and self.is_elsewhere:
-            records.append(TrustLost(self.above, self.resync.reason))
+            records.append(r.TrustLost(self.above, self.resync.reason))
         if not self.moved:
             records += self._trust_place(
                 start,
@@ -148,10 +140,10 @@ class Trust:
             )
         if self.has_joined and not self.once:
             assert self.resync is not None
-            records.append(TrustLost(self.above, self.resync.reason))
+            records.append(r.TrustLost(self.above, self.resync.reason))
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
-            records += [*self._trust_place(start, why), Trusted()]
+            records += [*self._trust_place(start, why), r.Trusted()]
         return records
 
     def on_started(self, context: Context) -> None:
@@ -169,12 +161,12 @@ class Trust:
         """Return True if there is no other node to ask."""
         return context.catalogue.cluster.present == (self.config.node,)
 
-    def _trust_place(self, start: int, why: str) -> list[JournalRecord]:
+    def _trust_place(self, start: int, why: str) -> list[r.JournalRecord]:
         """Return the record that makes this start's place the one that later starts compare theirs with."""
         if not self.place or (self.placed is not None and self.placed.place == self.place):
             return []
         why = f"it was copied here, or restored from a backup; {why}" if self.placed is not None else ""
-        self.placed = Placed(self.place, start, why)
+        self.placed = r.Placed(self.place, start, why)
         return [self.placed]
 
     # -------------------------------------------------------------------- gaining it
@@ -202,7 +194,7 @@ class Trust:
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         trusted = self._trust_place(context.state.incarnation.n, why)
-        return [Persist((*trusted, Trusted()), (Done(TOKEN_TRUSTED),))]
+        return [Persist((*trusted, r.Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context, now: Now) -> list[Effect]:
         """Regain trust once every needed answer is merged. The Trusted record follows all of them in the journal.
@@ -224,9 +216,9 @@ class Trust:
             for partition, replica in context.replicas.items()
             if replica.placement and not self.resync.is_first
         }
-        slots = [PartitionTrusted(partition, since) for partition, since in self.joined.items()]
+        slots = [r.PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
-        return [Persist((Reserved(reserve), *absent, Trusted(), *slots), done)]
+        return [Persist((r.Reserved(reserve), *absent, r.Trusted(), *slots), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
         """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine.
@@ -301,7 +293,7 @@ class Trust:
         above = max(self.above, far_above(seen_n))
         trusted = self._trust_place(context.state.incarnation.n, f"it was an old copy: {reason}")
         self.moved = False
-        return [Persist((*trusted, TrustLost(above, reason)), (Done(TOKEN_LOST),))]
+        return [Persist((*trusted, r.TrustLost(above, reason)), (Done(TOKEN_LOST),))]
 
     # --------------------------------------------------------------------- for people
 
