@@ -90,11 +90,12 @@ class PartitionRange(NamedTuple):
 
 
 class SegmentFooter(NamedTuple):
-    """The last record of a segment that was rolled: what an offline reader would find in it."""
+    """The last record of a segment that was rolled, for offline readers: its batches and its pages of deleted names."""
 
     batches: int
     body_bytes: int
     partitions: tuple[PartitionRange, ...]
+    pages: int = 0
 
 
 class DurableMark(NamedTuple):

@@ -26,6 +26,7 @@ class Tail:
         self._number = segments.current
         self._salt = salt_of(directory, self._number)
         self._ranges: dict[tuple[bytes, int], PartitionRange] = {}
+        self._pages = 0
         self.end = 0  # bytes appended so far
         self.durable_end = 0  # how many of them are known to be durable
         self.snapshot_bytes = 0  # end of its snapshot
@@ -59,6 +60,8 @@ class Tail:
             self._segments.use(stored.number)
             if isinstance(stored, BatchStored):
                 self._count(stored.batch.header, len(body))
+            else:
+                self._pages += 1
         if len(body):
             into.append(body)
         self.end += len(frame) + len(body)
@@ -100,5 +103,8 @@ class Tail:
         """Return the footer with the content of the segment."""
         ranges = tuple(self._ranges[key] for key in sorted(self._ranges))
         return SegmentFooter(
-            sum(entry.batches for entry in ranges), sum(entry.body_bytes for entry in ranges), ranges
+            sum(entry.batches for entry in ranges),
+            sum(entry.body_bytes for entry in ranges),
+            ranges,
+            self._pages,
         )
