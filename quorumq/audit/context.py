@@ -161,6 +161,15 @@ class Place(NamedTuple):
     inventories: Sequence[Moment] = ()
 
 
+class Slots(NamedTuple):
+    """The replica set of a partition that was moved, as of a layout, and the moment since which a node has it."""
+
+    layout: int
+    nodes: Sequence[str]
+    who: str
+    at: Moment
+
+
 class Context(NamedTuple):
     """All that is known beside the lines about messages.
 
@@ -172,7 +181,7 @@ class Context(NamedTuple):
         into: run and topic of outputs that were derived.
         faults: fault, begin, end and nodes, by run.
         doubled: run and writer of files that were given twice.
-        rows: the lines about runs, topics and groups, without those given twice, with `moment`.
+        moved: the replica sets of each partition that was moved, by run, topic and partition.
     """
 
     runs: Mapping[str, Run]
@@ -185,6 +194,7 @@ class Context(NamedTuple):
     faults: Mapping[str, Sequence[tuple[str, float, float, tuple[str, ...]]]]
     doubled: frozenset[tuple[str, str]]
     times: Times
+    moved: Mapping[tuple[str, str, int], Sequence[Slots]] = {}
 
 
 def merged(summaries: Iterable[Summary]) -> Summary:
@@ -413,12 +423,20 @@ def contexts(
         for run, items in sorted(of_writers.items())
     }
     of_groups, groups = _groups(summary, rows, by_run)
+    layouts = by_key(
+        (it for it in rows if it["kind"] == "layout"), lambda it: (it["run"], it["topic"], it["partition"])
+    )
+    moved = {
+        key: [Slots(it["layout"], it["nodes"], it["who"], it["moment"]) for it in items]
+        for key, items in layouts.items()
+    }
     return Context(
-        runs, of_groups, _places(summary, rows, of_groups, runs, times), groups, frozenset(summary.producer_ids),
+        runs, of_groups, _places(summary, rows, of_groups, runs, times, moved), groups,
+        frozenset(summary.producer_ids),
         frozenset((run, topic) for run, topic, call in summary.calls if call.kind in ("deliver", "list")),
         frozenset(summary.into),
         {run: result for run, items in sorted(by_run.items()) if (result := faults_of(items))},
-        frozenset(doubled), times,
+        frozenset(doubled), times, moved,
     )  # fmt: skip
 
 
@@ -465,7 +483,7 @@ def _groups(
 
 def _places(
     summary: Summary, rows: Sequence[Row], of_groups: Mapping[tuple[str, str, str], Group], runs: Mapping[str, Run],
-    times: Times,
+    times: Times, moved: Mapping[tuple[str, str, int], Sequence[Slots]],
 ) -> dict[tuple[str, str, int, str], Place]:  # fmt: skip
     listing: dict[tuple[str, str, int, str], set[str]] = defaultdict(set)
     having: dict[tuple[str, str, int], set[str]] = defaultdict(set)
@@ -474,10 +492,12 @@ def _places(
     for run, topic, partition, who in summary.stores:
         if runs[run].simulated:
             having[(run, topic, partition)].add(who)
-    result: dict[tuple[str, str, int, str], Place] = {
-        key: Place((), frozenset(items | having.get(key[:3], set())), frozenset(items))
-        for key, items in listing.items()
-    }
+    result: dict[tuple[str, str, int, str], Place] = {}
+    for key, items in listing.items():
+        to_list = items | having.get(key[:3], set())
+        if key[:3] in moved:  # a node without a slot in the end has nothing to list
+            to_list &= {f"node:{node}" for node in max(moved[key[:3]]).nodes}
+        result[key] = Place((), frozenset(to_list), frozenset(items & to_list))
     named = [it for it in rows if it["grp"] is not None and it.get("partition") is not None]
     for key, items in by_key(named, lambda it: (it["run"], it["topic"], it["partition"], it["grp"])).items():
         mine = of_groups[(key[0], key[1], key[3])]

@@ -265,6 +265,26 @@ def after_retry(it: Delivery) -> Proof | None:
     )
 
 
+def without_slot(it: Delivery) -> Proof | None:
+    """Ask if the node that won it had a slot of its partition when the FETCH was sent.
+
+    Only a replica wins a hold. One that has adopted a layout without it, before a FETCH was sent, grants none for it.
+    """
+    if not it.is_delivery or not it.story.message.moved:
+        return None
+    node = (it.event.owner or "").partition("#")[0].rsplit(".", 2)[0]
+    mine = [one for one in it.story.message.moved if one.who == f"node:{node}"]
+    layout = max((one for one in mine if sure(one.at, it.sent)), default=None)
+    if layout is None or any(node in one.nodes for one in mine if one.layout >= layout.layout):
+        return None
+    nodes = ", ".join(layout.nodes)
+    text = (
+        f"delivered as {it.event.owner} to a FETCH sent at {_sent(it)}, and {node} has no slot of partition "
+        f"{it.story.message.partition} since {seconds(layout.at.t)}: it is on {nodes} by layout {layout.layout}"
+    )
+    return Proof(text)
+
+
 def same_token(it: Delivery) -> Proof | None:
     """Ask if another delivery had its token."""
     if it.last_token is None or it.event.token != it.last_token:
@@ -408,6 +428,7 @@ def _sent(it: Delivery) -> str:
 
 
 CHECKS: Final[tuple[Check[Delivery], ...]] = (
+    Check("G2", "won by a node that is no longer in the replica set", without_slot),
     Check("G3", "delivered after its ACK was confirmed", after_ack),
     Check("G3", "fetched after an ACK had succeeded", after_success),
     Check("G3", "acked by two owners", acked_twice),

@@ -2,6 +2,7 @@
 
 A message is plain if it was published once, without a delay or TTL, was confirmed, had enough copies then, and if each
 group got it once, in its first and only generation, and acked it once, in that order beyond what clocks leave open.
+Nor was its partition moved.
 Such a message breaks nothing, so it needs no check of its own: here it is only counted, as `judge` would. A message
 that is not plain in any way is left to the checks. A test compares the two ways.
 """
@@ -247,7 +248,7 @@ def _fact(events: Events, space: int, grp: str) -> tuple[Any, ...]:
     place = context.of_places.get((run_, topic, partition, grp))
     simple = (
         not any(it.rewind for it in group.confirmed) and not group.deletions and not group.current
-        and not (place is not None and place.purges)
+        and not (place is not None and place.purges) and (run_, topic, partition) not in context.moved
     )  # fmt: skip
     asked = run.healed_at is not None and run.healed_high is not None and run.healed_high < FAR_S
     bound = (

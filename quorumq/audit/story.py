@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorumq.audit.clocks import moments_of
-from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run
+from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run, Slots
 from quorumq.audit.moments import Moment, maybe_by, seconds
 from quorumq.audit.table import Numbers, Table, by_block, spread
 from quorumq.core.values.names import begins_ms_of
@@ -178,9 +178,16 @@ class Message:
     """A message as all groups see it alike: its publishes, and the nodes that have a copy."""
 
     def __init__(
-        self, name: tuple[str, str, int, str], seq: int, said: Sequence[Said], run: Run, has_producer: bool
+        self,
+        name: tuple[str, str, int, str],
+        seq: int,
+        said: Sequence[Said],
+        run: Run,
+        has_producer: bool,
+        moved: Sequence[Slots] = (),
     ) -> None:
         self.run, self.topic, self.partition, self.producer_id = name
+        self.moved = moved
         self.seq, self.said, self.of_run, self.has_producer = seq, said, run, has_producer
         self.shared = [it for it in said if it.event.grp is None]
         publishes = [it for it in self.shared if it.event.kind == "publish"]

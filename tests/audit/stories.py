@@ -114,6 +114,10 @@ class Story:
     def reject(self, who: str, at: float, time: int, delay: float) -> Story:
         return self.call(who, "reject", at, {**held(time), "op": time}, delay=delay)
 
+    def layout(self, at: float, number: int, *nodes: str) -> Story:
+        """Node a has a layout of the partition durably."""
+        return self.add("node:a", "layout", at, topic="t", partition=0, layout=number, nodes=list(nodes))
+
     def set_topic(self, at: float, topic: str = "t", **asked: dict[str, Any]) -> Story:
         return self.call("client:p", "set_topic", at, {"topic": topic, "op": len(self.rows)}, **asked)
 
@@ -413,6 +417,15 @@ def stories() -> list[Story]:
         Story("outputs-unread").publish().deliver("client:c", 1, 5, 1).derive(1.5).ack("client:c", 2, 1).drained(10),
         odd("odd-settings").publish().deliver("client:c", 1, 5, 1).deliver("client:c", 7, 12, 2)
         .ack("client:c", 8, 2).drained(10),
+        Story("without-slot", boot=one).publish().layout(0.5, 2, "b", "c", "d").deliver("client:c", 1, 5, 1)
+        .ack("client:c", 2, 1),
+        Story("slot-given-away-meanwhile", boot=one).publish().layout(0.95, 2, "b", "c", "d")
+        .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
+        Story("slot-given-back", boot=one).publish().layout(0.5, 2, "b", "c", "d").layout(0.6, 3, "a", "b", "c")
+        .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
+        Story("slot-by-other-clocks", boot=two, ahead=far).publish().layout(0.5, 2, "b", "c", "d")
+        .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
+        deaths("letter-moved", "node:b").layout(0.6, 2, "b", "c", "d"),
         Story("garbled", boot=one).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
     ]  # fmt: skip
 

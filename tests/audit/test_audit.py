@@ -248,6 +248,10 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("won-and-given-back", "G2", "holds"),
         ("no-nodes", "G2", "not decidable"),
         ("near", "G2", "broken"),
+        ("without-slot", "G2", "broken"),
+        ("slot-given-away-meanwhile", "G2", "holds"),
+        ("slot-given-back", "G2", "holds"),
+        ("slot-by-other-clocks", "G2", "holds"),
         ("purged", "groups", "broken"),
         ("neighbour-purged", "groups", "holds"),
         ("waiting", "G2", "not checked"),
@@ -257,6 +261,7 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("came-back", "delays", "holds"),
         ("listed-by-all", "G7", "holds"),
         ("listed-by-one", "G7", "broken"),
+        ("letter-moved", "G7", "holds"),
         ("before-latest", "groups", "not checked"),
         ("before-latest", "G1", "holds"),
         ("before-latest-unlisted", "G1", "holds"),
@@ -714,5 +719,5 @@ def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
         "set_labels",
         "limit_group",
     }  # no part of the guarantees that are audited
-    context |= {"layout"}  # copies at nodes of an earlier set count, too: too few of both together are named
+    context |= {"layout"}
     assert asked | context | told_by_clients_better == set(KINDS)
