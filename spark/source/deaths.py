@@ -131,6 +131,7 @@ class DeathsReader(MergingReader):
         self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
         self._scan()
+        self.fragments.keep(self._masks())
         dead = deaths(self.fragments)
         now = fates(self.fragments, dead)
         messages, sections, copies = self._copies(dead)
@@ -170,6 +171,14 @@ class DeathsReader(MergingReader):
                 if len(plans) >= back:
                     self._segment(at, opened, plans[-back], known, settled)
 
+    def _masks(self) -> list[int]:
+        """Return for each producer id a bit mask of the directories with records of its partition that count."""
+        masks = {
+            key: sum(1 << at for at in range(len(self.open_directories)) if self.counts_at(key, at))
+            for key in dict.fromkeys(producer.key for producer in self.fragments.producers.values)
+        }
+        return [masks[producer.key] for producer in self.fragments.producers.values]
+
     def _any_settled(self) -> bool:
         only = self.selection.values.get("resolution")
         return only is None or bool(only - {"dead"})
@@ -201,7 +210,7 @@ class DeathsReader(MergingReader):
         try:
             (topic, number), group, entries = frame.fields[2:5]
             key = PartitionId(topic, number)
-            if self.wants(key, group):
+            if (self.task.keys is None or key in self.task.keys) and self.wants(group):
                 fragments.add_entries(key, group, entries, raw_causes(name, frame), at, self.mine)
         except (TypeError, ValueError):
             decoded(name, frame)  # says what is wrong with it
@@ -237,7 +246,7 @@ class DeathsReader(MergingReader):
         return messages[by], sections[by], rows
 
     def _resolutions(self, dead: Mapping[str, Numbers], now: Numbers) -> Numbers:
-        """Return the number of each death's resolution in RESOLUTIONS."""
+        """Return the number of each death's resolution in RESOLUTIONS; -1 if its group was deleted since."""
         ranks, groups = self.fragments.ranks.values, self.fragments.groups.values
         producers = self.fragments.producers.values
         kinds, which = np.unique(
@@ -247,7 +256,7 @@ class DeathsReader(MergingReader):
         borders = np.zeros(kinds.shape[1], np.int64)
         for at, (producer, group, own, then) in enumerate(kinds.T.tolist()):
             key, producer_id = producers[producer]
-            register = self.groups.get((key.topic, groups[group]))
+            register = self.registers.groups.get((key.topic, groups[group]))
             borders[at] = 0 if register is None else register.from_ms
             if producer_id.node in (NAMED, DERIVED):  # their ids alone decide
                 borders[at] = NEVER if begins_ms(producer_id, 0) < borders[at] else -NEVER
@@ -256,6 +265,8 @@ class DeathsReader(MergingReader):
                 if self.is_closed(key, producer_id):
                     outcome = "closed"
                 outcomes[int(covered), at] = RESOLUTIONS.index(outcome)
+            if ranks[own].generation < self.registers.buried(key.topic, groups[group]):
+                outcomes[:, at] = -1
         which = which.reshape(-1)
         return outcomes[(dead["published"] >= borders[which]).astype(np.int64), which]
 

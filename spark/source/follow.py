@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from quorumq.core.messages.records import GroupPut, SessionsClosed, TopicPut
+from quorumq.core.messages.records import SessionsClosed
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.types import Kind, PartitionId, ProducerId, Span
 from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, TYPE_OF, Earlier, SegmentStart
@@ -24,9 +25,10 @@ from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of
 
 from .causes import Rank
-from .journals import RECORDS_MERGED, OpenFile, batch_of, decoded
-from .planning import Registers, footer_of, segments_in
+from .journals import RECORDS_MERGED, OpenFile, SegmentGone, batch_of, decoded
+from .planning import footer_of, segments_in, take_pages
 from .reader import BATCHES
+from .registers import REGISTER_TYPES, Registers
 
 NOTHING: Final = -1
 """The position of a node before the first read of it."""
@@ -35,8 +37,7 @@ CHUNK_BYTES: Final = 256 << 10
 """Bytes of a segment whose batches are looked through at once for the message of a death."""
 
 NAME_BYTES: Final = 16
-_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (TopicPut, GroupPut, SessionsClosed))
-
+_CLOSED: Final = TYPE_OF[SessionsClosed]
 
 Settle = Callable[[int, PartitionId, str, Span, Rank], None]
 """Takes a record that is no death: its position, partition, group, messages, and what it says."""
@@ -123,6 +124,7 @@ class Tail:
         path: the data directory.
         since: everything behind this position is read; NOTHING reads all segments that go on from each other.
         settle: gets every record that is no death, as it is read.
+        registers: takes in all registers that are read.
         newest: begin with the newest segment, if ``since`` is NOTHING.
         report: pass over damage in segments that the node has left.
 
@@ -138,12 +140,18 @@ class Tail:
     """
 
     def __init__(
-        self, path: str, since: int, settle: Settle, *, newest: bool = False, report: bool = False
+        self,
+        path: str,
+        since: int,
+        settle: Settle,
+        registers: Registers,
+        *,
+        newest: bool = False,
+        report: bool = False,
     ) -> None:
         self.path = path
-        self.settle, self.report = settle, report
+        self.settle, self.registers, self.report = settle, registers, report
         self.until: tuple[int, int] = (1 << 62, 0)
-        self.registers = Registers()
         self.closed: list[SessionsClosed] = []
         self.entries: deque[Entry] = deque()
         self.chunks: dict[int, list[Chunk]] = {}
@@ -165,6 +173,10 @@ class Tail:
         self.oldest = chosen
         self._begin(chosen)
         self.base = NOTHING if since == NOTHING and not newest else self.position
+        for number in numbers[: numbers.index(chosen)]:
+            with suppress(SegmentGone), OpenFile(path, number) as file:
+                entry = Earlier(number, file.size(), 0)
+                take_pages(file, entry, self.directory, footer_of(file, entry, self.directory), registers)
 
     def _reaches(self, number: int, since: int) -> bool:
         return since == NOTHING or self._first(number).position <= since
@@ -244,8 +256,10 @@ class Tail:
                 entries = self._take(frame)
             elif frame.type in BATCHES:
                 self._note(frame)
-            elif frame.type in _EFFECTS:
-                self._register(decoded(self.file.name, frame))
+            elif frame.type == _CLOSED:
+                self.closed.append(decoded(self.file.name, frame))
+            elif frame.type in REGISTER_TYPES:
+                self.registers.take(decoded(self.file.name, frame))
             self._waiting.append((frame.end, self._read_to, entries))
             if not self.snapshot:
                 self._decide(self.durable)
@@ -273,12 +287,6 @@ class Tail:
             decoded(self.file.name, frame)  # says what is wrong with it
             raise
         return entries
-
-    def _register(self, record: Any) -> None:
-        if isinstance(record, SessionsClosed):
-            self.closed.append(record)
-        else:
-            self.registers.take(record.topic if isinstance(record, TopicPut) else record.group)
 
     def _decide(self, durable: int) -> None:
         while self._waiting and self._waiting[0][0] <= durable:
@@ -320,13 +328,13 @@ class Tail:
 
     def _may_have(self, number: int, lookups: Mapping[PartitionId, Sequence[int]]) -> bool:
         with OpenFile(self.path, number) as file:
-            ranges = footer_of(file, Earlier(number, file.size(), 0), self.directory)
-        return ranges is None or any(
+            footer = footer_of(file, Earlier(number, file.size(), 0), self.directory)
+        return footer is None or any(
             Chunk(
                 number, 0, 0, part.first_published_ms, part.last_published_ms,
                 frozenset((PartitionId(part.topic, part.partition),)),
             ).may_have(lookups)
-            for part in ranges
+            for part in footer.partitions
         )  # fmt: skip
 
     def _chunks_of(self, number: int) -> list[Chunk]:

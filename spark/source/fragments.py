@@ -61,7 +61,7 @@ class Fragments:
         self.ranks: Names[Rank] = Names()
         self.ballots: Names[str] = Names()
         self.records = array("q")
-        self.sections = array("q")
+        self.spans = array("q")
         self.count = 0
         self._producers: dict[
             tuple[Any, ...], int
@@ -121,11 +121,21 @@ class Fragments:
     ) -> None:
         """Add a section of a batch at ``where``, from its message number ``first`` on."""
         producer = self.producers.number(Producer(key, span.producer_id))
-        self.sections.extend((producer, span.start, span.stop, *where, first, published, damaged))
+        self.spans.extend((producer, span.start, span.stop, *where, first, published, damaged))
+
+    def keep(self, masks: Sequence[int]) -> None:
+        """Drop what directories have that are not in the bit mask of a row's producer id."""
+        mask = np.array(masks, np.int64)
+        table = np.frombuffer(self.records, np.int64).reshape(-1, len(RECORD)).copy()
+        table[:, NODES] &= mask[table[:, 0]]
+        self.records = array("q", table[table[:, NODES] != 0].tobytes())
+        table = np.frombuffer(self.spans, np.int64).reshape(-1, len(SECTION))
+        there = mask[table[:, 0]] >> table[:, SECTION.index("directory")] & 1
+        self.spans = array("q", table[there == 1].tobytes())
 
     def rows(self, columns: tuple[str, ...]) -> dict[str, Numbers]:
         """Return the rows of RECORD or of SECTION by column."""
-        flat = self.records if columns is RECORD else self.sections
+        flat = self.records if columns is RECORD else self.spans
         table = np.frombuffer(flat, np.int64).reshape(-1, len(columns))
         return {name: table[:, at].copy() for at, name in enumerate(columns)}
 

@@ -69,12 +69,10 @@ class MergingReader(Reader):
         self.closed: dict[PartitionId, ClosedSessions] = {}
         self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
 
-    def wants(self, key: PartitionId, group: str) -> bool:
-        """Return True if a group's records of a topic partition are to be read."""
-        return (
-            (self.task.keys is None or key in self.task.keys)
-            and (self.options.groups is None or group in self.options.groups)
-            and self.selection.may_be("group", group)
+    def wants(self, group: str) -> bool:
+        """Return True if a group's records are to be read."""
+        return (self.options.groups is None or group in self.options.groups) and self.selection.may_be(
+            "group", group
         )
 
     def scan(self, take: Callable[[int, SegmentPlan, Frame], None]) -> None:
@@ -91,7 +89,7 @@ class MergingReader(Reader):
             return
         header = batch.stored.batch.header
         key = header.partition
-        if self.task.keys is not None and key not in self.task.keys:
+        if not self.counts_at(key, at):
             return
         spans = [section for section in header.sections if self.mine(section.producer_id)]
         if spans:
@@ -150,7 +148,7 @@ class MessagesReader(MergingReader):
             self.take_batch(at, plan, frame)
         elif frame.type == _RECLAIMED and plan.state:
             record = decoded(self.open_directories[at].files[plan.number].name, frame)
-            if record.partition in self.task.keys:
+            if self.counts_at(record.partition, at):
                 reclaimed = self.reclaimed.setdefault(record.partition, SpanMap())
                 for span in record.spans:
                     if self.mine(span.producer_id):
@@ -177,7 +175,7 @@ class MessagesReader(MergingReader):
         first_made = min(
             (self.index.locations[number] for number in numbers), key=lambda location: location.published_ms
         )
-        topic = self.topics.get(key.topic)
+        topic = self.registers.topics.get(key.topic)
         members = (
             sorted(topic.replicas[key.number]) if topic is not None and key.number < topic.partitions else []
         )

@@ -24,9 +24,10 @@ from .deaths import DeathsReader
 from .journals import Directory, Problem
 from .merged import MessagesReader
 from .options import Options, Wanted
-from .planning import Planned, Registers, plan_directory
+from .planning import Planned, plan_directory
 from .reader import Task, holds_any, reporter
 from .records import TombstonesReader
+from .registers import Registers
 
 
 def plan(options: Options, selection: Wanted) -> list[Task]:
@@ -56,7 +57,7 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
         mine = registers.only({key.topic for key in chunk})
         for number in range(options.buckets):
             share = (number, options.buckets)
-            tasks.append(Task(directories, chunk, bucket=share, topics=mine.topics, groups=mine.groups))
+            tasks.append(Task(directories, chunk, bucket=share, registers=mine))
     return tasks
 
 
@@ -76,7 +77,7 @@ def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[P
     given = {directory.node for directory in directories}
     lacking: dict[str, list[str]] = {}
     for topic in sorted(registers.topics.values(), key=lambda topic: topic.name):
-        for number, members in enumerate(() if topic.deleted else topic.replicas):
+        for number, members in enumerate(() if registers.is_deleted(topic.id) else topic.replicas):
             if len(given.intersection(members)) < (len(members) + 1) // 2:
                 for node in sorted(set(members) - given):
                     lacking.setdefault(node, []).append(f"{topic.name}/{number}")
@@ -121,7 +122,7 @@ def wanted_keys(
         topic = registers.topics.get(key.topic)
         name = key.topic.hex() if topic is None else topic.name
         return (
-            (topic is None or not topic.deleted or deleted)
+            (deleted or not registers.is_deleted(key.topic))
             and (options.topics is None or name in options.topics)
             and (options.partitions is None or key.number in options.partitions)
             and selection.may_be("topic", name)
@@ -177,7 +178,7 @@ def _segment_tasks(
                 keys=keys if copies else None,
                 segments=frozenset(numbers),
                 bucket=(at, len(ranges)),
-                topics=registers.topics,
+                registers=registers.only(registers.topics),
             )
             for at, numbers in enumerate(ranges)
         ]

@@ -7,15 +7,13 @@ meanwhile, so a directory is planned again when a file that the plan names is go
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quorumq.core.cluster.topics import merge_topics
-from quorumq.core.messages.records import GroupPut, Reclaimed, TopicPut
+from quorumq.core.messages.records import Reclaimed
 from quorumq.core.values.errors import StorageError, UsageError
-from quorumq.core.values.types import Group, PartitionId, Topic, merge_groups
+from quorumq.core.values.types import PartitionId
 from quorumq.storage.records import (
     BATCH_MOVED,
     BATCH_STORED,
@@ -23,7 +21,6 @@ from quorumq.storage.records import (
     TYPE_OF,
     Earlier,
     Forgotten,
-    PartitionRange,
     SegmentFooter,
     SegmentStart,
 )
@@ -39,6 +36,7 @@ from quorumq.storage.segment import (
 
 from .journals import (
     RECORDS_MERGED,
+    Decoded,
     Directory,
     KeysScan,
     Numbers,
@@ -52,6 +50,7 @@ from .journals import (
     frames_of,
     ignore,
 )
+from .registers import PAGE_TYPES, REGISTER_TYPES, Registers
 
 PLANS_MAX: Final = 8
 """Number of times that a directory is planned, because its node rolled the journal meanwhile."""
@@ -59,40 +58,7 @@ PLANS_MAX: Final = 8
 FOOTER_LOOK: Final = (64 << 10, 1 << 20, 8 << 20)
 """Bytes at the end of a segment in which its footer is looked for, more if it was not found."""
 
-_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (TopicPut, GroupPut, Reclaimed, Forgotten))
-
-
-class Registers:
-    """Topics and groups, merged from however many nodes."""
-
-    def __init__(self) -> None:
-        self.topics: dict[bytes, Topic] = {}
-        self.groups: dict[tuple[bytes, str], Group] = {}
-
-    def take(self, register: Topic | Group) -> None:
-        """Merge one register."""
-        if isinstance(register, Topic):
-            there = self.topics.get(register.id)
-            self.topics[register.id] = register if there is None else merge_topics(there, register)
-        else:
-            old = self.groups.get((register.topic, register.name))
-            self.groups[(register.topic, register.name)] = (
-                register if old is None else merge_groups(old, register)
-            )
-
-    def update(self, other: Registers) -> None:
-        """Merge all of another's."""
-        for topic in other.topics.values():
-            self.take(topic)
-        for group in other.groups.values():
-            self.take(group)
-
-    def only(self, ids: Collection[bytes]) -> Registers:
-        """Return those of some topics."""
-        result = Registers()
-        result.topics = {name: topic for name, topic in self.topics.items() if name in ids}
-        result.groups = {name: group for name, group in self.groups.items() if name[0] in ids}
-        return result
+_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (Reclaimed, Forgotten))
 
 
 class Planned(NamedTuple):
@@ -202,9 +168,12 @@ class _Planner:
             self._scan_older(entry, start.directory, holes[entry.segment])
         plans = []
         for entry in earlier:
-            footer = None if salvaging else self._footer(entry, start.directory)
-            for part in footer or ():
+            footer = None if salvaging else self._footer(entry, start.directory, holes[entry.segment])
+            parts = None if footer is None else footer.partitions
+            for part in parts or ():
                 self._size(PartitionId(part.topic, part.partition), part.body_bytes)
+                if not start.not_trusted and part.topic not in self.registers.topics:
+                    self.registers.unknown.add(part.topic)
             moved = [part for into, parts in self.moved.items() if into > entry.segment for part in parts]
             plans.append(
                 SegmentPlan(
@@ -216,7 +185,7 @@ class _Planner:
                     Numbers.of(moved),
                     damaged[entry.segment],
                     holes[entry.segment],
-                    footer,
+                    parts,
                 )
             )
         plans.append(SegmentPlan(newest, end, newest=True, state=True))
@@ -316,15 +285,13 @@ class _Planner:
                     self.moved.setdefault(segment, []).append((stored.number, stored.number + 1))
         elif frame.type == RECORDS_MERGED:
             self._size(PartitionId(*frame.fields[2][:2]), 0)
+        elif frame.type in REGISTER_TYPES:
+            self.registers.take(decoded(file.name, frame))
         elif frame.type in _EFFECTS:
             record = decoded(file.name, frame)
-            if isinstance(record, TopicPut):
-                self.registers.take(record.topic)
-            elif isinstance(record, GroupPut):
-                self.registers.take(record.group)
-            elif isinstance(record, Reclaimed):
+            if isinstance(record, Reclaimed):
                 self.gone += [(number, number + 1) for number in record.numbers]
-            elif isinstance(record, Forgotten):
+            else:
                 (self.dead.setdefault(record.segment, []) if record.segment else self.gone).extend(
                     record.ranges
                 )
@@ -334,9 +301,14 @@ class _Planner:
     def _size(self, partition: PartitionId, size: int) -> None:
         self.sizes[partition] = self.sizes.get(partition, 0) + size
 
-    def _footer(self, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
+    def _footer(
+        self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]
+    ) -> SegmentFooter | None:
+        """Return the footer of an older segment, if it has one, and take in its pages of deleted names."""
         with OpenFile(self.path, entry.segment) as file:
-            return footer_of(file, entry, directory)
+            footer = footer_of(file, entry, directory)
+            take_pages(file, entry, directory, footer, self.registers, holes)
+        return footer
 
     def _scan_older(self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]) -> None:
         """Take in an older segment's batches and registers, because the newest one's record of them is damaged."""
@@ -346,7 +318,24 @@ class _Planner:
                 self._take(file, entry.segment, frame)
 
 
-def footer_of(file: OpenFile, entry: Earlier, directory: int) -> tuple[PartitionRange, ...] | None:
+def take_pages(
+    file: OpenFile,
+    entry: Earlier,
+    directory: int,
+    footer: SegmentFooter | None,
+    registers: Registers,
+    holes: tuple[tuple[int, int], ...] = (),
+) -> None:
+    """Take in the pages of deleted names in an older segment, which is read for them if it may have any."""
+    if footer is not None and not footer.pages:
+        return
+    plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=False, holes=holes)
+    for frame in frames_of(file, plan, "", directory, ignore, Decoded(())):  # damage comes when it is read
+        if frame.type in PAGE_TYPES:
+            registers.take(decoded(file.name, frame))
+
+
+def footer_of(file: OpenFile, entry: Earlier, directory: int) -> SegmentFooter | None:
     """Return the footer of an older segment, if it has one: it ends where the segment does."""
     scan = file.scan(entry.bytes, salt_of(directory, entry.segment))
     for look in FOOTER_LOOK:
@@ -360,7 +349,7 @@ def footer_of(file: OpenFile, entry: Earlier, directory: int) -> tuple[Partition
                     return None
                 footer = decoded(file.name, frame)
                 assert isinstance(footer, SegmentFooter)
-                return footer.partitions
+                return footer
             at = tail.rfind(MAGIC, 0, at)
         if not base:
             break

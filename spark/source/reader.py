@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.errors import StorageError
-from quorumq.core.values.types import BatchHeader, Group, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 from quorumq.history import producer_id_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
 from quorumq.storage.scan import Frame
@@ -23,7 +23,8 @@ from quorumq.wire.batch import Corrupt, HeaderValue, Message, records_of
 from .arrow import Batches, Same, Values
 from .journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, ignore, refuse
 from .options import Options, Wanted
-from .planning import PLANS_MAX, Registers, plan_directory
+from .planning import PLANS_MAX, plan_directory
+from .registers import Registers
 
 CONTENT: Final = ("key", "headers", "payload", "size", "digest")
 """Columns for which a batch's body is read."""
@@ -39,8 +40,7 @@ class Task(InputPartition):
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
     segments: frozenset[int] | None = None  # segments to read for `copies` and `problems`; None for all
     bucket: tuple[int, int] = (0, 1)  # number of the share of the producer ids, and count of shares
-    topics: dict[bytes, Topic] = field(default_factory=dict)
-    groups: dict[tuple[bytes, str], Group] = field(default_factory=dict)
+    registers: Registers = field(default_factory=Registers)
 
 
 def reporter(options: Options) -> Report:
@@ -148,8 +148,7 @@ class Reader:
         self.report = reporter(options)
         self.content = options.bodies and out.wants(*CONTENT)
         self.open_directories: list[OpenDirectory] = []
-        self.topics = task.topics
-        self.groups = task.groups
+        self.registers = task.registers
 
     # ------------------------------------------------------------------ files
 
@@ -184,11 +183,7 @@ class Reader:
         planned = plan_directory(directory.path, self.report)
         if planned.directory.directory != directory.directory:
             raise StorageError(f"{directory.path} was replaced while it was read: read it again")
-        registers = Registers()
-        registers.topics.update(self.topics)
-        registers.groups.update(self.groups)
-        registers.update(planned.registers)
-        self.topics, self.groups = registers.topics, registers.groups
+        self.registers.update(planned.registers)
         return planned.directory
 
     def close(self) -> None:
@@ -212,8 +207,14 @@ class Reader:
     # ------------------------------------------------------------------ common
 
     def topic_name(self, key: PartitionId) -> str:
-        topic = self.topics.get(key.topic)
+        topic = self.registers.topics.get(key.topic)
         return key.topic.hex() if topic is None else topic.name
+
+    def counts_at(self, key: PartitionId, at: int) -> bool:
+        """Return True if this task reads a partition, and directory number ``at`` has records of it that count."""
+        if self.task.keys is not None and key not in self.task.keys:
+            return False
+        return self.registers.counts_at(key, self.open_directories[at].plan.node)
 
     def nodes_of(self, mask: int) -> list[str]:
         """Return the names of nodes in a bit mask over the directories, sorted."""

@@ -74,9 +74,10 @@ class TombstonesReader(MergingReader):
         record = decoded(self.open_directories[at].files[plan.number].name, frame)
         if isinstance(record, SessionsClosed):
             self.take_closed(frame, record)
-        elif self.wants(record.partition, record.group):
+        elif self.counts_at(record.partition, at) and self.wants(record.group):
             merged = self.records.setdefault((record.partition, record.group), SpanMap())
+            buried = self.registers.buried(record.partition.topic, record.group)
             for span, value in record.entries:
-                if self.mine(span.producer_id):
+                if value.generation >= buried and self.mine(span.producer_id):
                     held = Held(value.generation, value.n, value.kind, 1 << at)
                     merged.update(span, functools.partial(higher, held))

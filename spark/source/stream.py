@@ -40,8 +40,9 @@ from .deaths import resolution_of
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
 from .journals import SegmentGone
 from .options import Options
-from .planning import Registers, segments_in
+from .planning import segments_in
 from .reader import CONTENT
+from .registers import Registers
 
 TASK_DEATHS: Final = 4096
 TASK_BYTES: Final = 4 << 20
@@ -101,6 +102,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tail.close()
         self.tails: dict[str, Tail] = {}  # by path
         self.away: dict[str, str] = {}  # the paths that cannot be read now, with the reason
+        self.registers = Registers()
         self.seen = Seen()
         self.before: Ranks = {}  # settled before the stream was taken up
         self.later: list[Ranks] = [{}, {}]  # settled since the last batch, and since the one before
@@ -207,7 +209,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranks = (self.before if position <= since else self.later[0]).setdefault((key, group), SpanMap())
             ranks.update(span, lambda old: rank if old is None or order(old) < order(rank) else old)
 
-        return Tail(path, since, settle, newest=newest, report=self.options.report)
+        return Tail(path, since, settle, self.registers, newest=newest, report=self.options.report)
 
     def _tail(self, path: str, start: Mapping[str, Any], most: int) -> None:
         tail = self.tails.get(path)
@@ -218,7 +220,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if since == NOTHING or since >= tail.base:
                     return
             self.tails.pop(path).close()
-        probe = Tail(path, NOTHING, lambda *settled: None, newest=True)
+        probe = Tail(path, NOTHING, lambda *settled: None, Registers(), newest=True)
         probe.close()
         since = self._since(start, probe)
         try:
@@ -273,9 +275,8 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(f"{', '.join(self.tails)} are not directories of different nodes of one cluster")
         if len(absent) > len(set(start) - nodes):
             raise UsageError(next(iter(absent.values())))
-        registers = self._registers() if absent else Registers()
-        for topic in registers.topics.values():
-            for number, members in enumerate(() if topic.deleted else topic.replicas):
+        for topic in self.registers.topics.values() if absent else ():
+            for number, members in enumerate(() if self.registers.is_deleted(topic.id) else topic.replicas):
                 if len(nodes.intersection(members)) < (len(members) + 1) // 2:
                     raise StorageError(
                         f"{next(iter(absent.values()))}. Without it too few replicas of {topic.name}/{number} are left "
@@ -285,12 +286,6 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for path, why in absent.items():
                 print(f"quorumq: going on without {path}: {why}", file=sys.stderr)
         self.away = absent
-
-    def _registers(self) -> Registers:
-        registers = Registers()
-        for tail in self.tails.values():
-            registers.update(tail.registers)
-        return registers
 
     # ------------------------------------------------------------------ reading
 
@@ -381,7 +376,7 @@ class Planner:
     def __init__(self, stream: DeathsStream, new: Mapping[str, Sequence[Entry]]) -> None:
         self.stream = stream
         self.new = new
-        self.registers = stream._registers()
+        self.registers = stream.registers
         self.columns = set(stream.schema.names)
         self.best: dict[bytes, tuple[tuple[int, str], str, Entry]] = {}
         self.nodes: dict[bytes, set[str]] = {}
@@ -391,7 +386,7 @@ class Planner:
         for path, entries in self.new.items():
             node = self.stream.tails[path].node
             for entry in entries:
-                if entry.name in self.stream.seen or not self._wanted(entry):
+                if entry.name in self.stream.seen or not self._is_due(entry, node):
                     continue
                 before = self.best.get(entry.name)
                 if before is None or entry.ballot < before[0]:
@@ -399,9 +394,13 @@ class Planner:
                 self.nodes.setdefault(entry.name, set()).add(node)
         return [task for path, entries in self.new.items() for task in self._tasks(path, entries)]
 
-    def _wanted(self, entry: Entry) -> bool:
-        options, topic = self.stream.options, self.registers.topics.get(entry.key.topic)
-        if topic is not None and topic.deleted:
+    def _is_due(self, entry: Entry, node: str) -> bool:
+        """Return True if a death in a node's journal counts, is chosen, and was not settled before the stream."""
+        options, registers = self.stream.options, self.registers
+        topic = registers.topics.get(entry.key.topic)
+        if registers.is_deleted(entry.key.topic) or not registers.counts_at(entry.key, node):
+            return False
+        if entry.rank.generation < registers.buried(entry.key.topic, entry.group):
             return False
         name = entry.key.topic.hex() if topic is None else topic.name
         if options.topics is not None and name not in options.topics:

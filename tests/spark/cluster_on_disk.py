@@ -138,6 +138,9 @@ class Node:
             kept.update(dict.fromkeys((producer_id, seq) for seq in range(start, stop)))
         self.store.forget([number])
 
+    def put_and_reclaim(self, key: PartitionId, span: Span) -> None:
+        self.reclaim(self.put(batch_of(key, (span,), 1_000)))
+
     def commit(self) -> None:
         self.store.commit()
         if self.store.should_roll:
@@ -172,7 +175,7 @@ def batch_of(key: PartitionId, sections: tuple[Span, ...], published_ms: int) ->
     return pack_sections(key, sections, published_ms, records, delay_ms=0, ttl_ms=published_ms % 3)
 
 
-def letter(ballot: int, published_ms: int, message: str = "no such account") -> Letter:
+def cause_of(ballot: int, published_ms: int, message: str = "no such account") -> Letter:
     return Letter(
         Stamp(ballot, "n2"), "rejected", "ValueError", message, "stack", "f1", 5, published_ms, 20, 30, 40, "c",
         "1.0", "h", "n2",
@@ -274,7 +277,7 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
             now = cluster.merged(key, group, (producer_id, seq))
             kind = rng.choice((Kind.ACKED, Kind.DEAD, Kind.DEAD, Kind.PURGED, Kind.OPEN, Kind.SKIPPED))
             n = now.n + (kind == Kind.OPEN)
-            wrote = letter(step + 1, cluster.published[(key, producer_id, seq)], f"step {step}")
+            wrote = cause_of(step + 1, cluster.published[(key, producer_id, seq)], f"step {step}")
             record = Record(
                 now.generation, 0 if kind == Kind.ACKED else n, kind, wrote if kind == Kind.DEAD else None
             )
@@ -293,7 +296,7 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
 
 
 def die_at(cluster: DiskCluster, seq: int, fingerprint: str, at_ms: int, n: int = 0) -> None:
-    wrote = letter(at_ms, START_MS, f"{fingerprint} failed")
+    wrote = cause_of(at_ms, START_MS, f"{fingerprint} failed")
     wrote = wrote._replace(
         fingerprint=fingerprint, first_delivered_ms=at_ms - 2, last_delivered_ms=at_ms - 1, died_ms=at_ms
     )

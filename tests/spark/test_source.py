@@ -13,7 +13,7 @@ from quorumq.core.values.types import Kind, ProducerId, Record, Span
 from spark.schemas import TABLES, schema
 from spark.source import FLAG
 from spark.source.options import OFFLINE_TABLES
-from tests.spark.cluster_on_disk import DiskCluster, letter, rows_of
+from tests.spark.cluster_on_disk import DiskCluster, cause_of, rows_of
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 
@@ -28,7 +28,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DiskCluster]:
         )
         if at % 4 == 0:
             disk_cluster.resolve(
-                key, "billing", Span(PRODUCER_ID, at, at + 1), Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
+                key,
+                "billing",
+                Span(PRODUCER_ID, at, at + 1),
+                Record(0, 0, Kind.DEAD, cause_of(at, 1_000 + at)),
             )
         disk_cluster.commit()
     yield disk_cluster

@@ -33,7 +33,7 @@ from tests.spark.cluster_on_disk import (
     DiskCluster,
     Name,
     batches_of,
-    letter,
+    cause_of,
     options_of,
     payload_of,
     rows_of,
@@ -186,7 +186,7 @@ def test_a_generation_that_covers_a_dead_letter_makes_it_void(cluster: DiskClust
     cluster.publish(key, (Span(PRODUCER_ID, 0, 4),), 1_000)
     cluster.publish(key, (Span(PRODUCER_ID, 4, 8),), 2_000)
     for seq in range(8):
-        record = Record(0, 0, Kind.DEAD, letter(1, 1_000 if seq < 4 else 2_000))
+        record = Record(0, 0, Kind.DEAD, cause_of(1, 1_000 if seq < 4 else 2_000))
         cluster.resolve(key, "billing", Span(PRODUCER_ID, seq, seq + 1), record)
     rewound = 7
     cluster.set_group(Group(key.topic, "billing", rewound, 1_500))
@@ -194,7 +194,9 @@ def test_a_generation_that_covers_a_dead_letter_makes_it_void(cluster: DiskClust
         key, "billing", Span(PRODUCER_ID, 0, 1), Record(rewound, 1, Kind.OPEN)
     )  # not covered: a redrive
     cluster.resolve(key, "billing", Span(PRODUCER_ID, 4, 5), Record(rewound, 0, Kind.ACKED))  # read again
-    cluster.resolve(key, "billing", Span(PRODUCER_ID, 5, 6), Record(rewound, 0, Kind.DEAD, letter(9, 2_000)))
+    cluster.resolve(
+        key, "billing", Span(PRODUCER_ID, 5, 6), Record(rewound, 0, Kind.DEAD, cause_of(9, 2_000))
+    )
     cluster.commit()
     seen = {
         (row["seq"], int(row["generation"])): row["resolution"]
@@ -213,7 +215,7 @@ def filled(cluster: DiskCluster, batches: int = 12) -> None:
     for at in range(batches):
         key = cluster.keys[at % 3]
         cluster.publish(key, (Span(PRODUCER_ID, 3 * at, 3 * at + 3),), 1_000 + at)
-        dead = Record(0, 0, Kind.DEAD, letter(at, 1_000 + at))
+        dead = Record(0, 0, Kind.DEAD, cause_of(at, 1_000 + at))
         cluster.resolve(key, "billing", Span(PRODUCER_ID, 3 * at, 3 * at + 1), dead)
         cluster.commit()
 
@@ -517,14 +519,14 @@ def test_letters_of_spans_that_nodes_cut_differently_are_one_each(tmp_path: Path
     cluster.publish(key, (Span(producer, 0, 10),), 1_000)
     first, second, third = cluster.nodes
     early, late = (
-        Record(0, 0, Kind.DEAD, letter(3, 1_000, "early")),
-        Record(0, 0, Kind.DEAD, letter(7, 0, "late")),
+        Record(0, 0, Kind.DEAD, cause_of(3, 1_000, "early")),
+        Record(0, 0, Kind.DEAD, cause_of(7, 0, "late")),
     )
     cluster.resolve(key, "billing", Span(producer, 0, 10), late, [first])
     cluster.resolve(key, "billing", Span(producer, 0, 4), early, [second])
     cluster.resolve(key, "billing", Span(producer, 2, 6), early, [third])
     cluster.resolve(key, "billing", Span(producer, 3, 8), Record(0, 0, Kind.ACKED), [third])
-    cluster.resolve(key, "billing", Span(producer, 9, 10), Record(0, 1, Kind.DEAD, letter(9, 0, "again")))
+    cluster.resolve(key, "billing", Span(producer, 9, 10), Record(0, 1, Kind.DEAD, cause_of(9, 0, "again")))
     cluster.commit()
     cluster.close()
     rows = {(row["seq"], row["n"]): row for row in rows_of("deadletters", cluster.data)}

@@ -22,7 +22,7 @@ from spark.schemas import schema
 from spark.source.follow import Gap
 from spark.source.options import read_options
 from spark.source.stream import DeathsStream, SinceReader, positions_of
-from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, letter, mark, roll, turmoil
+from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, cause_of, mark, roll, turmoil
 from tests.spark.journals import bury, write
 
 Death = tuple[Name, str, int, int]
@@ -62,7 +62,7 @@ def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
         cluster.publish(key, (Span(PRODUCER_ID, seq, seq + 1),), 1_000 + seq)
     chosen = [cluster.nodes[at] for at in nodes]
     cluster.resolve(
-        key, "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, 0, Kind.DEAD, letter(seq, 1_000)), chosen
+        key, "billing", Span(PRODUCER_ID, seq, seq + 1), Record(0, 0, Kind.DEAD, cause_of(seq, 1_000)), chosen
     )
     mark(cluster)
     return (key, PRODUCER_ID, seq), "billing", 0, 0
