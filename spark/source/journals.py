@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.errors import StorageError
+from quorumq.core.values.types import PartitionId
 from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
 from quorumq.storage.scan import Bad, Frame, Scan
 from quorumq.storage.segment import (
@@ -31,6 +32,7 @@ from quorumq.storage.segment import (
     salt_of,
     segment_name,
 )
+from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 
 RECORDS_MERGED: Final = TYPE_OF[RecordsMerged]
@@ -203,8 +205,10 @@ class Decoded:
 
     MOST: Final = 1 << 20
 
-    def __init__(self, keys: Collection[tuple[bytes, int]] | None = None) -> None:
-        self.keys = None if keys is None else {None, *keys}  # a key that cannot be read so is decoded
+    def __init__(self, keys: Collection[PartitionId] | None = None) -> None:
+        self.keys = (
+            None if keys is None else {b"", *map(key_bytes, keys)}
+        )  # a key written otherwise is decoded
         self.rows: dict[int, tuple[int, int]] = {}
         self.latest: int | None = None
         self.again: list[tuple[int, int]] = []
@@ -222,27 +226,26 @@ def durable_in(header: bytes, size: int) -> int:
     return header[3] if size == 1 else int.from_bytes(header[4 : 3 + size], "big")
 
 
-def key_in(data: bytes, at: int) -> tuple[bytes, int] | None:
-    """Return the topic partition that stands at ``at``; None if it is written in another way than ours."""
-    if data[at : at + 2] != _KEY_HEAD:
-        return None
-    number = data[at + 18]
-    if number < 24:
-        return data[at + 2 : at + 18], number
-    size = {24: 1, 25: 2}.get(number)
-    return (
-        None
-        if size is None
-        else (data[at + 2 : at + 18], int.from_bytes(data[at + 19 : at + 19 + size], "big"))
-    )
+def key_in(data: bytes, at: int) -> bytes:
+    """Return the bytes of the topic partition at ``at``, as nodes write it; empty if it is written otherwise."""
+    return data[at : at + 18 + _UINT_BYTES[data[at + 18] & 31]] if data[at : at + 2] == _KEY_HEAD else b""
+
+
+def key_bytes(key: PartitionId) -> bytes:
+    """Return a topic partition as nodes write it."""
+    return cbor.array_head(2) + cbor.blob(key.topic) + cbor.uint(key.number)
 
 
 class RecordsScan(Scan):
     """A scan that passes over each RecordsMerged that need not be decoded."""
 
-    def passes(self, window: bytes, first: int, key: int, stop: int) -> bool:
-        """Return True if the record with its header at ``first`` to ``stop``, and its key at ``key``, can be passed."""
+    def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
+        """Return True if the record at ``at`` to ``stop``, with its key at ``key``, can be passed over."""
         raise NotImplementedError
+
+    def is_intact(self, window: bytes, at: int, stop: int) -> bool:
+        """Return True if a record matches its checksum."""
+        return crc32c(window[at + CRC_START : stop], self.salt) == PREFIX.unpack_from(window, at)[1]
 
     def frame(self, offset: int) -> Frame | Bad:
         """Return the next record that is to be decoded, at ``offset`` or after it."""
@@ -253,51 +256,66 @@ class RecordsScan(Scan):
 
     def _next(self, offset: int) -> int:
         """Return the offset of the next record to decode. The last record of a segment is always one."""
-        window, at, size = self._window, offset - self._base, 0
+        window, at, size = self._window, offset - self._base, REFILL_BYTES
+        end, unpack, passes = len(window), PREFIX.unpack_from, self.passes
         while True:
-            if not 0 <= at <= len(window) - REFILL_BYTES or size > len(window) - at:
-                window = self._window = self.read(offset, min(max(size, WINDOW_BYTES), self.size - offset))
-                self._base, at = offset, 0
-            if len(window) - at < PREFIX_BYTES + _KEY_BYTES:
-                return offset
-            magic, crc, length, body, _ = PREFIX.unpack_from(window, at)
+            if at < 0 or at + size > end < self.size - self._base:
+                self._base += at
+                window = self._window = self.read(
+                    self._base, min(max(size, WINDOW_BYTES), self.size - self._base)
+                )
+                at, end = 0, len(window)
+            if end - at < PREFIX_BYTES + _KEY_BYTES:
+                return self._base + at
+            magic, _, length, body, _ = unpack(window, at)
             first = at + PREFIX_BYTES
             stop = first + length
             if magic != MAGIC or body or window[first + 1 : first + 3] != _MERGED_HEAD:
-                return offset
-            if stop > len(window):
-                if length > HEADER_BYTES_MAX or offset + stop - at > self.size:
-                    return offset
+                return self._base + at
+            if stop > end:
+                if length > HEADER_BYTES_MAX or self._base + stop > self.size or size > REFILL_BYTES:
+                    return self._base + at
                 size = stop - at
                 continue
-            key = first + 3 + _UINT_BYTES[window[first + 3] & 31]
-            if (
-                self._base + stop >= self.size
-                or crc32c(window[at + CRC_START : stop], self.salt) != crc
-                or not self.passes(window, first, key, stop)
+            if self._base + stop >= self.size or not passes(
+                window, at, first + 3 + _UINT_BYTES[window[first + 3] & 31], stop
             ):
-                return offset
-            at, offset, size = stop, self._base + stop, 0
+                return self._base + at
+            at, size = stop, REFILL_BYTES
 
 
 class KeysScan(RecordsScan):
-    """A scan that gives out the first RecordsMerged of each topic partition alone, and its partition alone."""
+    """A scan that gives out the first RecordsMerged of each topic partition alone, and its partition alone.
 
-    seen: set[Any]
+    It keeps the beginning of the header that it passed over last, because durable offsets rise.
+    """
 
-    def passes(self, window: bytes, first: int, key: int, stop: int) -> bool:
+    seen: set[bytes]
+    head: bytes = b""
+
+    def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
         """Return True if a record of its topic partition came before."""
-        self.durable = max(self.durable, durable_in(window[first:key], key - first - 3))
-        return key_in(window, key) in self.seen
+        if key_in(window, key) not in self.seen or not self.is_intact(window, at, stop):
+            return False
+        self.head = window[at + PREFIX_BYTES : key]
+        return True
+
+    def frame(self, offset: int) -> Frame | Bad:
+        """Return the next record of another kind or partition, at ``offset`` or after it."""
+        frame = super().frame(offset)
+        if self.head:
+            self.durable = max(self.durable, durable_in(self.head, len(self.head) - 3))
+            self.head = b""
+        return frame
 
     def fields(self, header: bytes) -> Any:
         """Return the decoded header; of a RecordsMerged its type, durable offset and partition, if that is enough."""
         size = _UINT_BYTES[header[3] & 31] if header[1:3] == _MERGED_HEAD else 0
-        key = key_in(header, 3 + size) if size and len(header) > _KEY_BYTES else None
-        if key is None:
+        key = key_in(header, 3 + size) if size and len(header) > _KEY_BYTES else b""
+        if not key:
             return super().fields(header)
         self.seen.add(key)
-        return RECORDS_MERGED, durable_in(header, size), key
+        return RECORDS_MERGED, durable_in(header, size), cbor.load(key, "the partition")
 
 
 class DecodedScan(RecordsScan):
@@ -310,15 +328,18 @@ class DecodedScan(RecordsScan):
         self.decoded.latest = None
         return super().frame(offset)
 
-    def passes(self, window: bytes, first: int, key: int, stop: int) -> bool:
-        """Return True if it need not be decoded, and note it."""
+    def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
+        """Return True if it need not be decoded, and note it. What equals an intact record is intact."""
+        decoded = self.decoded
         latest = hash(window[key:stop])
-        rows = self.decoded.rows.get(latest)
+        rows = decoded.rows.get(latest)
         if rows is not None:
-            self.decoded.again.append(rows)
+            decoded.again.append(rows)
             return True
-        self.decoded.latest = latest
-        return self.decoded.keys is not None and key_in(window, key) not in self.decoded.keys
+        decoded.latest = latest
+        if decoded.keys is None or key_in(window, key) in decoded.keys:
+            return False
+        return self.is_intact(window, at, stop)
 
 
 WINDOW_BYTES: Final = 64 << 10
