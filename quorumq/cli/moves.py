@@ -159,7 +159,7 @@ async def check_replacement(client: Client, node: str, by: str) -> MetadataReply
     return metadata
 
 
-async def replace(client: Client, node: str, by: str, address: str, as_json: bool, **location: str) -> int:
+async def replace(client: Client, node: str, by: str, address: str, as_json: bool, **location: Any) -> int:
     """Add a node, move all partitions of another one there, and end the membership of that.
 
     Args:

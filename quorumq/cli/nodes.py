@@ -41,7 +41,7 @@ def nodes() -> None:
 @address_options
 @click.option("--dry-run", is_flag=True, help="Say what would be added, and add nothing.")
 @cluster_options
-async def add(node: str, dry_run: bool, where: Where, as_json: bool, **location: str) -> None:
+async def add(node: str, dry_run: bool, where: Where, as_json: bool, **location: Any) -> None:
     """Have a node be a member of the cluster, or give a member another address.
 
     It returns once a majority of the voters, the nodes that the cluster was made with, know it. The node itself begins
@@ -129,7 +129,7 @@ def tell_plan(move: Move, as_json: bool) -> None:
 @address_options
 @click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
 @cluster_options
-async def replace(node: str, by: str, dry_run: bool, where: Where, as_json: bool, **location: str) -> None:
+async def replace(node: str, by: str, dry_run: bool, where: Where, as_json: bool, **location: Any) -> None:
     """Add the node BY, move everything of NODE there, and remove NODE: `add`, `drain` and `remove` in one.
 
     It may be broken off and repeated as these.
