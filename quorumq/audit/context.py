@@ -493,11 +493,11 @@ def _places(
         if runs[run].simulated:
             having[(run, topic, partition)].add(who)
     result: dict[tuple[str, str, int, str], Place] = {}
-    for key, items in listing.items():
-        to_list = items | having.get(key[:3], set())
+    for key, listers in listing.items():
+        to_list = listers | having.get(key[:3], set())
         if key[:3] in moved:  # a node without a slot in the end has nothing to list
             to_list &= {f"node:{node}" for node in max(moved[key[:3]]).nodes}
-        result[key] = Place((), frozenset(to_list), frozenset(items & to_list))
+        result[key] = Place((), frozenset(to_list), frozenset(listers & to_list))
     named = [it for it in rows if it["grp"] is not None and it.get("partition") is not None]
     for key, items in by_key(named, lambda it: (it["run"], it["topic"], it["partition"], it["grp"])).items():
         mine = of_groups[(key[0], key[1], key[3])]

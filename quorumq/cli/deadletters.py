@@ -285,7 +285,7 @@ async def purge(
     from quorumq.client.admin.selection import chunked
 
     where, as_json = options.pop("where"), options.pop("as_json")
-    kind = {"error_class": error_class, "fingerprint": fingerprint, "reason": reason}
+    kind: dict[str, Any] = {"error_class": error_class, "fingerprint": fingerprint, "reason": reason}
     query = _selection(topic, group, **kind, **options)
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from quorumq.client import Client
+from quorumq.client.admin.browse import Peek
 from quorumq.client.admin.selection import Selection, chosen, chunked
 
 
@@ -20,7 +21,7 @@ class Done(NamedTuple):
 async def redrive_some(client: Client, selection: Selection, limit: int) -> Done:
     """Redrive up to ``limit`` of the chosen dead letters."""
     async with aclosing(chunked(chosen(client, selection), limit)) as chunks:
-        items = await anext(chunks, [])
+        items: list[Peek] = await anext(chunks, [])
         more = bool(await anext(chunks, []))
     if not items:
         return Done(0, 0, False)

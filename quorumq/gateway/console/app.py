@@ -447,7 +447,7 @@ async def redrive(page: Page) -> Response:
         raise UsageError(str(error)) from None
     limit = None if page.get("count") == "all" else page.number("limit", 1_000_000) or 1
     rate = page.number("rate", RATE_MAX) or 100
-    kind = {
+    kind: dict[str, Any] = {
         field: page.get(field) for field in ("fingerprint", "error_class", "reason") if field in page.fields
     }
     selection = Selection(topic, name, ids=ids, **kind)
