@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -32,7 +32,6 @@ SHARED: tuple[type, ...] = (
     bool,
     type(None),
     Enum,
-    Members,
     NodeConfig,
     random.Random,
     memoryview,
@@ -53,7 +52,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept"}),
     "ClosedSessions": frozenset({"digests"}),
-    "Catalogue": frozenset({"cluster", "sums"}),
+    "Catalogue": frozenset({"sums"}),
 }
 """Attributes that `key_of` leaves out, by class: what is the same in every state of an exploration, what is worked out
 from the rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and the time when a
@@ -137,6 +136,8 @@ def _cloner_for(kind: type) -> Cloner:
         return lambda value, memo: value
     if issubclass(kind, SpanMap | SpanSet | Rows | StoredBatches | Digests):
         return lambda value, memo: value.clone()
+    if kind is Members:  # never changed, but replaced
+        return lambda value, memo: value
     return _OF_CONTAINERS.get(kind) or _object_cloner(kind)
 
 
@@ -225,6 +226,8 @@ def _keyer_for(kind: type) -> Keyer:
         return lambda value, memo: value.state() if value else ()  # type: ignore[no-any-return]
     if kind is StoredBatches:
         return lambda value, memo: value.state()  # type: ignore[no-any-return]
+    if kind is Members:
+        return lambda value, memo: value.layout  # type: ignore[no-any-return]
     if kind is dict or kind is SortedDict:
         return _key_dict
     if kind is list or kind is SortedList or kind is deque:
@@ -250,11 +253,19 @@ def _key_tuple(value: tuple[Any, ...], memo: dict[int, int]) -> tuple[Hashable, 
     return value
 
 
+def in_order(names: Iterable[Any]) -> list[Any]:
+    """Return the keys of a dict in an order that depends on nothing but them: None does not compare with others."""
+    try:
+        return sorted(names)
+    except TypeError:
+        return sorted(names, key=repr)
+
+
 def _key_dict(
     value: dict[Any, Any], memo: dict[int, int], left_out: frozenset[str] = frozenset()
 ) -> tuple[Hashable, ...]:
     parts: list[Hashable] = []
-    for name in sorted(value) if len(value) > 1 else value:
+    for name in in_order(value) if len(value) > 1 else value:
         if name not in left_out:
             item = value[name]
             kind = item.__class__

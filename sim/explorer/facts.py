@@ -136,6 +136,11 @@ KEY_OF_SETTLING = 100
 """Keys of settling requests begin here; FETCHes have 1, 2, 3 …"""
 
 
+def is_operation(kind: str) -> bool:
+    """Return True if a request is one about a topic, or the members."""
+    return kind in OPERATIONS or kind.split()[0] in ("add", "drain", "drop", "move")
+
+
 def deadline(sent_at: float, seconds: float = HOLD_S) -> float:
     """Return the client's deadline for a hold that was asked for at ``sent_at``, or for a claim."""
     return sent_at + limits.DEADLINE_SHARE * seconds
@@ -177,7 +182,7 @@ def asked(
     after_ends = sent if kind == "pause" and sent == done else -1
     asking = Asked(key, kind, index, node, now, life, known.rewound, after_ack, after_ends)
     known = known._replace(asked=(*known.asked, asking), keys=known.keys + 1)
-    if kind in OPERATIONS:
+    if is_operation(kind):
         return _operating(known, kind, index), key
     phase = {"ack": ACKING, "reject": REJECTED, "dead": REJECTED, "leave": LEFT}.get(kind)
     if phase is not None:
@@ -246,7 +251,7 @@ def heard(
     assert len(found) == 1, f"request {key} was answered and is not open"
     this = found[0]
     facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
-    if this.kind in OPERATIONS:
+    if is_operation(this.kind):
         return _operated(facts, this, reply, group)
     if isinstance(reply, m.SettleReply):
         (verdict,) = reply.verdicts
@@ -359,7 +364,9 @@ def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | No
         others = [found for found in known.operations if found.phase == "done" and found != changed]
         problem = "one topic: two clients were told that another one was created" if others else ""
         return with_operation(known, this.attempt, changed), problem
-    if isinstance(reply, m.AlterTopicReply | m.DeleteTopicReply):
+    if isinstance(
+        reply, m.AlterTopicReply | m.DeleteTopicReply | m.ChangeMembersReply | m.MovePartitionReply
+    ):
         return with_operation(known, this.attempt, Operation("done")), ""
     assert isinstance(reply, m.Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"

@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.records import CleanStopped, JournalRecord, Started
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import NodeId, Now
+from quorumq.core.values.types import STAMP_ZERO, ClusterLayout, Member, NodeId, Now
 from sim.explorer.clone import key_of
 from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, Scenario, now_at
@@ -59,6 +60,7 @@ class Journals:
         self._reorder = reorder
         # If a node cannot crash, a slow fsync is the same as slow messages.
         self.slow = (scenario.restart_nodes or scenario.nodes) if scenario.unsynced else ()
+        self._grown = grown(scenario)
         self._kept: Numbered[Records] = Numbered()
         self._next: dict[tuple[int, Records], int] = {}
 
@@ -80,11 +82,11 @@ class Journals:
             found = self._next[step] = self.number((*self.records(journal), *records), node)
         return found
 
-    def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
-        """Make a core from a journal; ``nonce`` tells its starts from those of another directory."""
+    def config_of(self, node: NodeId) -> NodeConfig:
+        """Return the configuration of a node."""
         scenario = self._scenario
-        made_of = tuple(name for name in scenario.nodes if name not in scenario.joining)
-        config = NodeConfig(
+        made_of = tuple(name for name in scenario.nodes if name not in (*scenario.joining, *scenario.later))
+        return NodeConfig(
             node=node,
             nodes=scenario.nodes if node in scenario.joining else made_of,
             hold_time_max=HOLD_S,
@@ -93,7 +95,12 @@ class Journals:
             sync_interval=NEVER,
             sync_grace=0.0,
             steal_after=0.0,
+            layout=self._grown,
         )
+
+    def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
+        """Make a core from a journal; ``nonce`` tells its starts from those of another directory."""
+        scenario, config = self._scenario, self.config_of(node)
         changed = replace(
             config, nodes=scenario.nodes, hold_time_max=SHORTER_S if scenario.shorter_holds else HOLD_S
         )
@@ -117,6 +124,15 @@ class Journals:
             rng=RNG,
             place=1 + moved if self._scenario.restores else 0,
         )
+
+
+def grown(scenario: Scenario) -> ClusterLayout | None:
+    """Return the layout of the cluster with the later members of a scenario; None without any."""
+    if not scenario.later:
+        return None
+    made = first_layout(name for name in scenario.nodes if name not in scenario.later)
+    added = tuple(Member(name, f"{name}:1") for name in scenario.later)
+    return ClusterLayout(1, STAMP_ZERO._replace(time=1), made.members + added, made.voters)
 
 
 def stop_found_again(records: tuple[JournalRecord, ...]) -> tuple[JournalRecord, ...]:

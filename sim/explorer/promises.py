@@ -147,7 +147,8 @@ def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
     }
     topics = [this.core.catalogue.topics.get(world.topic) for this in every]
     sets = max((topic.replicas for topic in topics if topic is not None), key=len)
-    for members in (world.scenario.nodes, *sets):
+    registrars = tuple(name for name in world.scenario.nodes if name not in world.scenario.later)
+    for members in (registrars, *sets):
         if len(having.intersection(members)) <= len(members) // 2:
             return f"stands: of {', '.join(members)} only {len(having)} have the group as its creation was OK"
     if not stands.latest:

@@ -47,6 +47,23 @@ def fetch(
     )
 
 
+CHANGES = {"add": "add", "drain": "drain", "drop": "remove"}
+"""The request for each change of the members: an operation is one of these, or "move", and the names of nodes."""
+
+
+def is_change(kind: str) -> bool:
+    """Return True if an operation changes the members, or moves the partition of the topic."""
+    return kind.split()[0] in (*CHANGES, "move")
+
+
+def change_request(kind: str) -> m.ClientRequest:
+    """Return the request of such an operation: "add d", "drain d", "drop d" or "move c d"."""
+    change, *nodes = kind.split()
+    if change == "move":
+        return m.MovePartition(CREATED, 0, *nodes)
+    return m.ChangeMembers(CHANGES[change], nodes[0], f"{nodes[0]}:1" if change == "add" else "")
+
+
 def named(scenario: Scenario) -> tuple[Span, ...]:
     """Return the spans that FETCHes name."""
     return (BESIDE if scenario.beside else SPAN,) if scenario.by_id else ()
@@ -54,12 +71,15 @@ def named(scenario: Scenario) -> tuple[Span, ...]:
 
 def creation(scenario: Scenario, index: int) -> m.CreateTopic:
     """Return a creation: each other one wants one replica only."""
-    return m.CreateTopic(CREATED, 1 if index % 2 else len(scenario.nodes) - len(scenario.joining))
+    nodes = len(scenario.nodes) - len(scenario.joining + scenario.later)
+    return m.CreateTopic(CREATED, 1 if index % 2 else nodes)
 
 
 def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> m.ClientRequest:
     """Return the request of an operator of the scenario; ``topic`` is the topic to delete."""
     kind = scenario.operators[index][0]
+    if is_change(kind):
+        return change_request(kind)
     match kind:
         case "alter":
             return m.AlterTopic(CREATED, partitions=2)

@@ -77,6 +77,8 @@ class Scenario:
     # Disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
     # other replicas.
     wipes: int = counted()
+    # Disks lost, each followed by a resync whose messages are like any others.
+    resyncs: int = counted()
     # Directories that come back as they were when the exploration began, somewhere else.
     restores: int = counted()
     acks: int = counted()  # these and the next four: requests of the client
@@ -119,9 +121,12 @@ class Scenario:
     # Nodes that are not in the list that the cluster was made with. They start with the longer one, with
     # the operator tries to start the others again.
     joining: tuple[NodeId, ...] = ()
+    # Members that were added to the cluster after it was made: they are no voters.
+    later: tuple[NodeId, ...] = ()
     # Requests about a topic, once each, with the node: "create", each other one with one
     # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
-    # make a group, and what `GROUP_OPERATIONS` of sim/explorer/facts.py has. The cluster has no other topic
+    # make a group, what `GROUP_OPERATIONS` of sim/explorer/facts.py has, and changes of the members and moves
+    # of its partition (sim/explorer/members.py). The cluster has no other topic
     # then, and no message but what ``stored_on`` names, or "send" publishes.
     operators: tuple[tuple[str, NodeId], ...] = ()
     # Nodes whose time of day is ahead of the others' by a window of names.
@@ -132,6 +137,9 @@ class Scenario:
     # The slot of the first node goes to the second one, in a layout that every node knows to be chosen at the start.
     # Each node adopts it once, whenever it likes.
     move: tuple[NodeId, ...] = ()
+    # End that has to be possible from every state, if all states are seen: one of `GOALS` of
+    # sim/explorer/goals.py.
+    goal: str = ""
     script: Script = ()  # brings the cluster to the beginning of the exploration
 
     @cached_property

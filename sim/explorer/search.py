@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from quorumq.core.values.types import NodeId
+from sim.explorer.goals import GOALS, Ways
 from sim.explorer.scenario import ExplorerError
 from sim.explorer.steps import Action, Explorer, State, Step
 
@@ -147,6 +148,7 @@ def search(
     parents = array("q", [-1])
     frontier: list[State] = [first]
     broken: tuple[State, Step] | None = None
+    ways = Ways() if explorer.scenario.goal else None
     looked, found, transitions = 0, 1, 0
     full = False
     while frontier and broken is None and not full:
@@ -158,7 +160,10 @@ def search(
                 if step[2]:
                     broken = (state, step)
                     break
-                if seen.setdefault(after, found) == found:
+                number = seen.setdefault(after, found)
+                if ways is not None:
+                    ways.add(looked, number)
+                if number == found:
                     found += 1
                     parents.append(looked)  # states are numbered in the order in which they are looked at
                     following.append(after)
@@ -184,7 +189,16 @@ def search(
     result.exhausted = broken is None and not full
     result.core_steps = explorer.nodes.core_steps
     if broken is None:
-        return result, []
+        if ways is None or not result.exhausted:
+            return result, []
+        reached = [GOALS[explorer.scenario.goal](explorer, state) for state in seen]
+        stuck = ways.first_stuck(reached)
+        if stuck is None:
+            return result, []
+        result.violation = f"stuck: from here no state is reached in which {explorer.scenario.goal}"
+        trapped = next(state for state, number in seen.items() if number == stuck)
+        path = [*walk.path, *path_to(explorer, seen, parents, trapped)]
+        return result, [*path[:-1], (*path[-1][:2], result.violation)]
     result.violation = broken[1][2]
     return result, [*walk.path, *path_to(explorer, seen, parents, broken[0]), broken[1]]
 

@@ -14,7 +14,7 @@ from typing import Any
 from quorumq.core.messages import ClientRequest, Publish
 from quorumq.core.values.types import Group, Kind, NodeId
 from sim.explorer import facts as outside
-from sim.explorer import promises, requests
+from sim.explorer import members, promises, requests
 from sim.explorer.facts import ACKING, GROUP_OPERATIONS, LIVE, OVER, REJECTED, Facts, Operation
 from sim.explorer.journals import Moved
 from sim.explorer.machine import Outcome
@@ -31,7 +31,9 @@ Step = tuple[Action, State, str]
 
 SLOT = {name: at for at, name in enumerate(BUDGETS)}
 
-STARTS = {"restarts": "crash", "clean_stops": "clean stop", "wipes": "wipe", "restores": "restore"}
+STARTS = {
+    "restarts": "crash", "clean_stops": "clean stop", "wipes": "wipe", "resyncs": "lose", "restores": "restore"
+}  # fmt: skip
 """Action on a node that starts again, by the budget that it spends."""
 
 
@@ -51,6 +53,7 @@ class Explorer:
         self._heard: dict[tuple[int, int, int, int, Group | None], tuple[int, str]] = {}
         self._seen: dict[tuple[int, Group], tuple[int, str]] = {}
         self._on_groups = any(kind in GROUP_OPERATIONS for kind, _ in scenario.operators)
+        self._on_members = any(requests.is_change(kind) for kind, _ in scenario.operators)
         self._spent: dict[tuple[int, int], int] = {}
         self._ticked: dict[tuple[int, int], int] = {}
         self._alone: dict[State, list[tuple[int, Action]]] = {}
@@ -130,6 +133,8 @@ class Explorer:
             problem = problem or promises.spared(world, locals_)
         if self.scenario.operators:
             problem = problem or promises.one_topic(world, locals_, facts)
+        if self._on_members:
+            problem = problem or members.members_broken(world, locals_, facts)
         if self._on_groups:
             problem = problem or promises.group_stands(world, locals_, facts)
         return state, problem
@@ -359,7 +364,7 @@ class Explorer:
             request = requests.publish_named(self.world.topic, producer_id)
         elif kind in ("publish", "send"):
             request = Publish(self.traffic.store.batch)
-        elif kind in outside.OPERATIONS:
+        elif outside.is_operation(kind):
             request = requests.operation(self.scenario, index, self.world.topic, now)
         else:
             receipt = facts.attempts[index].receipt if index >= 0 else None
@@ -396,6 +401,8 @@ class Explorer:
         outcomes: Iterable[tuple[int, Outcome]]
         if slot == "wipes":
             outcomes = enumerate(self.world.wipe(state[:-3], at, tick))
+        elif slot == "resyncs":
+            outcomes = [(at, self.world.lose(state[:-3], at, tick))]
         elif slot == "restores":
             backup = nodes.journals.records(nodes.locals[self.first[at]].journal)
             moved = nodes.journals.number((*backup, Moved()), name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from quorumq.core.partition import hold_recovery
-from quorumq.core.requests import creation, fetch, groups, registers, registration, remote
+from quorumq.core.requests import creation, fetch, groups, membership, moving, registers, registration, remote
 from sim.explorer.nodes import Switches
 from sim.explorer.scenario import NEVER, Scenario
 from sim.explorer.search import Result, search
@@ -24,6 +24,8 @@ BOUNDS = (
     (creation, "PROPOSALS_MAX", 4),
     (groups, "PROPOSALS_MAX", 4),
     (registration, "PROPOSALS_MAX", 4),
+    (membership, "PROPOSALS_MAX", 4),
+    (moving, "PROPOSALS_MAX", 4),
 )
 """Rounds of FETCH time out when the explorer says so, like all others, with any hold time. Two proposers that
 outbid each other give up sooner than in production."""

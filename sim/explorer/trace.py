@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.requests.holdround import HoldRound
-from quorumq.core.values.types import STAMP_ZERO, Group, Kind, Record, Stamp, Topic
+from quorumq.core.values.types import (
+    STAMP_ZERO,
+    ClusterLayout,
+    Kind,
+    Layout,
+    Record,
+    Stamp,
+    Topic,
+    Value,
+)
 from sim.explorer.requests import creation
 from sim.explorer.scenario import START
 from sim.explorer.steps import Action, Explorer, State, Step
@@ -21,6 +30,8 @@ BY_ITSELF = {
     "link": "{} and {} link up",
     "crash": "{} crashes and starts again",
     "clean stop": "{} stops cleanly and starts again",
+    "lose": "{} loses its disk, and starts again with an empty one",
+    "adopt": "{} adopts the layout",
     "restore": "{} starts from an old backup of its directory, elsewhere",
     "offer": "{} offers anti-entropy to {}",
     "again": "{} proposes again",
@@ -274,7 +285,7 @@ class Teller:
             case m.Prepare():
                 return f"PREPARE {self.ballot(message.ballot)}"
             case m.Accept():
-                return f"ACCEPT {self.ballot(message.ballot)} ({self.value(message.topic or message.group)})"
+                return f"ACCEPT {self.ballot(message.ballot)} ({self.value(proposed(message))})"
             case m.ProposalReply():
                 return self.voted(message)
             case m.PutTopic():
@@ -282,6 +293,8 @@ class Teller:
                     return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
                 has = f"{message.topic.partitions} of {message.topic.all_partitions} partitions"
                 return f"PUT-TOPIC ({'deleted' if message.topic.deleted else has})"
+            case m.PutCluster():
+                return f"PUT-CLUSTER ({self.value(message.layout)})"
             case m.PutGroup():
                 return f"PUT-GROUP ({self.value(message.group)})"
             case m.PutLabels():
@@ -299,7 +312,7 @@ class Teller:
 
     def voted(self, reply: m.ProposalReply) -> str:
         """Return an acceptor's reply as text."""
-        chosen, voted = reply.topic or reply.group, reply.decision
+        chosen, voted = reply.topic or reply.group or reply.cluster, reply.decision
         if chosen is not None:
             return f"CHOSEN ({self.value(chosen)})"
         if voted is None:
@@ -311,11 +324,16 @@ class Teller:
         )
         return f"VOTED (promised {self.ballot(voted.promised)}, accepted {accepted})"
 
-    def value(self, value: Topic | Group | None) -> str:
+    def value(self, value: Value | None) -> str:
         """Return a register that is proposed, chosen or written, as text."""
         assert value is not None
         if isinstance(value, Topic):
             return f"{self.ballot(value.made)}'s topic"
+        if isinstance(value, Layout):
+            return f"layout {value.number}: {', '.join(value.placements[0].nodes)}"
+        if isinstance(value, ClusterLayout):
+            members = [f"{it.node}{' ' + it.state.name if it.state else ''}" for it in value.members]
+            return f"members {value.number}: {', '.join(members)}"
         what = "deleted" if value.deleted else f"latest, {value.latest.name}" if value.latest else "earliest"
         of = f" of {self.ballot(value.made)}" if value.made != STAMP_ZERO else ""
         return f"group {value.generation}{of}: {what}{', paused' if value.paused else ''}"
@@ -341,3 +359,8 @@ class Teller:
     def released(self, released: tuple[m.Released, ...]) -> str:
         """Return the holds that a RELEASE or LEAVE gives back, as text."""
         return "RELEASE " + ", ".join(self.ballot(item.owner.ballot) for item in released)
+
+
+def proposed(message: m.Accept) -> Value | None:
+    """Return the value that an ACCEPT proposes."""
+    return message.topic or message.group or message.layout or message.cluster

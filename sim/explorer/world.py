@@ -11,13 +11,17 @@ from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Ours, Received, Request
 from quorumq.core.messages.records import (
     BatchStored,
+    ClusterPut,
     DirectoryMade,
     JournalRecord,
     PeerSeen,
     Started,
     Trusted,
+    TrustLost,
 )
+from quorumq.core.recovery.replay import cluster_made
 from quorumq.core.recovery.resync import far_above
+from quorumq.core.recovery.trust import FIRST_ABOVE
 from quorumq.core.requests.moving import numbered
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
@@ -139,13 +143,45 @@ class World:
             outcomes[index], outcomes[at] = outcomes[index].then(linked[0]), linked[1]
         return outcomes
 
+    def lose(self, locals_: tuple[int, ...], index: int, tick: int) -> Outcome:
+        """Lose a disk: the node begins far above its former starts, and resyncs once it is linked to the others.
+
+        In production it begins so in a second start, which the first HELLO to a peer that has seen it brings about.
+        """
+        nodes, name = self.nodes, self.scenario.nodes[index]
+        old = nodes.locals[locals_[index]].core
+        others = [nodes.locals[local].core for at, local in enumerate(locals_) if at != index]
+        last = max(
+            starts[-1].incarnation.n for core in others if (starts := core.context.peers.seen.get(name))
+        )
+        records = self._made(name, old.state.directory + 100)
+        records += (TrustLost(far_above(last), "its disk was lost"),)
+        nonce = old.state.incarnation.nonce + 100
+        return nodes.begin(nodes.journals.number(records, name), name, now_at(tick), nonce)
+
+    def _made(self, name: NodeId, directory: int) -> tuple[JournalRecord, ...]:
+        """Return the first records of a directory, with the members as the cluster was made with, or has them."""
+        config = self.nodes.journals.config_of(name)
+        layout = (ClusterPut(config.layout),) if config.layout is not None else ()
+        return DirectoryMade(name, config.cluster_id, directory), cluster_made(config), *layout
+
     # ------------------------------------------------------------------ the beginning
+
+    def _first(self, name: NodeId, now: Now) -> Outcome:
+        """Start a node: empty, or as a later member that has resynced."""
+        records: tuple[JournalRecord, ...] = ()
+        if name in self.scenario.later:
+            directory = 200 + self.scenario.index[name]
+            start = Incarnation(FIRST_ABOVE + 1, 100 + self.scenario.index[name])
+            lost = TrustLost(FIRST_ABOVE, "it was added")
+            records = (*self._made(name, directory), lost, Started(start), Trusted())
+        return self.nodes.begin(self.nodes.journals.number(records, name), name, now)
 
     def first_locals(self) -> tuple[int, ...]:
         """Return a cluster that runs, with one topic, one group and one message, and nothing under way."""
         scenario, nodes = self.scenario, self.nodes
         now = now_at(0)
-        locals_ = [nodes.begin(nodes.journals.number((), name), name, now).local for name in scenario.nodes]
+        locals_ = [self._first(name, now).local for name in scenario.nodes]
         for a, b in combinations(range(len(locals_)), 2):
             linked = self.link(locals_[a], locals_[b], 0)
             if linked is None:
@@ -160,7 +196,8 @@ class World:
                 topic = self._create(locals_, m.CreateTopic(CREATED, scenario.rf), now).topic
                 self.topic = topic.id
                 self._store(locals_, topic, scenario.stored_on, now)
-        can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes or scenario.restores
+        can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes
+        can_crash = can_crash or scenario.resyncs or scenario.restores
         for index, local in enumerate(locals_):
             this = nodes.locals[local]
             core = clone(this.core)

@@ -22,6 +22,7 @@ from sim.rules import (
     holds,
     labels,
     limited,
+    members,
     messages,
     moves,
     names,
@@ -35,7 +36,7 @@ from sim.rules.rule import Rule, patched, prepared
 
 _MODULES = (
     recovery, holds, piggyback, acks, suspects, dead_letters, groups, creation, decisions, topics, messages, labels,
-    claims, pauses, moves, limited, names,
+    claims, pauses, moves, members, limited, names,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(rule for module in _MODULES for rule in module.RULES)
 

@@ -22,6 +22,11 @@ def hears_one(context: Context, replica: Replica) -> bool:
     return any(partition == replica.partition for _, partition in context.answers.complete)
 
 
+def hears_the_present_set(context: Context, replica: Replica) -> bool:
+    answered = [node for node, partition in context.answers.complete if partition == replica.partition]
+    return sum(node in answered for node in replica.members) > len(replica.members) // 2
+
+
 def tells_early(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
     return True
 
@@ -95,6 +100,24 @@ RULES = (
             acks=1,
             ticks=5,
             coordinators=(A, D),
+        ),
+    ),
+    Rule(
+        "move-the-leaver-tells",
+        "the node that leaves a set may be one of those that a new slot hears",
+        ((joining, "may_join", hears_the_present_set),),
+        off="a new slot hears others of its own set alone",
+        scenario=Scenario(
+            "move-only-slot",
+            "the only slot goes from a to b; 1 attempt",
+            nodes=(A, B),
+            rf=1,
+            move=(A, B),
+            attempts=1,
+            coordinators=(B,),
+            ticks=1,
+            give_up=False,
+            goal="every slot votes",
         ),
     ),
     Rule(

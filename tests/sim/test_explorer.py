@@ -140,10 +140,18 @@ BROKEN = {
     "names-of-other-windows": "names",
     "names-ask-enough": "names",
     "move-hears-the-set-before": "G3",
+    "move-the-leaver-tells": "stuck",
     "move-tellers-have-adopted": "G3",
     "move-epoch-counts": "G2",
     "move-quarantine": "G2",
     "move-adoption-durable": "G3",
+    "members-are-chosen": "one layout",
+    "members-are-durable": "members",
+    "resync-brings-members": "members",
+    "removal-of-a-node-in-use": "removed",
+    "placing-on-a-removed-node": "removed",
+    "removed-nodes-are-not-waited-for": "stuck",
+    "only-voters-count": "forbidden",
 }
 """The promise that breaks first without each rule."""
 
@@ -180,6 +188,9 @@ EXHAUSTED = {
     "names-of-other-windows",
     "names-ask-enough",
     "move-epoch-counts",
+    "move-the-leaver-tells",
+    "members-are-durable",
+    "removed-nodes-are-not-waited-for",
 }
 """Rules whose scenarios have at most `FEW` states, and are exhausted here."""
 
@@ -214,6 +225,8 @@ EXHAUSTED_LATER = {
     "pause-of-each-set",
     "labels-write-back",
     "claim-outlasts-its-hold",
+    "removal-of-a-node-in-use",
+    "placing-on-a-removed-node",
 }
 """Rules whose scenarios have more states: `make soak` exhausts them."""
 

@@ -1,0 +1,220 @@
+"""Rules of members: nodes are added to a running cluster, drained and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.rounds import RegisterRound, Round, majority_of
+from quorumq.core.messages import ResyncReply
+from quorumq.core.messages.effects import Effect
+from quorumq.core.recovery import resync
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.proposing import Proposer
+from quorumq.core.values.types import ClusterLayout, NodeId, Now, Value
+from sim.explorer.scenario import Scenario, Script
+from sim.rules.creation import propose_ours
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, answered, links
+
+
+def keeps_no_layout(self: Context, layout: ClusterLayout, now: Now) -> list[Effect]:
+    _take_in_cluster(self, layout, now)
+    return []
+
+
+_take_in_cluster = Context.take_in_cluster
+
+
+def removes_in_use(self: Catalogue, value: Value) -> str:
+    return "" if isinstance(value, ClusterLayout) else _contradiction(self, value)
+
+
+def places_on_removed(self: Catalogue, value: Value) -> str:
+    return _contradiction(self, value) if isinstance(value, ClusterLayout) else ""
+
+
+_contradiction = Catalogue.contradiction
+
+
+def takes_no_layout(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+    return _take_in(context, sender, message._replace(cluster=None), now)
+
+
+_take_in = resync.take_in
+
+
+def waits_for_removed(
+    self: Round, bits: int, sets: Iterable[tuple[NodeId, ...]], gone: tuple[NodeId, ...] = ()
+) -> bool:
+    return _is_majority_of_each(self, bits, sets)
+
+
+_is_majority_of_each = Round.is_majority_of_each
+
+
+def counts_all(self: RegisterRound, bits: int) -> bool:
+    return bits.bit_count() >= majority_of(len(self.members))
+
+
+def chosen_by(coordinator: NodeId, *voters: NodeId) -> Script:
+    """Return steps in which a value is chosen by these other voters beside the coordinator."""
+    return (
+        *answered("Prepare", "ProposalReply", coordinator, *voters),
+        *answered("Accept", "ProposalReply", coordinator, *voters),
+    )
+
+
+def changed(kind: str, index: int, coordinator: NodeId, voter: NodeId) -> Script:
+    """Return steps in which the members are changed, known to the coordinator and one other voter."""
+    return (
+        ("ask", coordinator, kind, index),
+        *chosen_by(coordinator, voter),
+        *answered("PutCluster", "PutReply", coordinator, voter),
+    )
+
+
+def growing(name: str, about: str, *operators: tuple[str, NodeId], **more: Any) -> Scenario:
+    """Return a scenario of changes of the members; no round gives up."""
+    return Scenario(name, about, attempts=0, operators=operators, give_up=False, **more)
+
+
+RULES = (
+    Rule(
+        "members-are-chosen",
+        "of two changes of the members at once, the second finishes the first, and is the next layout",
+        ((Proposer, "accept", propose_ours),),
+        off="a proposer passes over what others have accepted",
+        scenario=growing(
+            "members-at-once",
+            "two nodes are added, through two nodes",
+            ("add d", A),
+            ("add e", C),
+            script=(
+                ("ask", A, "add d", 0),
+                *answered("Prepare", "ProposalReply", A, B),
+                ("deliver", "Accept", A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "members-are-durable",
+        "a layout of the members is durable before a node says that it has it",
+        ((Context, "take_in_cluster", keeps_no_layout),),
+        off="it is kept in memory",
+        scenario=growing(
+            "members-restart",
+            "a node is added at two of three nodes, one of which crashes",
+            ("add d", A),
+            restarts=1,
+            restart_nodes=(B,),
+        ),
+    ),
+    Rule(
+        "resync-brings-members",
+        "a resync brings the newest layout of the members",
+        ((resync, "take_in", takes_no_layout),),
+        off="it brings registers of topics and groups",
+        scenario=growing(
+            "members-resync",
+            "a node is added at a and b, b's disk is lost, and another one is added through c",
+            ("add d", A),
+            ("add e", C),
+            resyncs=1,
+            restart_nodes=(B,),
+            script=(
+                *changed("add d", 0, A, B),
+                ("lose", B),
+                *links(B, A, C),
+                *answered("ResyncRequest", "ResyncReply", B, A, C),
+            ),
+        ),
+    ),
+    Rule(
+        "removal-of-a-node-in-use",
+        "an acceptor refuses a removal while it knows of a partition on that node, or has accepted one there",
+        ((Catalogue, "contradiction", removes_in_use),),
+        off="it accepts every removal",
+        scenario=growing(
+            "members-removed",
+            "a partition is moved to d, which is down and drained, through a, and d removed through c",
+            ("drain d", C),
+            ("move c d", A),
+            ("drop d", C),
+            later=(D,),
+            script=(
+                *changed("drain d", 0, C, B),
+                ("ask", A, "move c d", 1),
+                *answered("SlotRequest", "SlotReply", A, B, C),
+                *answered("Prepare", "ProposalReply", A, B),
+                ("deliver", "Accept", A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "placing-on-a-removed-node",
+        "an acceptor that has accepted a removal refuses values that place a partition there",
+        ((Catalogue, "contradiction", places_on_removed),),
+        off="it accepts every layout of a topic",
+        scenario=growing(
+            "members-placed",
+            "d, which is down and drained, is removed through c, and a partition moved to d through a",
+            ("drain d", C),
+            ("move c d", A),
+            ("drop d", C),
+            later=(D,),
+            script=(
+                *changed("drain d", 0, C, B),
+                ("ask", A, "move c d", 1),
+                *answered("SlotRequest", "SlotReply", A, B, C),
+                *answered("Prepare", "ProposalReply", A, B),
+                ("ask", C, "drop d", 2),
+                *answered("Prepare", "ProposalReply", C, B),
+            ),
+        ),
+    ),
+    Rule(
+        "removed-nodes-are-not-waited-for",
+        "a deletion waits for no node of a set that was removed",
+        ((Round, "is_majority_of_each", waits_for_removed),),
+        off="it needs a majority of the set",
+        scenario=growing(
+            "members-deleted",
+            "the only replica is g, which is down; the topic is deleted, g drained and removed; a DELETE through c",
+            ("delete", A),
+            ("drain g", B),
+            ("drop g", B),
+            ("delete", C),
+            later=("g",),
+            rf=1,
+            goal="the last operation is done",
+            script=(
+                ("ask", A, "delete", 0),
+                *answered("PutTopic", "PutReply", A, B, C),
+                *changed("drain g", 1, B, C),
+                *changed("drop g", 2, B, C),
+            ),
+        ),
+    ),
+    Rule(
+        "only-voters-count",
+        "of members that were added later none counts for a register",
+        ((RegisterRound, "is_majority", counts_all),),
+        off="a majority of all members has a register",
+        scenario=growing(
+            "members-voters",
+            "five members, three of them voters: a topic is told to make no groups, and a first FETCH",
+            ("forbid", A),
+            ("read", B),
+            nodes=(A, B, C, D, E),
+            later=(D, E),
+            script=(
+                ("ask", A, "forbid", 0),
+                *answered("PutTopic", "PutReply", A, D),
+                ("may", "deliver", "PutTopic", A, E),
+                ("may", "deliver", "PutReply", E, A),
+            ),
+        ),
+    ),
+)
