@@ -28,6 +28,8 @@ from quorumq.client import (
     connect,
 )
 from quorumq.client.host import check_host
+from quorumq.core.messages import Metadata
+from quorumq.core.values.types import MemberState
 from quorumq.wire.address import names_of_nodes
 from tests.client.fake import connected, fake_cluster
 from tests.client.steps import jobs, publish, take
@@ -333,3 +335,18 @@ async def test_messages_that_could_not_be_claimed_are_given_back() -> None:
         client.extend_quietly = extend  # type: ignore[method-assign]
         (message,) = await client.fetch("jobs", "g", max_wait=1.0)
         assert message.interruptions == 1
+
+
+async def test_a_new_topic_gets_no_more_replicas_than_there_are_machines_for_it() -> None:
+    """A drained node gets no partition, and two nodes of one machine get one: the node would refuse the topic."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        known = await client.metadata()
+        first, *others = known.nodes
+        drained = [info._replace(state=MemberState.DRAINING) for info in others]
+        together = [info._replace(machine="m") for info in known.nodes]
+        for nodes, expected in ((known.nodes, 3), ([first, *drained], 1), (together, 1)):
+            reply = known._replace(nodes=tuple(nodes))
+            cluster.answer = lambda node, request, reply=reply: (
+                reply if isinstance(request, Metadata) else None
+            )
+            assert await client.context.default_rf(5.0) == expected

@@ -21,7 +21,7 @@ from quorumq.client.transport.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, QuorumqError, UsageError
 from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S
-from quorumq.core.values.types import Topic
+from quorumq.core.values.types import MemberState, Topic
 
 RF_DEFAULT: Final = 3
 REFRESH_S: Final = 5.0
@@ -174,8 +174,10 @@ class Context:
         return topic
 
     async def default_rf(self, timeout: float | None) -> int:
-        """Return the default number of nodes that keep a topic: an odd number, as far as the nodes go."""
-        count = min(RF_DEFAULT, len((await self.metadata(timeout=timeout)).nodes))
+        """Return the default number of nodes that keep a topic: an odd number, as far as nodes and machines go."""
+        nodes = (await self.metadata(timeout=timeout)).nodes
+        locations = {it.machine or it.node for it in nodes if it.state == MemberState.JOINED}
+        count = min(RF_DEFAULT, len(locations))
         return count if count % 2 else max(1, count - 1)
 
     async def hold_time_of(self, given: Duration | None, timeout: float | None) -> float:
