@@ -15,6 +15,7 @@ import trio
 from quorumq.client import (
     Client,
     HoldLost,
+    MessageId,
     NewMessage,
     NotAllStored,
     NotFound,
@@ -669,9 +670,6 @@ async def test_a_producer_finds_the_topic_that_was_made_again(kept: bool) -> Non
             with pytest.raises(NotFound):
                 await producer.publish(b"lost")
         await client.create_topic("jobs")
-        if kept:
-            with pytest.raises(NotFound):
-                await producer.publish(b"lost")
         for number in range(1, 4):
             await producer.publish(b"%d" % number)
         assert sorted(await payloads(client)) == [b"1", b"2", b"3"]
@@ -680,6 +678,31 @@ async def test_a_producer_finds_the_topic_that_was_made_again(kept: bool) -> Non
         await trio.sleep(6.0)  # it looks by itself
         await producer.publish(b"4")
         assert await payloads(client) == [b"4"]
+
+
+async def test_batches_under_way_follow_to_the_topic_that_was_made_again() -> None:
+    """They are numbered anew, each once, and ids are those of the new topic."""
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
+        await client.create_topic("jobs", partitions=2)
+        producer = client.producer("jobs", linger=0.0)
+        await producer.publish(b"old")
+        await other.delete_topic("jobs")
+        topic = await other.create_topic("jobs", partitions=2)
+        ids: list[MessageId] = []
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+
+                async def publish(number: int = number) -> None:
+                    ids.append(await producer.publish(b"%d" % number, partition=number % 2))
+
+                nursery.start_soon(publish)
+        assert {each.partition.topic for each in ids} == {topic.id}
+        assert len(dict.fromkeys(ids)) == 4
+        assert sorted(await payloads(other)) == [b"0", b"1", b"2", b"3"]
+        await other.delete_topic("jobs")
+        await other.create_topic("jobs", partitions=1)
+        with pytest.raises(NotFound):
+            await producer.publish(b"nowhere", partition=1)
 
 
 async def test_full_disks_are_said_once_however_often_the_nodes_say_it() -> None:

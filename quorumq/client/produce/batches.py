@@ -25,7 +25,7 @@ from quorumq.core.values.errors import Conflict, QuorumqError, UsageError
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX
 from quorumq.core.values.types import Batch, PartitionId, ProducerId, Span, Topic
 from quorumq.history import topic_label
-from quorumq.wire.batch import SECTIONS_MAX, pack_sections
+from quorumq.wire.batch import SECTIONS_MAX, encode_header, pack_sections
 
 _new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = tuple.__new__
 
@@ -165,11 +165,17 @@ class RecordBatch:
         return index
 
     def number(self, producer_id: ProducerId, signature: bytes, first: int, wall_ms: int) -> None:
-        """Name the messages of this complete batch, and encode it once and for all."""
+        """Name the messages of this complete batch, and encode it: again only for the partition of another topic."""
         self.producer_id, self.signature, self.first = producer_id, signature, first
         sections = (Span(producer_id, first, first + self.count),)
-        self.batch = pack_sections(self.partition, sections, wall_ms, self.records, **self.times._asdict())
-        self.records = []
+        if self.batch is None:
+            self.batch = pack_sections(
+                self.partition, sections, wall_ms, self.records, **self.times._asdict()
+            )
+            self.records = []
+            return
+        header = self.batch.header._replace(partition=self.partition, sections=sections)
+        self.batch = Batch(header, encode_header(header), self.batch.body)
 
     def id_of(self, index: int) -> MessageId:
         """Return the id of one of its messages."""

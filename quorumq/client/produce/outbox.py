@@ -216,16 +216,23 @@ class Outbox:
         del self._open[queue]
         record_batch.made = self.context.clock()
         if queue.numbers:
-            producer_id = self.session.producer_id
-            assert producer_id is not None
-            if queue.producer_id != producer_id:
-                queue.producer_id, queue.next_seq = producer_id, 0
-            record_batch.number(
-                queue.producer_id, self.session.signature, queue.next_seq, self.context.wall_ms()
-            )
-            queue.next_seq += record_batch.count
+            self._number(queue, record_batch)
         self._count(queue, 1)
         self.closed.append((queue, record_batch))
+
+    def number_anew(self, record_batch: RecordBatch, partition: PartitionId) -> None:
+        """Number a complete batch for a partition of another topic."""
+        queue = self._queue(partition, derived=False)
+        record_batch.partition = partition
+        self._number(queue, record_batch)
+
+    def _number(self, queue: PartitionQueue, record_batch: RecordBatch) -> None:
+        producer_id = self.session.producer_id
+        assert producer_id is not None
+        if queue.producer_id != producer_id:
+            queue.producer_id, queue.next_seq = producer_id, 0
+        record_batch.number(producer_id, self.session.signature, queue.next_seq, self.context.wall_ms())
+        queue.next_seq += record_batch.count
 
     def _can_close(self, queue: PartitionQueue) -> bool:
         """Return True if an open session can number the batch; False while a new session is being opened."""

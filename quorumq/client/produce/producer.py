@@ -1,8 +1,8 @@
 """Producers: single messages become batches that are stored once, after any failure on the way.
 
-A batch is encoded once, numbered once, and repeated byte for byte through any node until it is confirmed or its
-time is over (docs/protocol.md, PUBLISH and promise G6). Numbers are per partition and dense; a batch that is never
-confirmed leaves a gap, and nothing waits for it.
+A batch is encoded and numbered once, and repeated byte for byte through any node until it is confirmed or its time is
+over (docs/protocol.md, PUBLISH and promise G6). Only if its topic was made again is it numbered anew. Numbers are per
+partition and dense; a batch that is never confirmed leaves a gap, and nothing waits for it.
 
 Batches are filled in outbox.py, described in batches.py and sent in sending.py.
 """
@@ -10,6 +10,7 @@ Batches are filled in outbox.py, described in batches.py and sent in sending.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, TypedDict, Unpack
 
@@ -557,7 +558,12 @@ class Producer:
         error: QuorumqError | None = None
         record_batch.sent = True
         try:
-            await self._sender.send(record_batch)
+            try:
+                await self._sender.send(record_batch)
+            except NotFound:
+                if not await self._follow(record_batch):
+                    raise
+                await self._sender.send(record_batch)
         except QuorumqError as exc:
             error = exc
             closed = isinstance(exc.__cause__ or exc, SessionClosed)
@@ -565,13 +571,25 @@ class Producer:
                 self._session.producer_id = None  # later batches are numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)
-            register = self._register
-            if isinstance(exc, NotFound) and register and register.id == record_batch.partition.topic:
-                self._register = None  # it was deleted, and may be made again: the next message looks
         finally:
             self._in_flight -= 1
             self._outbox.answered(queue)
         self._outbox.finish(record_batch, error)
+
+    async def _follow(self, record_batch: RecordBatch) -> bool:
+        """Number a batch, of which nothing is stored, for the topic that has the name now; False if there is none."""
+        gone, register = record_batch.partition, self._register
+        if register is not None and register.id == gone.topic:
+            self._register = None  # it was deleted, and may be made again: the next message looks
+        with suppress(QuorumqError):  # that the topic is gone is the error to raise
+            topic = await self._context.topic(self.topic, timeout=self._timeout)
+            follows = type(record_batch) is RecordBatch  # an id that is derived or named is of one topic
+            if follows and topic.id != gone.topic and gone.number < topic.partitions:
+                await self._prepare()
+                if self._session.producer_id is not None and self._ids[0].topic == topic.id:
+                    self._outbox.number_anew(record_batch, self._ids[gone.number])
+                    return True
+        return False
 
     async def _reopen(self) -> None:
         try:
