@@ -37,6 +37,20 @@ def test_a_node_is_let_in_once_it_is_a_member() -> None:
     ]  # fmt: skip
 
 
+def test_an_empty_node_with_the_id_of_one_that_runs_is_not_let_in() -> None:
+    """Else a configuration that was copied takes the place of that node, which loses trust in its directory."""
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    for name, through in (("d", "a"), ("b", "a"), ("a", "a")):
+        refused = cluster.asks(name, through)
+        assert refused.code == Code.NOT_STORED
+        assert f"node '{name}' is running" in refused.detail
+    cluster.kill("d")
+    assert isinstance(cluster.asks("d"), m.Admitted), "its link is down"
+    cluster.enter("d")
+    assert cluster.nodes["d"].state.trusted
+
+
 def test_adding_a_node_again_changes_nothing_but_its_address() -> None:
     cluster = GrowingCluster(3)
     cluster.add("d")

@@ -196,18 +196,29 @@ class Peers:
         names = ", ".join(self.state.catalogue.cluster.present)
         return f"node {node!r} is not in the node list of node {self.state.me!r}, which is {names}: {add_it(hello)}"
 
-    def admission(self, hello: Hello) -> Admitted | Failed:
+    def admission(self, hello: Hello, now: Now) -> Admitted | Failed:
         """Return the answer to a node that asks to be let in: all that it has to know, once it is a member.
 
-        Until then it is to ask again, which `NOT_STORED` says.
+        Until then it is to ask again, which `NOT_STORED` says. So is one with the id of a node that is running: it
+        would take its place.
         """
         config, layout, me = self.state.config, self.layout, self.state.me
+        if hello.node == me or self._is_running(hello.node, now):
+            return Failed(
+                Code.NOT_STORED,
+                f"node {hello.node!r} is running, and linked to node {me!r}: give this one an id of its own. If it was "
+                "just stopped, this passes by itself",
+            )
         if self.state.catalogue.cluster.is_member(hello.node):
             return Admitted(config.nodes, config.hold_time_max, config.machines, layout)
         return Failed(
             Code.NOT_STORED,
             f"node {hello.node!r} is no member of this cluster at node {me!r}: {add_it(hello)}",
         )
+
+    def _is_running(self, node: NodeId, now: Now) -> bool:
+        """Return True if a node is linked, and was heard from lately."""
+        return node in self.state.links and now.mono - self.heard_at.get(node, -1e18) < TWICE_S
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
         """Return why this start of a node that belongs here is not welcome."""
@@ -216,8 +227,7 @@ class Peers:
                 Code.SUPERSEDED, f"node id {hello.node!r} is this very node's: give each node its own id"
             )
         live = self.state.links.get(hello.node)
-        heard_s_ago = now.mono - self.heard_at.get(hello.node, -1e18)
-        if live is not None and live != hello.incarnation and heard_s_ago < TWICE_S:
+        if live is not None and live != hello.incarnation and self._is_running(hello.node, now):
             return Failed(
                 Code.NOT_STORED,
                 f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "

@@ -188,7 +188,7 @@ class RequestRouter:
         if refusal is not None:
             return [Reply(key, refusal)]
         if hello.node and not hello.nodes:
-            return [Reply(key, self.context.peers.admission(hello))]
+            return [Reply(key, self.context.peers.admission(hello, now))]
         if hello.node:
             self.context.hold_recovery.on_hello(hello.node)
         return self.context.peers.on_hello(key, hello, now)
