@@ -200,7 +200,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -
         if not moves and not waits:
             return made
         why = f"waits until the payload of {', '.join(waits[:5])} is copied" if not moves else ""
-        for move in moves:
+        for remaining, move in zip(range(len(moves) - 1, -1, -1), moves, strict=True):
             try:
                 await client.move_partition(*move)
             except (Conflict, Transient) as error:
@@ -210,7 +210,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -
             if as_json:
                 print_json({**move._asdict(), "outcome": "moved"})
             else:
-                say(f"{move}: moved, {len(moves) - 1} more in this round", err=True)
+                say(f"{move}: moved, {remaining} more in this round", err=True)
         if why and why != said and not as_json:
             say(why, err=True)
         said = why

@@ -92,8 +92,11 @@ async def test_drain_moves_everything_off_a_node_and_waits_for_the_payload(
     cluster = grown()
     calls = Calls(cluster)
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    told = capsys.readouterr().err.splitlines()
+    counts = [int(line.split(": moved, ")[1].split()[0]) for line in told if ": moved, " in line]
+    assert counts[0] == len(counts) - 1, "all were made in one round"
+    assert counts == sorted(counts, reverse=True)
     cluster.ask("a", m.ChangeMembers("drain", "d"))
-    capsys.readouterr()
     moved = await carry_out(calls, off("d"), as_json=True, node="d")  # type: ignore[arg-type]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == moved > 0

@@ -14,7 +14,9 @@ from quorumq.core.recovery import resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import MemberState
+from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX, STAMP_ZERO, ClusterLayout, Member, MemberState
+from quorumq.wire.codec import encode_message
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX
 from tests.core.growing import GrowingCluster
 from tests.core.network import cut, wipe
 from tests.core.steps import fetch, outcomes, published, receipts
@@ -469,6 +471,7 @@ def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
         reply = leave(cluster, "remove", "d", "c")
         assert isinstance(reply, m.ChangeMembersReply), reply
         assert reply.layout.number == 4
+    assert reply.layout.members[3] == Member("d", state=MemberState.REMOVED), "its name and number are kept"
     assert cluster.nodes["c"].catalogue.cluster.present == ("a", "b", "c", "e")
     assert not any("d" in cluster.nodes[name].state.links for name in "abce")
     hello = cluster.nodes["d"].hello(cluster.now)
@@ -478,6 +481,20 @@ def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
     cluster.add("d")
     assert cluster.nodes["d"].state.trusted, "its name is given to another machine"
     assert [member.node for member in cluster.nodes["a"].catalogue.cluster.layout.members] == [*"abcded"]
+
+
+def test_a_node_is_let_in_however_many_nodes_there_were() -> None:
+    """The answer with the longest list fits the frame that a handshake may have."""
+    host = ".".join(["h" * 63] * 4)
+    here = [
+        Member(f"{number:032}", f"{host}:{10_000 + number}", f"{host}:{20_000 + number}", "m" * 64)
+        for number in range(NODES_MAX)
+    ]
+    gone = [Member(f"{number:032}", state=MemberState.REMOVED) for number in range(NODES_MAX, MEMBERS_MAX)]
+    layout = ClusterLayout(1 << 60, STAMP_ZERO, (*here, *gone), 5)
+    machines = tuple((member.node, member.machine) for member in here[:5])
+    admitted = m.Admitted(tuple(member.node for member in here[:5]), 60.0, machines, layout)
+    assert sum(map(len, encode_message(admitted))) < HANDSHAKE_BYTES_MAX
 
 
 def test_a_node_that_is_dead_for_good_is_drained_from_the_others() -> None:

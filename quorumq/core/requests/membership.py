@@ -114,7 +114,12 @@ class MembersCoordinator(Coordinator):
         member = member_of(self.request, context.catalogue.cluster)
         if self.request.change != "add":
             known = next(it for it in layout.members if is_present(it, self.request.node))
-            member = known._replace(state=STATES[self.request.change])
+            state = STATES[self.request.change]
+            member = (
+                Member(known.node, state=state)
+                if state == MemberState.REMOVED
+                else known._replace(state=state)
+            )
         return with_member(layout, member, ballot)
 
     def on_reply(
