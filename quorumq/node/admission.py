@@ -60,10 +60,7 @@ def admitted(
     """Check a request and return it as the core is to carry it out.
 
     Args:
-        message: as it came, a request of clients.
-        keys: keys that sign receipts and sessions, by number.
         credentials: credentials of the client; None if the node does not ask for them.
-        new_producer_ids: tells how many producer ids begin with a publish.
 
     Raises:
         BadFields, TooLarge, BadReceipt: it is not as it has to be.

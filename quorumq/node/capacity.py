@@ -108,10 +108,6 @@ class Capacity:
 
         At the edge it would flap with every commit: so it counts as fuller until there is a tenth more.
 
-        Args:
-            before: the last answer.
-            stalled: a commit found no room.
-
         Raises:
             StorageError: the disk does not say.
         """

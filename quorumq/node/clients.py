@@ -69,7 +69,6 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
     """Read a file of clients.
 
     Args:
-        path: path of the file.
         empty: take a file that names no client as it is. Otherwise it has to say that it means that: what a copy has
             just begun to write is empty, and valid.
 
@@ -407,10 +406,6 @@ class Credentials:
 
     def check(self, request: Any, catalogue: Catalogue, new_producer_ids: Begun) -> Any:
         """Refuse what the client may not do, or not now.
-
-        Args:
-            request: a request of clients, its receipts opened.
-            new_producer_ids: tells how many producer ids begin with a publish.
 
         Returns:
             the request as it is to be carried out.

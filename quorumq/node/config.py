@@ -185,9 +185,6 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
 
     A relative ``data_dir`` or ``history`` counts from the directory that the file is in.
 
-    Args:
-        path: a TOML file.
-
     Raises:
         ConfigError: it cannot be read, is not TOML, or has keys or values that cannot be used: all of them.
     """
@@ -223,10 +220,6 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
 
 def make_config(values: Mapping[str, Any], where: str = "configuration") -> ServeConfig:
     """Check values as they come out of TOML.
-
-    Args:
-        values: values by key.
-        where: name for them in an error.
 
     Raises:
         ConfigError: with every key that is wrong.

@@ -68,11 +68,7 @@ class Health:
             return None
 
     def facts(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
-        """Return the shell's part of a status (docs/operations.md, "What status shows").
-
-        Args:
-            inflight_bytes: bytes of requests that are not answered yet.
-        """
+        """Return the shell's part of a status (docs/operations.md, "What status shows")."""
         now = self.clock().mono
         times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)
         commits: dict[str, object] = {"count": len(times)}

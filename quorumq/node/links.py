@@ -77,13 +77,7 @@ def address_of(node: Node, peer: NodeId) -> str:
 
 
 async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nursery: trio.Nursery) -> None:
-    """Keep a link to ``peer``: dial, greet, wait for it to break, dial again. Runs until cancelled.
-
-    Args:
-        node: ours; hears LinkUp, LinkDown and HelloRefused.
-        dial: function that connects; OSError if no node answers.
-        nursery: nursery to send bytes that the transport does not take at once.
-    """
+    """Keep a link to ``peer``: dial, greet, wait for it to break, dial again. Runs until cancelled."""
     pause = BACKOFF_MIN_S
     problem = ""
     while True:
@@ -165,9 +159,7 @@ async def greet(
     """Say HELLO, and show that we know the cluster's secret. A peer that does not show it too is not trusted.
 
     Args:
-        hello: frame of our HELLO.
         peer: id of the node that was dialled; "" for the one that answers.
-        secret: secret of the cluster.
         shows_name: True if the node's certificate has to have its id.
 
     Raises:

@@ -31,11 +31,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 class RateLimit:
-    """Limit of the lines of each kind.
-
-    Args:
-        clock: seconds.
-    """
+    """Limit of the lines of each kind."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,8 +42,6 @@ class RateLimit:
         """Count one line.
 
         Args:
-            level: a name in `LEVELS`.
-            event: the kind of the line.
             whose: the client that the limit is for, if each has its own; else "".
 
         Returns:
@@ -76,9 +70,6 @@ class Log:
     Args:
         console: True for lines to read at a terminal; else each is a JSON object.
         level: the lowest level that is written, a name in `LEVELS`.
-        node: the name of the node, in each line.
-        file: receives the lines.
-        limit: the rate limit.
 
     Why no library: importing one took a third of the CPU time in which a node starts.
     """
@@ -106,7 +97,6 @@ class Log:
         """Write a line about a failure of this node.
 
         Args:
-            event: the kind of the line.
             fields: values by name; ``exc_info`` is an exception, or True for the current one, and adds its traceback.
         """
         self._write("error", event, fields)
@@ -153,7 +143,5 @@ def make_log(
 
     Args:
         form: "json" or "console".
-        level: "debug", "info", "warning" or "error".
-        limit: the rate limit to use; one of its own if None.
     """
     return Log(form == "console", level, node, file or sys.stderr, limit or RateLimit())

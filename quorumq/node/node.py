@@ -99,7 +99,6 @@ class Link(Flushing, Protocol):
         """Queue a frame; False if the queue is full and the frame was dropped.
 
         Args:
-            chunks: chunks of the frame.
             answer: message to give back if the link ends before the frame is begun; None if it need not be.
         """
 

@@ -59,9 +59,7 @@ class ProducerClocks:
         """Note a PUBLISH that has come.
 
         Args:
-            who: client that published.
             ahead_ms: its batch's publish time, less when the batch was made by this node's time of day and its age.
-            now: monotonic seconds.
         """
         seen = self._seen.get(who)
         if seen is None:

@@ -240,8 +240,6 @@ def open_node(
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
     Args:
-        disk: disk of its journal, or the path.
-        clock: both clocks.
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
         admitted: answer of the cluster that an empty directory with ``join`` begins with.
@@ -538,12 +536,7 @@ class Service:
         return True
 
     def serve(self, transport: Transport, address: str, listens_for: ListensFor = "all") -> None:
-        """Serve an accepted connection until it ends; hang up if there is no room for it.
-
-        Args:
-            transport: accepted.
-            listens_for: kind of connection that may come in there.
-        """
+        """Serve an accepted connection until it ends; hang up if there is no room for it."""
         assert self._nursery is not None, "the service runs"
         if not self._make_capacity():
             self.node.log.warning("connections_max", connections=len(self._inbound), client=address)

@@ -26,7 +26,6 @@ class TlsTransport:
     """A transport that speaks TLS over another one. The task that receives does the handshake.
 
     Args:
-        inner: connected.
         server_side: True if the other side has dialled.
     """
 

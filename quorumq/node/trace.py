@@ -38,10 +38,7 @@ class Trace:
     """Writes a node's history; every method is quiet when none is configured.
 
     Args:
-        config: the node's; ``history`` is the path, or "".
-        log: for the one line that says it is given up.
         writer: writes it instead, wherever that goes.
-        nodes: members of the cluster at this start.
     """
 
     def __init__(
@@ -88,12 +85,7 @@ class Trace:
         self._log.error("history_given_up", reason=str(error))
 
     def started(self, incarnation: Incarnation, *, waits: bool) -> None:
-        """Write that the start is durable.
-
-        Args:
-            incarnation: incarnation of this start.
-            waits: True if the node is in quarantine.
-        """
+        """Write that the start is durable."""
         outcome = "quarantine" if waits else "restored" if incarnation.n > 1 else "fresh"
         self._write("start", incarnation=incarnation.n, outcome=outcome)
         self.flush()

@@ -87,9 +87,6 @@ class SegmentFiles:
     def stored_at(self, position: BatchPosition, directory: int) -> BatchStored | DeletedPage:
         """Return the record at a position, a batch with an empty body. Of the file only the header is read.
 
-        Args:
-            directory: the directory's id.
-
         Raises:
             StorageError: the header is damaged, which is more than a replica can make good.
         """
@@ -118,9 +115,6 @@ class SegmentFiles:
         """Return bytes [start, stop) of a batch's body, once a commit has written it.
 
         Args:
-            position: position of the batch.
-            start: the first byte wanted.
-            stop: offset to end at; None for the end of the body.
             check: read the whole body and compare its checksum first. Without, only what is wanted is read,
                 and the caller has to check the records' own checksums.
 

@@ -100,12 +100,7 @@ class Journal(Log):
         """Open a node's data directory, or make it, and read all of it.
 
         Args:
-            disk: a Disk, or the path of the directory.
-            node: the node's id; a directory of another is refused.
-            cluster_id: the cluster's id; a directory of another is refused.
             new_directory_id: asked once for a new directory's id, 64 bits; the simulator gives its own.
-            segment_bytes: when a segment is full.
-            reserve_bytes: see `kept_free`.
             salvage: read past damage, and say so in `not_trusted`.
 
         Raises:
@@ -233,9 +228,6 @@ class Journal(Log):
         """Return bytes [start, stop) of a batch's body, durable or not.
 
         Args:
-            number: the batch, as in its `BatchStored`.
-            start: the first byte.
-            stop: offset to end at; None for the end.
             check: compare the checksum of the whole body, which reads all of it.
 
         Raises:

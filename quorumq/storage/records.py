@@ -194,7 +194,6 @@ def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes,
     """Return the header of a record, as [type, durable, *fields], and its body, which is not copied.
 
     Args:
-        record: one of the classes above.
         durable: the offset up to which the segment is known to be durable now.
     """
     if type(record) is core.RecordsMerged and len(record.entries) > 1:

@@ -186,10 +186,7 @@ def read_directory(
 
     Args:
         disk: the directory; it stays locked, unless this raises.
-        node: node that must own it.
-        cluster_id: id of the node's cluster.
         new_directory_id: function called if the directory is new: 64 random bits.
-        salvage: read past damage.
 
     Raises:
         DamagedDirectory: damage that ``salvage`` reads past.

@@ -229,7 +229,6 @@ class Scan:
         """Return the first valid frame behind ``offset`` that says that something was durable there, if there is one.
 
         Args:
-            offset: offset in the segment.
             start: before this there is no valid frame behind ``offset``.
         """
         return self._first(max(offset + 1, start), lambda frame: frame.durable > offset)

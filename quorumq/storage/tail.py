@@ -38,7 +38,6 @@ class Tail:
         """Append a record. Return its position, if it is kept by its number; else None.
 
         Args:
-            record: record to append.
             into: list that gets its bytes. The body of a batch is not copied.
             encoded: its header and body, if they are known.
 

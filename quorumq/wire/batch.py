@@ -478,9 +478,7 @@ def pack_sections(
 
     Args:
         sections: 1 to `SECTIONS_MAX`; none overlap; they number the records in this order.
-        published_ms: the producer's time of day, milliseconds since 1970.
         records: as many as the sections name.
-        delay_ms, ttl_ms: as `build_batch` has them.
     """
     count = len(records)
     if not 1 <= count <= limits.BATCH_MESSAGES_MAX:

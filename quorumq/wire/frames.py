@@ -50,11 +50,6 @@ def encode_frame(
 ) -> list[bytes | memoryview]:
     """Return the chunks of one frame, for one ``b"".join`` or ``sendmsg``. Bodies are not copied.
 
-    Args:
-        header: the encoded header.
-        bodies: bodies that follow it, back to back.
-        name: name of the message, for the error.
-
     Raises:
         TooLarge: over `HEADER_BYTES_MAX` or `FRAME_BYTES_MAX`; nothing may be sent.
     """

@@ -27,10 +27,7 @@ def client_hello(
     """Return the first message of a client.
 
     Args:
-        software: name of the client's software, for logs.
-        wall_ms: its time of day, in milliseconds since 1970.
         cluster_id: the cluster that must answer; "" takes any.
-        token: token that shows the client's identity; "" if nodes do not ask.
         on_behalf: name of the client for which a gateway asks; "" for the client itself.
     """
     start = Incarnation(0, 0)

@@ -32,13 +32,7 @@ def fresh_nonce() -> bytes:
 
 
 class Handshake(NamedTuple):
-    """Messages said on a connection between two nodes.
-
-    Args:
-        hello: the encoded header of the dialler's HELLO.
-        challenge: its nonce.
-        answer: the dialler's nonce.
-    """
+    """Messages said on a connection between two nodes."""
 
     hello: bytes
     listener: str

@@ -63,23 +63,13 @@ def key_number(secret: bytes) -> int:
 
 
 def signature(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
-    """Return ``receipt`` as bytes for a client.
-
-    Args:
-        receipt: the hold that was won; one receipt may cover a whole span of messages.
-        secret: the cluster's, 16 to 64 bytes.
-        key: the number of that secret, 0 to 255.
-    """
+    """Return ``receipt`` as bytes for a client."""
     encoded = encode_value(receipt)
     return b"".join((bytes((SIGNED_FORMAT, key)), _digest(secret, key, encoded), encoded))
 
 
 def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
     """Return the receipt that ``data`` signatures.
-
-    Args:
-        data: as a client sent it.
-        keys: secrets of this cluster by their key number.
 
     Raises:
         BadReceipt: not signed by this cluster, or changed since. The text says which; nothing was written.
@@ -145,10 +135,6 @@ def sign_session(producer_id: ProducerId, *, secret: bytes, key: int) -> bytes:
 
 def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[int, bytes]) -> None:
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
-
-    Args:
-        producer_id: producer id of the session.
-        keys: secrets of this cluster by their key number.
 
     Raises:
         BadReceipt: the session is another client's, or the producer id is no session's; says what to do.

@@ -40,9 +40,6 @@ def check_header(header: bytes | memoryview) -> None:
 def check_request(message: Any) -> None:
     """Refuse what asks for too much.
 
-    Args:
-        message: a request, decoded.
-
     Raises:
         TooLarge: with what it asks for, the limit, and what to do.
     """

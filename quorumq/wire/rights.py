@@ -146,10 +146,6 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
 def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
     """Refuse what a client may not do.
 
-    Args:
-        request: a request of clients, its receipts opened.
-        name_of: names of topics by id.
-
     Raises:
         Unauthorized: a right is missing: names it and its topic or group, and says where rights are given.
         NotFound: the right is not known here, because the topic is not.
@@ -210,7 +206,6 @@ def visible(client: Client | None, reply: Any, catalogue: Catalogue, asked: Any 
 
     Args:
         client: client that asked; None if the node does not ask for credentials.
-        reply: reply to a request of clients.
         asked: the request, if it is a `ShowRequest`.
     """
     match reply:

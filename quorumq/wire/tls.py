@@ -31,7 +31,6 @@ class Tunnel:
     """One side of a connection in TLS, without a socket: what is said becomes bytes to send, and bytes become words.
 
     Args:
-        context: context of this side.
         host: name that the other side must have; None if it has dialled, or is checked later (`names`).
         server_side: True if the other side has dialled.
     """
@@ -110,9 +109,6 @@ def own_ca() -> str:
 
 def client_context(ca: str) -> ssl.SSLContext:
     """Return a client's context: the node must show a certificate of these authorities for the dialled address.
-
-    Args:
-        ca: a PEM file.
 
     Raises:
         UsageError: it cannot be used.

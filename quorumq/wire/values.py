@@ -549,11 +549,7 @@ _MAKER.of(ProducerId)
 
 
 class Encoders(dict[type, LedEncoder]):
-    """Encoders of messages by their class, for [TYPE, request, stamp, *fields]; each compiled when it is first used.
-
-    Args:
-        numbers: the TYPE of each class.
-    """
+    """Encoders of messages by their class, for [TYPE, request, stamp, *fields]; each compiled when it is first used."""
 
     def __init__(self, numbers: Mapping[type, int]) -> None:
         super().__init__()
@@ -587,7 +583,6 @@ def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | 
     """Return the CBOR array [*lead, *fields of value].
 
     Args:
-        value: any NamedTuple of core/values/types.py, core/messages or core/messages/records.py.
         lead: integers in front of the fields.
         lift: taker of the bodies of batches; needed if the value has any (TypeError without).
 

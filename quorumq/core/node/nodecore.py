@@ -66,7 +66,6 @@ class NodeCore:
         journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
         nonce: 64 random bits for this incarnation.
         directory: 64 random bits for the data directory, used if the journal names none.
-        now: clocks at this start.
         rng: random numbers for pauses and jitter only.
         place: location of the data directory at this start, as a number that a copy of the directory does not have; 0
             if the driver cannot tell.
@@ -175,9 +174,6 @@ class NodeCore:
 
     def step(self, events: Sequence[e.Event], now: Now, rng: random.Random) -> list[e.Effect]:
         """Take events in, in order, at one reading of the clocks; due timers run first.
-
-        Args:
-            now: clocks; ``mono`` never goes back.
 
         Returns:
             the effects, to be carried out in order (core/messages/effects.py).

@@ -108,10 +108,6 @@ class Trees:
 class Answer:
     """Messages that one step sends to one peer.
 
-    Args:
-        trees: the trees to compare.
-        epoch: epoch of the partition's replica set.
-
     Attributes:
         runs: number of runs of messages in the answer.
     """

@@ -61,13 +61,7 @@ class Keyed(NamedTuple):
         return self._hash(name) & _PLACES
 
     def digest(self, label: bytes, name: bytes, content: bytes) -> int:
-        """Return the digest of a table's content for a producer id.
-
-        Args:
-            label: the name of the table.
-            name: the producer id's name, as `named` gives it.
-            content: the table's content for the producer id.
-        """
+        """Return the digest of a table's content for a producer id."""
         return self._hash(b"%d %b%b\n%b" % (len(label), label, name, content))
 
 

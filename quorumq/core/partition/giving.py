@@ -15,9 +15,6 @@ class Giving:
     A question beyond the limits gets no payload and no numbers of the rest. So it is the next question of the source,
     or the next comparison, that has the slot ask again.
 
-    Args:
-        config: has the limits; 0 is none.
-
     Attributes:
         budget: bytes that may be given now. A batch that is larger makes it negative.
         active: partitions that get payload, each with the time until which it counts (monotonic seconds).

@@ -158,7 +158,6 @@ class GroupView:
         Args:
             span: messages that share all facts.
             rule: a rule of core/partition/fate.py; None if only the available messages are to be worked out.
-            ask: the request to the rule.
             facts: the rule's inputs.
             changes: receives the changes that the rule made.
             key: key of the messages' batch, as in `ready`, if that is durable.

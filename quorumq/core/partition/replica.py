@@ -175,7 +175,6 @@ class Replica:
         A dead letter, or a redriven message, is void only if the newer generation covers the message.
 
         Args:
-            view: the group, of dead letters or not.
             generation: the generation that a HOLD, ACK or REJECT names.
             asked: the messages, with their redrive numbers.
             unseen: True if a message counts as covered when its payload, and so its time, is not here.

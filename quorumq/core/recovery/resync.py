@@ -49,9 +49,6 @@ Answer = tuple[SyncTopics, SyncState | None, tuple[Decision, ...], tuple[Labels,
 class Resync:
     """Answers that a node which is not trusted still needs, for its registers and each of its partitions.
 
-    Args:
-        reason: cause, for people.
-
     Attributes:
         survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
         is_first: True if no start of this node was ever trusted: it has promised nothing in any partition.

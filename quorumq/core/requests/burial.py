@@ -49,8 +49,6 @@ class Burial(FetchCoordinator):
 
     Args:
         key: a negative number, because no client's key is negative.
-        replica: this node's replica of that partition.
-        group: the name of the group.
         why: `EXHAUSTED` or `OVERDUE`.
     """
 

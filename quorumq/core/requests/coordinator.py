@@ -18,11 +18,7 @@ from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Sta
 
 
 class Coordinator(Pending):
-    """One client request, seen from the node that took it.
-
-    Args:
-        key: the client request to answer; 0 if no client waits.
-    """
+    """One client request, seen from the node that took it."""
 
     __slots__ = ("requests", "taught")
 

@@ -49,7 +49,6 @@ class FetchCoordinator(GroupReader):
         request: its limits and times; ``hold_time`` is within the cluster's.
         partitions: partitions that this node has a replica of, to be looked at in turn from ``first``.
         first: index of the partition to begin with.
-        now: time when the request came.
     """
 
     __slots__ = (

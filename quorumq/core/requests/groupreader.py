@@ -18,8 +18,6 @@ class GroupReader(Coordinator):
 
     Args:
         request: request with the group, and its beginning if it has to be made.
-        partitions: partitions that it reads.
-        now: time when it came.
 
     Attributes:
         register_name: group whose register is needed: for a dead-letter group, its source.
@@ -113,7 +111,6 @@ class GroupReader(Coordinator):
         """Take note that the group could not be registered for ``topic``.
 
         Args:
-            topic: topic whose group was awaited.
             problem: reason; None if no majority can take the register in now. Then no node can deliver for the group,
                 and the request goes on without messages of this topic.
         """

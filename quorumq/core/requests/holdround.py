@@ -37,7 +37,6 @@ class HoldRound(Round):
     """One HOLD round in one partition.
 
     Args:
-        replica: this node's replica.
         hold: the HOLD, at first as our own replica gets it.
         started: monotonic seconds, taken before anything was sent.
         usual: seconds for which answers are awaited that may not come at all.
@@ -138,7 +137,6 @@ class HoldRound(Round):
         requested one, ignore it.
 
         Args:
-            item: record that a member has.
             asked: the record that the HOLD asked for, at any redrive.
 
         Returns:

@@ -26,12 +26,7 @@ Parked = Collection[tuple[PartitionId, str]]
 
 
 class Limiting:
-    """The limits of all groups on one node.
-
-    Args:
-        state: the node, with its buckets.
-        hold_times: times that answers to HOLD take.
-    """
+    """The limits of all groups on one node."""
 
     __slots__ = ("hold_times", "state")
 

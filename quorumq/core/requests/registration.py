@@ -56,8 +56,6 @@ class Registration(Coordinator):
 
     Args:
         key: a negative number, so that it is no client's.
-        topic: id of the group's topic.
-        name: name of the group.
         latest: True if a group that is new here begins with messages that are published from now on.
 
     Attributes:
@@ -232,10 +230,6 @@ class Registration(Coordinator):
 
     def on_not_trusted(self, context: Context, number: int, sender: NodeId, now: Now) -> list[Effect]:
         """Fail the requests that a majority can no longer be had for, as ``sender`` cannot take the register in.
-
-        Args:
-            number: round that was asked.
-            sender: node that refused.
 
         Why: while no majority can take the register in, no node can deliver for the group either. The requests
         fail at once and do not wait for the timeout.

@@ -85,7 +85,6 @@ class Skipping:
 
     Args:
         owner: coordinator of the rounds; it hands their answers and time-outs over.
-        group: register that is to begin, or is rewound.
 
     Attributes:
         begun: True if another node has finished meanwhile; the spans found here are not to be written.

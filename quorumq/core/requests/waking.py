@@ -36,7 +36,6 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
     """Wake FETCHes that are parked at a place, in order, while it has something to offer.
 
     Args:
-        place: a partition and a group that reads it.
         keys: keys of FETCHes; those that are parked there no more are left out.
     """
     effects: list[Effect] = []

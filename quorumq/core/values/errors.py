@@ -238,14 +238,7 @@ class Unanswered(Exception):
 
 
 class TooFewReplicas(Unanswered, Transient):
-    """Fewer replicas answered than the operation needs, and nothing was done.
-
-    Args:
-        needed: number of answers that the operation needs.
-        answered: number of answers that came.
-        detail: next step for the caller, in words.
-        causes: reasons of missing answers, node by node, each once.
-    """
+    """Fewer replicas answered than the operation needs, and nothing was done."""
 
     code = Code.TOO_FEW_REPLICAS
 

@@ -590,8 +590,6 @@ def replica_set(
 
     Args:
         machines: the machine of each node; empty if each has its own.
-        size: count of nodes; fewer if there are fewer machines.
-        keys: values that name the set's purpose.
     """
     ranked = rendezvous(nodes, *keys)
     if not machines:
