@@ -152,12 +152,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options = self.options._replace(job=self.options.job or query, batch=batch)
         return write(options, iterator, context.partitionId())
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: messages are stored as they are written."""
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: the batch, repeated, adds the rest."""
-
 
 def write(options: Options, batches: Iterator[pa.RecordBatch], task: int) -> WriterCommitMessage:
     """Publish or redrive the rows of one task."""
