@@ -236,9 +236,7 @@ def written(
     return values
 
 
-def job_session(
-    name: str, *, memory: str | None = None, size: int | None = None, master: str | None = None
-) -> SparkSession:
+def job_session(name: str, *, size: int | None = None, master: str | None = None) -> SparkSession:
     """Return `session` for a command. Ctrl-C ends it in Python's own way, once Java has started or when it comes twice.
 
     PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read. That fails,
@@ -247,7 +245,7 @@ def job_session(
 
     Args:
         name: name of the application.
-        memory, master: the same as for `session`.
+        master: the same as for `session`.
         size: bytes of input, if known before Java starts; else None.
     """
     small = size is not None and size < TASK_BYTES and "PYSPARK_GATEWAY_PORT" not in os.environ
@@ -255,7 +253,7 @@ def job_session(
     if LOG_VARIABLE not in os.environ:
         logging.getLogger().addHandler(logging.NullHandler())
     if threading.current_thread() is not threading.main_thread():
-        return session(name, memory=memory, conf=conf, master=master)
+        return session(name, conf=conf, master=master)
     came = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -266,7 +264,7 @@ def job_session(
 
     signal.signal(signal.SIGINT, note)
     try:
-        made = session(name, memory=memory, conf=conf, master=master)
+        made = session(name, conf=conf, master=master)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if came:

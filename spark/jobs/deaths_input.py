@@ -13,14 +13,14 @@ from pyspark.sql import functions as F
 
 from quorumq.client import connect
 from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, UsageError
+from quorumq.storage.inspect import start_of
+from quorumq.storage.segment import NAME_SUFFIX
 
 from ..folders import Folder
 from ..schemas import TABLES, schema
 from ..session import exactly
 from ..source import register
-from ..source.journals import ignore
 from ..source.options import names_in, read_options
-from ..source.planning import plan_directory
 from ..source.stream import positions_of
 from ..transforms.deaths import DEATHS
 from .output import Output
@@ -185,13 +185,10 @@ def only(rows: DataFrame, topics: Iterable[str], groups: Iterable[str]) -> DataF
 
 
 def cluster_of_directories(directories: Iterable[str]) -> str | None:
-    """Return the id of the cluster of these data directories; None if none of them can be read."""
-    for directory in directories:
-        try:
-            return plan_directory(directory, ignore).directory.cluster_id
-        except QuorumqError:
-            continue  # the read itself says why
-    return None
+    """Return the id of the cluster of these data directories, by their newest segments; None if none can be read."""
+    segments = (path for it in directories for path in sorted(Path(it).glob(f"*{NAME_SUFFIX}"))[::-1])
+    start = next(filter(None, map(start_of, segments)), None)
+    return None if start is None else start.cluster_id
 
 
 def cluster_of_nodes(nodes: str) -> str:
