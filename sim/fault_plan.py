@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from quorumq.core.values.types import rendezvous, topic_id
+from quorumq.core.cluster.topics import rendezvous
+from quorumq.core.values.types import topic_id
 from sim.options import Options
 
 

@@ -13,9 +13,10 @@ import trio
 
 from quorumq.cli.common import print_json, say
 from quorumq.client import Client
+from quorumq.core.cluster.topics import rendezvous, replica_set
 from quorumq.core.messages import MetadataReply, NodeInfo
 from quorumq.core.values.errors import Conflict, Transient, UsageError
-from quorumq.core.values.types import Machines, MemberState, Topic, rendezvous, replica_set
+from quorumq.core.values.types import Machines, MemberState, Topic
 
 AGAIN_S: Final = 1.0
 """Seconds before moves that could not be made now are tried again, and between looks at payload being copied."""
@@ -82,7 +83,7 @@ def balanced(known: MetadataReply) -> list[Move]:
     for topic in known.topics:
         for number, members in enumerate(topic.replicas):
             best = replica_set(
-                joined, tuple(it for it in machines if it[0] in joined), topic.rf, topic.id, number
+                joined, tuple(it for it in machines if it[0] in joined), len(members), topic.id, number
             )
             leaving = [node for node in members if node not in best]
             coming = [node for node in best if node not in members]
@@ -96,12 +97,12 @@ def balanced(known: MetadataReply) -> list[Move]:
 
 
 def copying(known: MetadataReply, node: str) -> list[str]:
-    """Return the partitions whose payload a node still keeps for others; of any node if it is empty."""
+    """Return the partitions whose payload a node still keeps for others, or copies; of any node if it is empty."""
     return [
         f"{topic.name}/{placement.partition}"
         for topic in known.topics
         for placement in placements(topic)
-        if (node in placement.sources if node else placement.sources)
+        if (node in (*placement.sources, *placement.learners) if node else placement.sources)
     ]
 
 

@@ -327,7 +327,7 @@ def _check_others_can_help(core: NodeCore, damage: str) -> None:
     Raises:
         StorageError: no other node knows it; says what to do.
     """
-    alone = sorted({each.topic.name for each in core.replicas.values() if len(each.members) == 1})
+    alone = sorted({each.topic.name for each in core.replicas.values() if each.members == (core.state.me,)})
     others = len(core.catalogue.cluster.present) > 1
     if others and not alone:
         return

@@ -27,7 +27,7 @@ PACKED_BYTES_MAX: Final = limits.HEADER_BYTES_MAX // 2
 FACTS_DEPTH_MAX: Final = 12
 
 _NODE_FIELDS: Final = frozenset(
-    {"node", "sender", "source", "to", "replicas", "before", "sources", "survivors"}
+    {"node", "sender", "source", "to", "replicas", "before", "sources", "learners", "survivors"}
 )
 _NAME_FIELDS: Final = frozenset({
     "name", "group", "topic", "topics", "cluster_id", "which", "reason", "state", "outcome",

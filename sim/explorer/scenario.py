@@ -140,6 +140,8 @@ class Scenario:
     # End that has to be possible from every state, if all states are seen: one of `GOALS` of
     # sim/explorer/goals.py.
     goal: str = ""
+    # Nodes that get slots beside those of the set, in such a layout.
+    added: tuple[NodeId, ...] = ()
     script: Script = ()  # brings the cluster to the beginning of the exploration
 
     @cached_property

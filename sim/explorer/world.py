@@ -6,6 +6,7 @@ from collections import deque
 from itertools import combinations
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.raising import present_placement
 from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Ours, Received, Request
@@ -225,25 +226,35 @@ class World:
             if name in self.members:
                 reply = self._settle(locals_, index, Request(SETUP_KEY, fetch(GROUP, now)), now)
                 assert isinstance(reply, m.FetchReply), reply
-        self._store(
-            locals_, topic, (scenario.stored_on or self.members) if not scenario.publishes else (), now
-        )
-        if scenario.move:
-            self._choose_move(locals_, topic, now)
+        if scenario.added:
+            topic = self._have_learners(locals_, topic, now)
+        stored_on = (*(scenario.stored_on or self.members), *scenario.added)
+        self._store(locals_, topic, stored_on if not scenario.publishes else (), now)
+        if scenario.move or scenario.added:
+            self._choose_layout(locals_, topic, now)
 
     def may_adopt(self, local: int) -> bool:
-        """Return True if a node has not adopted the layout of the move yet."""
+        """Return True if a node has not adopted the layout that is chosen yet."""
         moved = self.nodes.moved
         assert moved is not None
         ours = self.nodes.locals[local].core.topics.get(moved.id)
         return ours is not None and ours.layout_number < moved.layout_number
 
-    def _choose_move(self, locals_: list[int], topic: Topic, now: Now) -> None:
-        """Have every node know that a layout is chosen which moves the partition: no node has adopted it yet."""
-        source, to = self.scenario.move
-        slots = tuple([ReplicaSlot(to if node == source else node, 0) for node in topic.replicas[0]])
-        placement = numbered(topic, Placement(0, 0, slots, (), (source,)), FIRST_LAYOUT + 1)
-        layout = Layout(topic.id, FIRST_LAYOUT + 1, topic.made, (placement,))
+    def _have_learners(self, locals_: list[int], topic: Topic, now: Now) -> Topic:
+        """Have every node adopt a layout in which some are to get slots, and return the topic's register with it."""
+        placement = present_placement(topic, 0)._replace(learners=self.scenario.added)
+        topic = with_layout(topic, Layout(topic.id, FIRST_LAYOUT + 1, topic.made, (placement,)))
+        for index in range(len(locals_)):
+            self._settle(locals_, index, Ours(m.PutTopic(0, topic)), now)
+        return topic
+
+    def _choose_layout(self, locals_: list[int], topic: Topic, now: Now) -> None:
+        """Have every node know that a layout with another set is chosen, which no node has adopted yet."""
+        moves = dict([self.scenario.move]) if self.scenario.move else {}
+        nodes = [moves.get(node, node) for node in topic.replicas[0]] + [*self.scenario.added]
+        slots, number = tuple([ReplicaSlot(node, 0) for node in nodes]), topic.layout_number + 1
+        placement = numbered(topic, Placement(0, 0, slots, (), tuple(moves)), number)
+        layout = Layout(topic.id, number, topic.made, (placement,))
         self.nodes.moved = with_layout(topic, layout)
         for index in range(len(locals_)):
             put = m.PutTopic(0, topic._replace(next_layout=layout))

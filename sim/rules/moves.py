@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumq.core.messages import ResyncRequest
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.node.voter import Voter
+from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import joining, resync
 from quorumq.core.requests.context import Context
@@ -12,7 +13,7 @@ from quorumq.core.requests.placing import Placing
 from quorumq.core.values.types import NodeId, Topic
 from sim.explorer.scenario import Scenario, Script
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, acked_at, answered, links, ran_out, won
+from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, won
 
 TICK: Script = (("tick",),)
 QUARANTINE_OVER: Script = TICK * 3
@@ -31,8 +32,8 @@ def tells_early(replica: Replica, message: ResyncRequest, sender: NodeId) -> boo
     return True
 
 
-def votes_at_once(self: Replica, min_ballot: int, leaver: NodeId, until: float) -> None:
-    _begin_to_vote(self, min_ballot, leaver, 0.0)
+def votes_at_once(self: Replica, min_ballot: int, former: tuple[NodeId, ...], until: float) -> None:
+    _begin_to_vote(self, min_ballot, former, 0.0)
 
 
 _begin_to_vote = Replica.begin_to_vote
@@ -87,7 +88,94 @@ def moving(name: str, about: str, script: Script, **more: object) -> Scenario:
     return Scenario(name, about, script=script, **{**fixed, **more})  # type: ignore[arg-type]
 
 
+def told_by_one(self: HoldRecovery, replica: Replica, awaited: dict[NodeId, None]) -> bool:
+    return any(node not in awaited for node in replica.former)
+
+
+def raising(name: str, about: str, script: Script, **more: object) -> Scenario:
+    """Return a scenario in which c and d get slots beside a, b and e."""
+    fixed = {"nodes": (A, B, C, D, E), "added": (C, D), "give_up": False, "via": (B,)}
+    return Scenario(name, about, script=script, **{**fixed, **more})  # type: ignore[arg-type]
+
+
 RULES = (
+    Rule(
+        "raise-hears-the-set-before",
+        "an added slot votes once `n - majority + 1` of the n slots of the set before have told",
+        ((joining, "may_join", hears_one),),
+        off="it votes once one has",
+        scenario=raising(
+            "raise-told",
+            "a0 is acked by b and e, and c and d, which a tells, get slots beside a, b and e",
+            (*ran_out(A), *acked_at(B, E), *adopt(A, C, D), *told(C, A), *told(D, A), *QUARANTINE_OVER),
+            acks=1,
+            ticks=5,
+            coordinators=(A,),
+        ),
+    ),
+    Rule(
+        "raise-the-set-before-tells",
+        "a slot that is added beside the only one hears that one alone",
+        ((joining, "may_join", hears_the_present_set),),
+        off="a new slot hears others of its own set alone",
+        scenario=Scenario(
+            "raise-only-slot",
+            "the only slot is c's, and a and b get slots, too",
+            nodes=(A, B, C),
+            rf=1,
+            added=(A, B),
+            attempts=0,
+            script=adopt(C),
+            give_up=False,
+            goal="every slot votes",
+        ),
+    ),
+    Rule(
+        "raise-tellers-have-adopted",
+        "each that tells an added slot has adopted the layout before it answers",
+        ((resync, "is_teller", tells_early),),
+        off="a node tells that has not heard of it",
+        scenario=Scenario(
+            "raise-told-early",
+            "the only slot is c's, which tells a and b; they get slots, too, and c acks a0 by itself after that",
+            nodes=(A, B, C),
+            rf=1,
+            added=(A, B),
+            give_up=False,
+            via=(C,),
+            acks=1,
+            ticks=5,
+            coordinators=(A, C),
+            script=(
+                *ran_out(C),
+                *adopt(A, B),
+                *told(A, C),
+                *told(B, C),
+                ("ask", C, "ack", 0),
+                *QUARANTINE_OVER,
+            ),
+        ),
+    ),
+    Rule(
+        "raise-holds-of-the-set-before",
+        "an added slot is in quarantine until `n - majority + 1` slots of the set before have told their holds",
+        ((HoldRecovery, "has_heard_enough", told_by_one),),
+        off="until one has",
+        scenario=raising(
+            "raise-hold",
+            "a0 is live by the votes of a and e, and c and d get slots beside a, b and e",
+            (
+                *won(A, E),
+                *adopt(A, B, C, D),
+                *told(C, A, B),
+                *told(D, A, B),
+                *asked("HoldsRequest", "HoldsReply", C, B),
+                *asked("HoldsRequest", "HoldsReply", D, B),
+            ),
+            ticks=1,
+            coordinators=(A, B),
+        ),
+    ),
     Rule(
         "move-hears-the-set-before",
         "a new slot votes once `RF - majority + 1` slots of the set before have told, or as many of its own set",

@@ -20,11 +20,9 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
 from quorumq.core.values import limits
-from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import Now, PartitionId, Span, Topic
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, receipts
-
-ME = ProducerId("x", 1, 1, 1)
+from tests.core.layouts import ME, acked, fetched, is_voter, publish, wipe
 
 
 def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
@@ -35,42 +33,10 @@ def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[s
     return cluster, topic, members, [name for name in cluster.names if name not in members]
 
 
-def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> None:
-    payloads = [b"%d" % (first + at) for at in range(count)]
-    reply = cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)))
-    assert isinstance(reply, m.PublishReply), reply
-
-
-def fetched(cluster: Cluster, node: str, most: int = 10) -> tuple[m.ReceiptPart, ...]:
-    """Return the receipts that a waiting FETCH gets."""
-    key = cluster.submit(node, fetch(most=most, hold_time=1.0, wait=0.3))
-    cluster.advance(2.0)
-    return receipts(cluster.replies[key])
-
-
-def acked(cluster: Cluster, node: str, got: tuple[m.ReceiptPart, ...]) -> list[str]:
-    return outcomes(cluster.ask(node, m.AckRequest(got)))
-
-
 def move(cluster: Cluster, node: str, source: str, to: str, within: float = 0.0) -> m.ClientReply:
     key = cluster.submit(node, m.MovePartition("jobs", 0, source, to))
     cluster.advance(within)
     return cluster.replies[key]
-
-
-def wipe(cluster: Cluster, *names: str) -> None:
-    """These nodes lose their directories, and are up again."""
-    for name in names:
-        cluster.kill(name)
-        cluster.journals[name] = []
-    for name in names:
-        cluster.start(name)
-
-
-def is_voter(cluster: Cluster, name: str, topic: Topic) -> bool:
-    """Return True if the node is trusted, for its directory and in the partition's set."""
-    replica = cluster.nodes[name].replicas.get(PartitionId(topic.id, 0))
-    return replica is not None and replica.is_trusted and cluster.nodes[name].state.trusted
 
 
 def between(*names: str) -> Callable[[str, str, object], bool]:

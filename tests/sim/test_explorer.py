@@ -41,6 +41,10 @@ from sim.explorer.world import World
 from sim.rules import EXPLORED, Rule, rule_named
 
 BROKEN = {
+    "raise-hears-the-set-before": "G3",
+    "raise-tellers-have-adopted": "G3",
+    "raise-the-set-before-tells": "stuck",
+    "raise-holds-of-the-set-before": "G2",
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
     "piggyback-is-voted-on": "G2",
@@ -191,6 +195,8 @@ EXHAUSTED = {
     "move-the-leaver-tells",
     "members-are-durable",
     "removed-nodes-are-not-waited-for",
+    "raise-tellers-have-adopted",
+    "raise-the-set-before-tells",
 }
 """Rules whose scenarios have at most `FEW` states, and are exhausted here."""
 
@@ -236,41 +242,16 @@ DEEP = 300
 """States that a scenario which is not exhausted is explored for, at most."""
 
 FOUND_LATE = {
-    "deletion-keeps-holds",
-    "quarantine-coordinator",
-    "piggyback-is-voted-on",
-    "release-carries-ballot",
-    "recovery-keeps-acked",
-    "failed-extend-releases-nothing",
-    "extend-never-revives",
-    "superseded-do-not-count",
-    "wiped-begins-far-above",
-    "clean-stop-once",
-    "nothing-overtakes-acked",
-    "hints-never-vote",
-    "give-back-only-called-off",
-    "stale-generation-refused",
-    "creation-takes-over",
-    "creation-keeps-promise",
-    "decided-is-told",
-    "conflict-once-chosen",
-    "latest-begins-once",
-    "alter-reads-its-own",
-    "owner-is-an-attempt",
-    "ack-ends-own-hold",
-    "quarantine",
-    "made-with-one-list",
-    "replies-for-their-round",
-    "superseded-of-five",
-    "learned-dead-drops-no-hold",
-    "votes-are-durable",
-    "group-votes-are-durable",
-    "resync-brings-votes",
-    "superseded-votes",
-    "suspects-are-alone",
-    "voters-name-suspects",
-    "names-are-no-exception",
-}
+    "raise-hears-the-set-before", "deletion-keeps-holds", "quarantine-coordinator", "piggyback-is-voted-on",
+    "release-carries-ballot", "recovery-keeps-acked", "failed-extend-releases-nothing", "extend-never-revives",
+    "superseded-do-not-count", "wiped-begins-far-above", "clean-stop-once", "nothing-overtakes-acked",
+    "hints-never-vote", "give-back-only-called-off", "stale-generation-refused", "creation-takes-over",
+    "creation-keeps-promise", "decided-is-told", "conflict-once-chosen", "latest-begins-once",
+    "alter-reads-its-own", "owner-is-an-attempt", "ack-ends-own-hold", "quarantine", "made-with-one-list",
+    "replies-for-their-round", "superseded-of-five", "learned-dead-drops-no-hold", "votes-are-durable",
+    "group-votes-are-durable", "resync-brings-votes", "superseded-votes", "suspects-are-alone",
+    "voters-name-suspects", "names-are-no-exception",
+}  # fmt: skip
 """Rules without which the first failure comes after more than `LATE` states."""
 
 LATE = 3_000

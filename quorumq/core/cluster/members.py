@@ -155,7 +155,7 @@ def nodes_of(value: Value) -> list[NodeId]:
     if isinstance(value, Topic):
         return [node for members in value.replicas for node in members]
     if isinstance(value, Layout):
-        return [node for it in value.placements for node in (*it.nodes, *it.sources)]
+        return [node for it in value.placements for node in (*it.nodes, *it.sources, *it.learners)]
     return []
 
 
@@ -164,13 +164,15 @@ def kept_on(node: NodeId, topic: Topic) -> list[str]:
     names: list[str] = []
     for number in range(topic.all_partitions):
         placement = topic.placement(number)
-        sets = [*topic.replicas[number : number + 1], *([placement.sources] if placement is not None else [])]
+        sets = [*topic.replicas[number : number + 1]]
+        if placement is not None:
+            sets += [placement.sources, placement.learners]
         if number >= topic.partitions:
             sets.append(tuple(each for each, _ in topic.over))
         if any(node in each for each in sets):
             names.append(f"{topic.name}/{number}")
     for placement in topic.next_layout.placements if topic.next_layout is not None else ():
-        if node in (*placement.nodes, *placement.sources):
+        if node in (*placement.nodes, *placement.sources, *placement.learners):
             names.append(f"{topic.name}/{placement.partition}")
     return list(dict.fromkeys(names))
 

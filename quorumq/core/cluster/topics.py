@@ -23,7 +23,6 @@ from quorumq.core.values.types import (
     NodeId,
     Stamp,
     Topic,
-    replica_set,
     topic_id,
 )
 
@@ -85,9 +84,10 @@ def layout_rank(layout: Layout | None) -> tuple[int, Stamp]:
 
 def layout_digest(layout: Layout) -> bytes:
     """Return the digest of a layout's content. Nodes whose layouts of one number differ are of two clusters."""
-    words: list[object] = [layout.number, *layout.made]
+    words: list[object] = [layout.number, *layout.made, *([layout.rf] if layout.rf else [])]
     for placement in layout.placements:
         words += [";", placement.partition, placement.epoch, *placement.sources]
+        words += ["+", *placement.learners] if placement.learners else []
         for slots in (placement.slots, placement.before):
             words += [",", *(word for slot in slots for word in slot)]
     return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=limits.DIGEST_BYTES).digest()
@@ -166,7 +166,9 @@ def merge_decisions(ours: Decision, theirs: Decision) -> Decision:
 
 def difference(request: CreateTopic, topic: Topic) -> str:
     """Return the differences of an existing topic from a creation, in words, or ""."""
-    for name in ("rf", "partitions", *SETTINGS):
+    if request.rf not in (topic.rf, topic.target_rf) and "rf" not in request.unnamed:
+        return f"rf = {topic.target_rf!r}, not {request.rf!r}"
+    for name in ("partitions", *SETTINGS):
         wanted, there = getattr(request, name), getattr(topic, name)
         if wanted != there and name not in request.unnamed:
             return f"{name} = {there!r}, not {wanted!r}"
@@ -212,6 +214,30 @@ def check_alteration(request: AlterTopic, topic: Topic) -> str:
             f"to {limits.PARTITIONS_MAX}"
         )
     return check_settings(topic._replace(**named(request)))
+
+
+def check_placing(
+    request: AlterTopic,
+    topic: Topic,
+    nodes: tuple[NodeId, ...],
+    machines: Machines,
+    joined: tuple[NodeId, ...],
+) -> str:
+    """Return why more partitions of a topic cannot be placed, or "": on a node that leaves, or has left.
+
+    Args:
+        nodes, machines: the list that the cluster was made with.
+        joined: the members that are not drained.
+    """
+    drawn = replica_sets(topic, request.partitions or 0, nodes, machines)
+    named = dict.fromkeys(node for each in drawn[topic.partitions :] for node in each)
+    gone = [node for node in named if node not in joined]
+    if not gone:
+        return ""
+    return (
+        f"partitions is {request.partitions}: new partitions of topic {topic.name!r} go to the nodes that were "
+        f"there when it was made, and {', '.join(gone)} is no member any more, or drained. Make another topic"
+    )
 
 
 def check_move(
@@ -357,3 +383,31 @@ def check_settings(wanted: Topic | CreateTopic) -> str:
     if wanted.on_expiry not in ON_EXPIRY:
         return f"on_expiry is {wanted.on_expiry!r}: it must be one of {', '.join(ON_EXPIRY)}"
     return ""
+
+
+def replica_set(
+    nodes: tuple[NodeId, ...], machines: Machines, size: int, *keys: object
+) -> tuple[NodeId, ...]:
+    """Return the first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
+
+    Args:
+        machines: the machine of each node; empty if each has its own.
+    """
+    ranked = rendezvous(nodes, *keys)
+    if not machines:
+        return tuple(ranked[:size])
+    on = dict(machines)
+    chosen: dict[str, NodeId] = {}
+    for node in ranked:
+        chosen.setdefault(on.get(node, node), node)
+    return tuple(chosen.values())[:size]
+
+
+def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
+    """Return ``nodes`` ranked by highest random weight for ``keys``; the same everywhere, in any order of the nodes."""
+    rest = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
+
+    def weight(node: NodeId) -> bytes:
+        return hashlib.blake2b(node.encode() + rest, digest_size=8).digest()
+
+    return sorted(nodes, key=weight, reverse=True)

@@ -68,7 +68,10 @@ class CreateTopicReply(NamedTuple):
 
 
 class AlterTopic(NamedTuple):
-    """Change the settings named here (not None) of a topic; the others stay. ``partitions`` can only rise."""
+    """Change the settings named here (not None) of a topic; the others stay. ``partitions`` can only rise.
+
+    ``rf`` is named alone: the number of replicas of each partition, which get there afterwards (RAISE).
+    """
 
     name: str
     partitions: int | None = None
@@ -78,6 +81,7 @@ class AlterTopic(NamedTuple):
     backoff: tuple[float, ...] | None = None
     auto_create_groups: bool | None = None
     on_expiry: str | None = None
+    rf: int | None = None
 
 
 class AlterTopicReply(NamedTuple):

@@ -522,11 +522,15 @@ class CloseReply(NamedTuple):
 
 
 class SlotRequest(NamedTuple):
-    """A question: is the receiver trusted in the replica set of this partition, as of this epoch?"""
+    """A question: is the receiver trusted in the replica set of this partition, as of this epoch?
+
+    ``copied``: and do the partition's learners have its payload?
+    """
 
     round: int
     partition: PartitionId
     epoch: int
+    copied: bool = False
 
 
 class SlotReply(NamedTuple):

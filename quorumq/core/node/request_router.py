@@ -9,12 +9,13 @@ from typing import Any, Final
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
 from quorumq.core.cluster.members import address_of
+from quorumq.core.cluster.raising import check_raise
 from quorumq.core.cluster.topics import (
     check_alteration,
     check_move,
+    check_placing,
     check_topic_request,
     is_pattern,
-    replica_sets,
 )
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
@@ -40,6 +41,7 @@ from quorumq.core.requests.pausing import LimitCoordinator, PauseCoordinator, ch
 from quorumq.core.requests.peek import PeekCoordinator
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
+from quorumq.core.requests.raising import RaiseCoordinator
 from quorumq.core.requests.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.requests.remote import SplitCoordinator, SubFetchCoordinator
 from quorumq.core.requests.settle import (
@@ -268,29 +270,22 @@ class RequestRouter:
         topic = self.context.catalogue.topic_named(request.name)
         if topic is None:
             return self.context.catalogue.not_found(request.name)
-        problem = check_alteration(request, topic) or self._check_placing(request, topic)
+        config, cluster = self.context.config, self.context.catalogue.cluster
+        problem = check_alteration(request, topic)
+        problem = problem or check_placing(request, topic, config.nodes, config.machines, cluster.joined)
+        if not problem and request.rf is not None:
+            problem = check_raise(request, topic, *cluster.placing)
         if problem:
             return m.Failed(Code.USAGE, problem)
         full = self.context.state.no_capacity(Kind.OPEN)
         if full:
             return m.Failed(Code.STORAGE_FULL, full)
+        if request.rf is not None:
+            return RaiseCoordinator(key, request.rf, topic)
         no_capacity = (
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
         )
         return no_capacity or AlterTopicCoordinator(key, request, topic)
-
-    def _check_placing(self, request: m.AlterTopic, topic: Topic) -> str:
-        """Return why more partitions of a topic cannot be placed, or "": on a node that leaves, or has left."""
-        config, cluster = self.context.config, self.context.catalogue.cluster
-        drawn = replica_sets(topic, request.partitions or 0, config.nodes, config.machines)
-        nodes = dict.fromkeys(node for each in drawn[topic.partitions :] for node in each)
-        gone = [node for node in nodes if node not in cluster.joined]
-        if not gone:
-            return ""
-        return (
-            f"partitions is {request.partitions}: new partitions of topic {topic.name!r} go to the nodes that were "
-            f"there when it was made, and {', '.join(gone)} is no member any more, or drained. Make another topic"
-        )
 
     def _labels(self, key: int, request: m.LabelsRequest) -> Admitted:
         topic = self.context.catalogue.topic_named(request.topic)
@@ -444,7 +439,7 @@ class RequestRouter:
             request.since_ms, request.follow,
         )  # fmt: skip
         replica = self.context.replicas.get(partition)
-        if replica is None:
+        if replica is None or replica.learns:
             return PeekCoordinator(key, peek)
         page = replica.on_peek(peek, now)
         return m.BrowseReply(partition, page.items, page.cursor, page.slices, None, page.counts)
@@ -487,7 +482,8 @@ class RequestRouter:
 
     def _described(self, topic: Topic, group: str, now: Now) -> m.DescribeGroupReply:
         places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
-        here = [self.context.replicas[place] for place in places if place in self.context.replicas]
+        kept = [self.context.replicas[place] for place in places if place in self.context.replicas]
+        here = [replica for replica in kept if not replica.learns]
         return m.DescribeGroupReply(topic.id, group, tuple(part_of(replica, group, now) for replica in here))
 
     # ---------------------------------------------------------------------- deliveries

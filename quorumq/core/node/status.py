@@ -16,7 +16,7 @@ from quorumq.core.partition.tally import tally
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
-from quorumq.core.values.types import NodeId, Now, PartitionId, Placement
+from quorumq.core.values.types import NodeId, Now, PartitionId, Placement, Topic
 
 MOVES_SHOWN_MAX: Final = 32
 """Moves in one status."""
@@ -82,13 +82,16 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
 
     A new slot is ``learning`` until it has the promises of enough nodes. A node that left is ``leaving`` until
     every slot lacks nothing, and knows the progress of the copy. A layout that was chosen and not adopted is
-    ``chosen``. A source that cannot be reached is ``away``; of its partition's nodes the first that is up says so.
+    ``chosen``. A source that cannot be reached is ``away``; of its partition's nodes the first that is up says so. It
+    has a row for a partition that is to get more slots, too: ``copying``, or ``short`` if there are no more nodes.
     """
     for topic in context.catalogue.live():
         if topic.next_layout is not None:
             yield move_row(topic.name, None, "chosen", []), Progress()
         for placement in topic.layout.placements if topic.layout is not None else ():
             partition = PartitionId(topic.id, placement.partition)
+            if topic.target_rf > len(placement.slots) and is_first_up(context, placement):
+                yield raise_row(context, topic, placement, now)
             replica = context.kept(partition) if placement.before else None
             if replica is None:
                 continue
@@ -120,11 +123,29 @@ def move_row(topic: str, partition: int | None, state: str, waits_for: list[Node
     return {"topic": topic, "partition": partition, "state": state, "waits_for": waits_for}
 
 
+def raise_row(
+    context: Context, topic: Topic, placement: Placement, now: Now
+) -> tuple[dict[str, object], Progress]:
+    """Return the row of a partition that is to get more slots: ``copying``, or ``short`` of nodes."""
+    replica = context.replicas.get(PartitionId(topic.id, placement.partition))
+    release = replica.release if replica is not None else None
+    lacking = release.lacking if release is not None else {}
+    waits_for = [node for node in placement.learners if lacking.get(node) != 0]
+    is_short = topic.target_rf > len(placement.slots) + len(placement.learners)
+    progress = release.progress(now) if release is not None else Progress()
+    return move_row(topic.name, placement.partition, "short" if is_short else "copying", waits_for), progress
+
+
+def is_first_up(context: Context, placement: Placement) -> bool:
+    """Return True if this node is the first of the partition's that is up."""
+    state = context.state
+    return state.me == next((node for node in placement.nodes if node in state.links or node == state.me), "")
+
+
 def sources_away(context: Context, placement: Placement) -> list[NodeId]:
     """Return the sources that cannot be reached, if this node is the first of the partition's that is up."""
     state = context.state
-    up = next((node for node in placement.nodes if node in state.links or node == state.me), "")
-    if up != state.me:
+    if not is_first_up(context, placement):
         return []
     return [node for node in placement.sources if node not in state.links and node != state.me]
 

@@ -16,6 +16,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import change_layouts
 from quorumq.core.requests.packing import pack_deleted
 from quorumq.core.requests.placing import drop_batches
+from quorumq.core.requests.raising import take_steps
 from quorumq.core.values.limits import DELETED_PAGES_TOLD
 from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
 
@@ -111,7 +112,10 @@ class Upkeep:
     def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
         for partition, replica in self.context.replicas.items():
-            if peer in replica.batches.keepers:  # one that has left is only asked for absent messages
+            batches = replica.batches
+            if (
+                peer in batches.keepers or peer in batches.partners
+            ):  # one that has left is only asked for absent ones
                 replica.sync.owed[peer] = absent
                 self.context.state.comparing[partition] = None
         return self.go_on_comparing(now)
@@ -167,9 +171,12 @@ class Upkeep:
         context = self.context
         context.state.reclaiming.update(dict.fromkeys(context.replicas))
         effects = self.go_on_reclaiming(now) + bury(context, now)
-        for replica in context.sources.values():
-            effects += sources.ask_slots(context, replica, now)
-        return effects + change_layouts(context, now)
+        effects += change_layouts(context, now)
+        effects += take_steps(context, now)  # Answers to earlier questions decide it.
+        for replica in (*context.sources.values(), *context.replicas.values()):
+            if sources.lackers(replica):
+                effects += sources.ask_lackers(context, replica, now)
+        return effects
 
     def go_on_reclaiming(self, now: Now) -> list[Effect]:
         """Drop the payload that no group needs, partition by partition, as far as one step has time for it.
@@ -188,7 +195,7 @@ class Upkeep:
                 effects += replica.closing.go_on_dropping(now)
             replica.reclaim.sweep(now)
             effects += drop_batches(replica.batches.mended())
-            if replica.reclaim.settled and state.trusted and replica.is_trusted:
+            if replica.reclaim.settled and state.trusted and (replica.is_trusted or replica.learns):
                 heard = self.context.peer_groups.heard_by_majority(replica.members, partition.topic, now)
                 effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
                 if replica.reclaim.settled_last > heard:

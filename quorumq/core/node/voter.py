@@ -13,6 +13,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.sources import is_copied
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
@@ -49,6 +50,10 @@ class Voter:
             return newer + self._refuse(sender, message, Code.WRONG_EPOCH)
         if isinstance(message, m.SlotRequest):
             error = "" if replica.is_trusted else Code.NOT_TRUSTED
+            if message.copied and not is_copied(self.context, replica):
+                error = (
+                    error or Code.CONFLICT
+                )  # learners lack some of its payload, or have not said otherwise yet
             return [Send(sender, m.SlotReply(message.round, error, replica.vector()))]
         if not replica.is_trusted and not isinstance(message, m.Hold):
             return []  # nor would our answer count here: the promises of our slot are not known yet

@@ -54,6 +54,7 @@ class Batches:
         stored: the batches by their number.
         members: the replica set, of ``epoch``.
         keepers: the nodes that may have payload, this one included: the set, and those that left and keep theirs.
+        partners: the nodes whose contents are compared, this one included: the set, and those that copy its payload.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
         ages_moved: True if a batch turned out to be older than its position in `order` implies.
@@ -76,8 +77,8 @@ class Batches:
 
     __slots__ = (
         "absent", "ages_moved", "closed", "damaged", "digests", "epoch", "fresh", "idle_since", "index", "keepers",
-        "lacking", "listed", "members", "names", "node", "order", "partition", "present", "reclaimed", "sessions",
-        "stored", "uncertain", "unlisted", "waiting", "wanted", "with_ttl",
+        "lacking", "listed", "members", "names", "node", "order", "partition", "partners", "present",
+        "reclaimed", "sessions", "stored", "uncertain", "unlisted", "waiting", "wanted", "with_ttl",
     )  # fmt: skip
 
     def __init__(self, node: NodeState, partition: PartitionId) -> None:
@@ -85,6 +86,7 @@ class Batches:
         self.partition = partition
         self.members: tuple[NodeId, ...] = ()
         self.keepers: tuple[NodeId, ...] = ()
+        self.partners: tuple[NodeId, ...] = ()
         self.epoch = 0
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.state import GrantTimer, NodeState
 from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
 from quorumq.core.messages.effects import Effect, Send
@@ -84,7 +85,7 @@ class HoldRecovery:
             self._forget(replica.partition)
         if now.mono < replica.quarantine_until and replica.is_trusted:
             me = replica.node.me
-            others = [member for member in (*replica.members, replica.leaver) if member not in (me, "")]
+            others = [node for node in (*replica.members, *replica.former) if node != me]
             if others:
                 self.awaited[replica.partition] = dict.fromkeys(others)
 
@@ -161,13 +162,16 @@ class HoldRecovery:
             replica.end_quarantine(reported, now)
 
     def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
-        """Return True if every other replica of the partition has answered; or the node that had our slot, alone.
+        """Return True if every other replica has answered; or, of a new slot, enough nodes that voted before it.
 
-        That node has left, and grants nothing any more: its answer has the holds that this replica does not know.
+        A node that left and had our slot tells alone: it grants nothing any more. If slots were added, n − majority + 1
+        of the set before tell, for a hold that was won there has one of them. They grant in that set no more.
         """
-        if replica.leaver and replica.leaver not in awaited:
+        former = replica.former
+        answered = sum(node not in awaited for node in former)
+        if former and answered > len(former) - majority_of(len(former)):
             return True
-        return all(node == replica.leaver for node in awaited)
+        return not any(node in replica.members for node in awaited)
 
     def _forget(self, partition: PartitionId) -> None:
         self.awaited.pop(partition, None)

@@ -1,4 +1,4 @@
-"""Progress of a node that left a replica set: which slots still lack some of its payload."""
+"""Progress of a copy: which slots lack payload that a node which left has, or which learners lack a slot's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Release:
         until: monotonic seconds until which their answers are awaited.
         lacking: number of messages that a node lacks of those asked about; -1 if it cannot know.
         released_to: the last message up to which every slot lacks nothing.
-        is_over: True if no slot lacks anything.
+        is_over: True if no node that was asked lacks anything.
         beyond: number of messages that the question is not about, because they come later.
         counts: the last numbers of messages to go, each with its time (monotonic seconds).
     """
@@ -60,6 +60,10 @@ class Release:
         """Note that these nodes are asked about the next messages, and not about ``beyond`` later ones."""
         self.number, self.spans, self.asked, self.until = number, spans, nodes, until
         self.lacking, self.beyond = {}, beyond
+
+    def begin_anew(self) -> None:
+        """Ask about all messages again. Until an answer says otherwise, none is lacking."""
+        self.number, self.spans, self.released_to = 0, (), None
 
     def count(self, nodes: tuple[NodeId, ...], now: Now) -> None:
         """Note how many messages are to go, once each of these nodes has said how many it lacks."""

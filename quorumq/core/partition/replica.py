@@ -71,17 +71,19 @@ class Replica:
         members: the replica set, as of the layout that this node has adopted.
         epoch: number of the layout that the replica set is from.
         since: layout since which this node has its slot; 0 if it has none.
+        learns: this node copies the payload, and is to get a slot.
+        former: while a new slot is in quarantine, the node that had it, or the set before if it was added; else ().
         tellers: the nodes that may know the promises of the slot: of the set, and of the one before a new slot. This
             node may be one.
         survivors: the nodes that an operator has declared to be all that is left, since the slot is new here.
-        release: question to the slots of the set, if this node is a source; None if there is none yet.
+        release: question of a source to the slots of the set, or of a slot to learners; None if there is none yet.
         is_trusted: all promises of the slot are known here, so far as the directory is trusted.
     """
 
     __slots__ = (
-        "batches", "choice", "closing", "epoch", "is_trusted", "learning", "leaver", "members", "node", "partition",
-        "placement", "quarantine_until", "recall", "reclaim", "release", "since", "storing", "survivors", "sync",
-        "tellers", "topic", "trusted_since", "unanswered", "views",
+        "batches", "choice", "closing", "epoch", "former", "is_trusted", "learning", "learns", "members", "node",
+        "partition", "placement", "quarantine_until", "recall", "reclaim", "release", "since", "storing", "survivors",
+        "sync", "tellers", "topic", "trusted_since", "unanswered", "views",
     )  # fmt: skip
 
     def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
@@ -99,7 +101,7 @@ class Replica:
         self.recall = Recall(self.closing)
         self.quarantine_until = node.quarantine_until
         self.trusted_since = 0
-        self.leaver = ""
+        self.former: tuple[NodeId, ...] = ()
         self.epoch = 0
         self.use_set(topic)
 
@@ -118,27 +120,30 @@ class Replica:
         placement = topic.placement(number) if topic.layout is not None else None
         self.placement: Placement | None = placement
         self.since = FIRST_LAYOUT if me in members else 0
+        learners: tuple[NodeId, ...] = ()
         if placement is not None:
             self.since, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
+            learners = placement.learners
+        self.learns = me in learners
         self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self.trusted_since
-        if epoch != self.epoch:  # else the slots are the same, and their answers stand
+        partners = (*members, *learners)
+        if epoch != self.epoch or partners != batches.partners:  # else the answers of these nodes stand
             self.release: Release | None = None
+        batches.partners = partners
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
-        batches.keepers = self.tellers = (*members, *sources)
+        self.tellers = (*members, *sources)
+        batches.keepers = (*members, *sources, *([me] if self.learns else ()))
         if placement is not None and self.since == epoch:
             self.tellers = tuple(dict.fromkeys((*placement.nodes_before, *members)))
         self.survivors: tuple[NodeId, ...] = ()
         self.choice.salts = {member: salt_of(member) for member in members}
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
-    def begin_to_vote(self, min_ballot: int, leaver: NodeId, until: float) -> None:
-        """Begin to vote in a slot that was another node's, above a ballot: all its promises are known here.
-
-        The quarantine ends at ``until`` (monotonic), or once ``leaver``, which had the slot, has told its holds.
-        """
+    def begin_to_vote(self, min_ballot: int, former: tuple[NodeId, ...], until: float) -> None:
+        """Begin to vote in a slot above a ballot, in quarantine ``until`` then or until ``former`` tell their holds."""
         self.trust_slot(self.since)
         self.quarantine_until = until
-        self.leaver = leaver
+        self.former = former
         self.views.raise_min_ballot(min_ballot)
 
     def alter(self, topic: Topic, now: Now) -> None:
@@ -161,7 +166,7 @@ class Replica:
         """Keep the union of the holds that all other replicas have reported, and vote from now on."""
         self.recall.learn_holds(reported, now)
         self.quarantine_until = now.mono
-        self.leaver = ""
+        self.former = ()
 
     def group(self, name: str) -> GroupView:
         """Return the view of group ``name``; made when first named."""

@@ -177,7 +177,7 @@ class Sync(PartitionComponent):
         while self.owed and trees.looks < node.compares_left:
             peer, absent = self.owed.popitem()
             # Where the last comparison is not worked off, another one would begin it anew.
-            if peer in node.links and peer not in self.waiting and peer in self.batches.members:
+            if peer in node.links and peer not in self.waiting and peer in self.batches.partners:
                 offer = m.SyncOffer(self.batches.partition, self.batches.epoch, True, (), trees.root())
                 effects.append(Send(peer, offer))
             ages = self.batches.ages_wanted(peer, topic.ttl_s)

@@ -1,6 +1,7 @@
 """A node that is new in a partition's replica set learns the promises of its slot, and begins to vote.
 
-Its slot was another node's, whose votes may have decided something. So it hears `n - majority + 1` slots of the set
+Its slot was another node's, whose votes may have decided something; or it was added to a set whose requests had fewer
+votes than they need now. So it hears `n - majority + 1` slots of the set
 before, the one that left included, or as many others of the present set. Each of them has adopted the new layout
 before it answers. One of them knows each request that completed before that; later ones complete without this slot's
 vote (docs/protocol.md, LAYOUTS).
@@ -109,14 +110,16 @@ def join(context: Context, replica: Replica) -> list[Effect]:
 
 
 def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
-    """Begin to vote in a slot, in quarantine: the node that had it may have granted holds."""
+    """Begin to vote in a slot, in quarantine: the node that had it, or the set before, may have granted holds."""
     replica = context.replicas.get(joined.partition)
     if replica is None or replica.since != joined.since or replica.is_trusted:
         return []
     assert replica.placement is not None
-    leavers = [node for node in replica.placement.nodes_before if node not in replica.members]
+    before = replica.placement.nodes_before
+    leavers = tuple(node for node in before if node not in replica.members)
+    former = leavers if len(leavers) == 1 else () if leavers else before
     until = now.mono + limits.QUARANTINE_SHARE * context.config.hold_time_max
-    replica.begin_to_vote(joined.min_ballot, leavers[0] if len(leavers) == 1 else "", until)
+    replica.begin_to_vote(joined.min_ballot, former, until)
     context.answers.discard(replica.partition)
     context.hold_recovery.want(replica, now)
     return context.ask_for_holds(now)

@@ -74,6 +74,8 @@ class Resync:
         if self.is_first:
             return lacks
         for partition, replica in context.replicas.items():
+            if replica.learns:
+                continue  # nothing was promised from it
             lacking = self.lacking(context, replica.members, partition)
             before = replica.placement.nodes_before if replica.placement is not None else ()
             if (
@@ -134,7 +136,9 @@ class Resync:
             return []
         parts: list[Part] = [(peer, None)] if peer in context.config.nodes else []
         parts += [
-            (peer, partition) for partition, replica in context.replicas.items() if peer in replica.tellers
+            (peer, partition)
+            for partition, replica in context.replicas.items()
+            if peer in replica.tellers and not replica.learns
         ]
         effects: list[Effect] = []
         answers = context.answers

@@ -214,7 +214,7 @@ class Trust:
         self.joined = {
             partition: replica.since
             for partition, replica in context.replicas.items()
-            if replica.placement and not self.resync.is_first
+            if replica.placement and replica.since and not self.resync.is_first
         }
         slots = [r.PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]

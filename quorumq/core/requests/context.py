@@ -421,7 +421,7 @@ class Context(Placing):
                     replica.alter(topic, now)
                 elif waits:
                     continue
-                elif self.state.me in members:
+                elif self.state.me in (*members, *topic.learners_of(number)):
                     replica = self.replicas[partition] = Replica(self.state, topic, partition)
                     if partition in self.slots:
                         replica.trust_slot(self.slots[partition])

@@ -84,7 +84,10 @@ class CreateTopicCoordinator(ChangeCoordinator):
             return super().on_written(context, now)
         merged = self.merged
         change = as_change(self.request)
-        fits = merged.rf == self.request.rf and (change.partitions or merged.partitions) >= merged.partitions
+        fits = (
+            self.request.rf in (merged.rf, merged.target_rf)
+            and (change.partitions or merged.partitions) >= merged.partitions
+        )
         if (
             self.request.implicit
             or merged.stamp != STAMP_ZERO

@@ -63,6 +63,11 @@ class LayoutCoordinator(TopicCoordinator):
 
     # -------------------------------------------------------------------------- the change
 
+    @property
+    def needs_copies(self) -> bool:
+        """Return True if each learner of the partition has to have the payload before the next layout is proposed."""
+        return False
+
     def is_done(self, topic: Topic) -> bool:
         """Return True if the adopted layout is as the request wants it."""
         raise NotImplementedError
@@ -111,7 +116,7 @@ class LayoutCoordinator(TopicCoordinator):
             context,
             round_,
             partition,
-            m.SlotRequest(round_.number, partition, topic.epoch_of(self.partition)),
+            m.SlotRequest(round_.number, partition, topic.epoch_of(self.partition), self.needs_copies),
             now,
         )
 
@@ -130,10 +135,10 @@ class LayoutCoordinator(TopicCoordinator):
         topic, number = self.topic, self.topic.layout_number + 1
         placement = self.change(topic)
         assert isinstance(placement, Placement)
-        before = topic.layout.placements if topic.layout is not None else ()
+        before, rf = (topic.layout.placements, topic.layout.rf) if topic.layout is not None else ((), 0)
         next_placement = numbered(topic, placement, number)
         others = [each for each in before if each.partition != self.partition]
-        return Layout(topic.id, number, ballot, tuple(sorted([*others, next_placement])))
+        return Layout(topic.id, number, ballot, tuple(sorted([*others, next_placement])), rf)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
@@ -244,7 +249,8 @@ class MoveCoordinator(LayoutCoordinator):
                 f"was not copied yet: {', '.join(sources)} still keep it. Have every slot of it run"
             )
         slots = tuple(ReplicaSlot(request.to if node == request.source else node, 0) for node in nodes)
-        return Placement(self.partition, 0, slots, (), (*sources, request.source))
+        learners = tuple(node for node in topic.learners_of(self.partition) if node != request.to)
+        return Placement(self.partition, 0, slots, (), (*sources, request.source), learners)
 
     def reply(self) -> m.MovePartitionReply:
         return m.MovePartitionReply(self.merged)

@@ -46,7 +46,7 @@ class Placing:
     """The partitions that one node keeps.
 
     Attributes:
-        replicas: the partitions in whose replica set this node is.
+        replicas: the partitions in whose replica set this node is, or which it copies to get a slot.
         sources: partitions that were moved away, and whose payload is kept until the new set lacks nothing.
         completions: actions to take once a write is durable, by its number: adopt a topic's layout, or vote in a slot.
         writes: count of completions so far.
@@ -89,7 +89,7 @@ class Placing:
         records: list[TopicPut | PartitionTrusted] = []
         for number, members in enumerate(merged.replicas):
             replica = self.replicas.get(PartitionId(merged.id, number))
-            if replica is not None and self.state.me not in members:
+            if replica is not None and replica.since and self.state.me not in members:
                 trusted = self.state.trusted and replica.is_trusted
                 records.append(PartitionTrusted(replica.partition, replica.since if trusted else 0))
         return [Persist((*records, TopicPut(merged)), (self.when_durable(merged),))]
@@ -114,7 +114,7 @@ class Placing:
             if replica.epoch != epoch:
                 self.answers.discard(partition)
                 self.hold_recovery.want(replica, now)
-            if self.state.me in members:
+            if self.state.me in members or replica.learns:
                 self.replicas[partition] = replica
                 self.sources.pop(partition, None)
                 continue
@@ -154,7 +154,7 @@ class Placing:
 
     def new_slots(self) -> list[Replica]:
         """Return the replicas that are new in their sets: they do not vote before they have heard enough."""
-        return [replica for replica in self.replicas.values() if not replica.is_trusted]
+        return [each for each in self.replicas.values() if not (each.is_trusted or each.learns)]
 
 
 def discarded(replica: Replica) -> list[Effect]:

@@ -1,8 +1,9 @@
-"""Nodes that left a partition's replica set, and keep their payload until every slot of the new set lacks nothing.
+"""Nodes whose payload is copied: those that left a partition's replica set, and slots while there are learners.
 
 A source asks each slot which of its messages that one lacks, and each slot pulls these. Once
 every slot, trusted in the set, lacks nothing, the source has a layout chosen that releases it
-(core/requests/moving.py).
+(core/requests/moving.py). Slots ask learners so, too, and again in every interval, because a
+learner may lose its disk before it gets a slot (core/requests/raising.py).
 """
 
 from __future__ import annotations
@@ -14,23 +15,49 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
 from quorumq.core.values.spans import subtract
-from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId, Span
+from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId, Placement, Span
 
 
-def ask_slots(context: Context, replica: Replica, now: Now) -> list[Effect]:
-    """Ask the slots of the new set how many of the next messages they lack, unless their answers are under way."""
+def lackers(replica: Replica) -> tuple[NodeId, ...]:
+    """Return the nodes that are to have what this node keeps: the slots if it left, else the learners.
+
+    A learner has none.
+    """
+    members: tuple[NodeId, ...] = replica.members
+    placement: Placement | None = replica.placement
+    if not (replica.since or replica.learns):
+        return members
+    return placement.learners if placement is not None and replica.since else ()
+
+
+def ask_lackers(context: Context, replica: Replica, now: Now) -> list[Effect]:
+    """Ask these nodes how many of the next messages they lack, unless their answers are under way."""
     release = replica.release = replica.release or Release()
-    if release.is_over or release.is_open(now):
+    if release.is_open(now) or (release.is_over and not replica.since):
         return []
-    nodes = tuple(node for node in replica.members if node in context.state.links)
-    remaining = remaining_spans(replica)
-    spans, later = tuple(remaining[:SPANS_PER_REQUEST_MAX]), remaining[SPANS_PER_REQUEST_MAX:]
+    if release.is_over:
+        release.begin_anew()
+    nodes = tuple(node for node in lackers(replica) if node in context.state.links)
+    spans, beyond = next_question(replica, release)
     # The same question keeps its number: an answer that comes after it was repeated counts.
     number = release.number if release.number and release.spans == spans else context.state.next_round()
     until = now.mono + context.config.request_timeout
-    release.ask(number, spans, nodes, until, sum(span.size for span in later))
+    release.ask(number, spans, nodes, until, beyond)
     request = SourceRequest(number, replica.partition, replica.epoch, spans)
     return [Send(node, request) for node in nodes]
+
+
+def next_question(replica: Replica, release: Release) -> tuple[tuple[Span, ...], int]:
+    """Return the messages to ask about, and the number of those that come later.
+
+    Learners are asked about the same ones until all have them. Why: they get what is published meanwhile by comparisons
+    only, so under load they always lack some.
+    """
+    if replica.since and release.spans and release.released_to != release.spans[-1]:
+        return release.spans, release.beyond
+    remaining = remaining_spans(replica)
+    later = remaining[SPANS_PER_REQUEST_MAX:]
+    return tuple(remaining[:SPANS_PER_REQUEST_MAX]), sum(span.size for span in later)
 
 
 def remaining_spans(replica: Replica) -> list[Span]:
@@ -44,7 +71,7 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
     """Answer how many of a source's messages are lacking here, or not on disk yet, and pull those that are lacking."""
     replica = context.replicas.get(message.partition)
     in_set = replica is not None and replica.epoch == message.epoch
-    if replica is None or not (in_set and replica.is_trusted and context.state.trusted):
+    if replica is None or not (in_set and (replica.is_trusted or replica.learns) and context.state.trusted):
         return [Send(sender, SourceReply(message.round, message.partition, message.epoch, -1))]
     batches = replica.batches
     gaps = [
@@ -65,20 +92,24 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
 
 
 def on_pull(context: Context, sender: NodeId, message: SyncPull, now: Now) -> list[Effect]:
-    """Send a peer the batches that it lacks: to a slot that is new, as the limits of moves allow."""
+    """Send a peer the batches that it lacks: to a learner, or a slot that is new, as the limits of moves allow."""
     replica = context.kept(message.partition)
     if replica is None:
         return []
     placement = replica.placement
-    if not (message.spans and placement is not None and placement.sources):
+    if not (message.spans and placement is not None and (placement.sources or placement.learners)):
         return replica.sync.on_pull(sender, message, now)
-    new = placement.since_of(sender) > FIRST_LAYOUT
+    new = placement.since_of(sender) > FIRST_LAYOUT and bool(placement.sources)
+    new = new or sender in placement.learners
     return replica.sync.on_pull(sender, message, now, context.giving if new else None)
 
 
 def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) -> list[Effect]:
-    """Count a slot that lacks none of the messages asked about; once all do, ask about the rest."""
-    replica = context.sources.get(message.partition)
+    """Count a node that lacks none of the messages asked about; once all do, ask about the rest.
+
+    Learners get nothing that is published meanwhile but by comparisons, so the messages of one moment are enough.
+    """
+    replica = context.kept(message.partition)
     release = replica.release if replica is not None else None
     if (
         replica is None
@@ -87,14 +118,22 @@ def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) 
     ):
         return []
     release.lacking[sender] = message.lacking
-    release.count(replica.members, now)
-    if not release.has_all(replica.members):
+    release.is_over = release.is_over and not message.lacking
+    nodes = lackers(replica)
+    release.count(nodes, now)
+    if not release.has_all(nodes):
         return []
-    if not release.spans:
+    if not release.spans or (replica.since and not release.beyond):
         release.is_over = True
         return []
     release.released_to, release.until = release.spans[-1], 0.0
-    return ask_slots(context, replica, now)
+    return ask_lackers(context, replica, now)
+
+
+def is_copied(context: Context, replica: Replica) -> bool:
+    """Return True if each learner is up, and has all that this slot had at a moment since the last interval or so."""
+    linked = all(node in context.state.links for node in lackers(replica))
+    return linked and replica.release is not None and replica.release.is_over
 
 
 def needless(context: Context) -> list[PartitionId]:

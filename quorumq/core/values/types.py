@@ -9,7 +9,9 @@ section 1 ("Words"), is the dictionary; the names here are its names.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from enum import IntEnum
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from quorumq.core.values.limits import NUMBERS_END
@@ -231,6 +233,7 @@ class Placement(NamedTuple):
 
     ``epoch``: number of the layout in which a slot last changed. ``before``: the set before that layout, until every
     slot is trusted and lacks nothing; then (). ``sources``: nodes that left, and keep their payload until then.
+    ``learners``: nodes that copy the payload, and get slots together once each has it (RAISE).
     """
 
     partition: int
@@ -238,6 +241,7 @@ class Placement(NamedTuple):
     slots: tuple[ReplicaSlot, ...]
     before: tuple[ReplicaSlot, ...] = ()
     sources: tuple[NodeId, ...] = ()
+    learners: tuple[NodeId, ...] = ()
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -254,20 +258,26 @@ class Placement(NamedTuple):
         return next((slot.since for slot in self.slots if slot.node == node), 0)
 
 
+partition_of = attrgetter("partition")
+
+
 class Layout(NamedTuple):
     """The replica sets of all partitions of a topic that were ever moved: one value, which is chosen (CHOOSE).
 
-    ``made``: stamp of the proposal.
+    ``made``: stamp of the proposal. ``rf``: the number of slots that each partition is to get (RAISE); 0: as created.
     """
 
     topic: bytes
     number: int
     made: Stamp
     placements: tuple[Placement, ...]  # by partition
+    rf: int = 0
 
     def placement(self, partition: int) -> Placement | None:
         """Return the placement of a partition; None if it was never moved."""
-        return next((each for each in self.placements if each.partition == partition), None)
+        at = bisect_left(self.placements, partition, key=partition_of)
+        each = self.placements[at] if at < len(self.placements) else None
+        return each if each is not None and each.partition == partition else None
 
 
 class Topic(NamedTuple):
@@ -317,6 +327,11 @@ class Topic(NamedTuple):
         return max(len(self.replicas), self.proposed)
 
     @property
+    def target_rf(self) -> int:
+        """Return the number of slots that each partition has, or is to get; ``rf`` is that of the creation."""
+        return self.layout.rf or self.rf if self.layout is not None else self.rf
+
+    @property
     def layout_number(self) -> int:
         """Return the number of the adopted layout."""
         return FIRST_LAYOUT if self.layout is None else self.layout.number
@@ -329,6 +344,11 @@ class Topic(NamedTuple):
     def placement(self, partition: int) -> Placement | None:
         """Return where a partition was moved to; None if it was never moved."""
         return None if self.layout is None else self.layout.placement(partition)
+
+    def learners_of(self, partition: int) -> tuple[NodeId, ...]:
+        """Return the nodes that copy the payload of a partition, and get slots of it later."""
+        placement = self.placement(partition)
+        return () if placement is None else placement.learners
 
     def epoch_of(self, partition: int) -> int:
         """Return the number of the layout in which the slots of a partition last changed."""
@@ -581,31 +601,3 @@ def topic_id(name: str, rf: int, times_deleted: int = 0) -> bytes:
 def made_ms(stamp: Stamp) -> int:
     """Return when a stamp was made, in milliseconds since 1970 by the clock of stamps: for people, decides nothing."""
     return stamp.time >> 16
-
-
-def replica_set(
-    nodes: tuple[NodeId, ...], machines: Machines, size: int, *keys: object
-) -> tuple[NodeId, ...]:
-    """Return the first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
-
-    Args:
-        machines: the machine of each node; empty if each has its own.
-    """
-    ranked = rendezvous(nodes, *keys)
-    if not machines:
-        return tuple(ranked[:size])
-    on = dict(machines)
-    chosen: dict[str, NodeId] = {}
-    for node in ranked:
-        chosen.setdefault(on.get(node, node), node)
-    return tuple(chosen.values())[:size]
-
-
-def rendezvous(nodes: tuple[NodeId, ...] | list[NodeId], *keys: object) -> list[NodeId]:
-    """Return ``nodes`` ranked by highest random weight for ``keys``; the same everywhere, in any order of the nodes."""
-    rest = "\0".join(["", *[key.hex() if isinstance(key, bytes) else str(key) for key in keys]]).encode()
-
-    def weight(node: NodeId) -> bytes:
-        return hashlib.blake2b(node.encode() + rest, digest_size=8).digest()
-
-    return sorted(nodes, key=weight, reverse=True)

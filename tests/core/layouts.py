@@ -1,0 +1,42 @@
+"""Requests and looks of tests about replica sets that change."""
+
+from __future__ import annotations
+
+from quorumq.core import messages as m
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
+from tests.core.cluster import Cluster
+from tests.core.steps import fetch, outcomes, receipts
+
+ME = ProducerId("x", 1, 1, 1)
+
+
+def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> None:
+    payloads = [b"%d" % (first + at) for at in range(count)]
+    reply = cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)))
+    assert isinstance(reply, m.PublishReply), reply
+
+
+def fetched(cluster: Cluster, node: str, most: int = 10) -> tuple[m.ReceiptPart, ...]:
+    """Return the receipts that a waiting FETCH gets."""
+    key = cluster.submit(node, fetch(most=most, hold_time=1.0, wait=0.3))
+    cluster.advance(2.0)
+    return receipts(cluster.replies[key])
+
+
+def acked(cluster: Cluster, node: str, got: tuple[m.ReceiptPart, ...]) -> list[str]:
+    return outcomes(cluster.ask(node, m.AckRequest(got)))
+
+
+def wipe(cluster: Cluster, *names: str) -> None:
+    """These nodes lose their directories, and are up again."""
+    for name in names:
+        cluster.kill(name)
+        cluster.journals[name] = []
+    for name in names:
+        cluster.start(name)
+
+
+def is_voter(cluster: Cluster, name: str, topic: Topic) -> bool:
+    """Return True if the node is trusted, for its directory and in the partition's set."""
+    replica = cluster.nodes[name].replicas.get(PartitionId(topic.id, 0))
+    return replica is not None and replica.is_trusted and cluster.nodes[name].state.trusted

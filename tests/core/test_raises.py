@@ -1,0 +1,361 @@
+"""Raises of the replication factor (docs/protocol.md, RAISE)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.members import kept_on, nodes_of
+from quorumq.core.messages.effects import Effect
+from quorumq.core.node import voter
+from quorumq.core.node.status import moves
+from quorumq.core.partition.release import Release
+from quorumq.core.partition.replica import Replica
+from quorumq.core.requests import raising, sources
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.raising import StepCoordinator
+from quorumq.core.values.types import Layout, Now, PartitionId, Placement, ReplicaSlot, Span, Stamp, Topic
+from tests.core.cluster import Cluster
+from tests.core.growing import GrowingCluster
+from tests.core.layouts import ME, acked, fetched, is_voter, publish, wipe
+from tests.core.steps import receipts
+
+
+def made(rf: int = 1, nodes: int = 5, **options: object) -> tuple[Cluster, Topic, list[str], list[str]]:
+    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
+    cluster = Cluster(nodes, hold_time_max=2.0, heartbeat=2.0, **options)  # type: ignore[arg-type]
+    topic = cluster.topic(rf=rf)
+    members = list(topic.replicas[0])
+    return cluster, topic, members, [name for name in cluster.names if name not in members]
+
+
+def raise_to(cluster: Cluster, rf: int, node: str = "a") -> m.ClientReply:
+    return cluster.ask(node, m.AlterTopic("jobs", rf=rf))
+
+
+def drained(cluster: Cluster, node: str) -> int:
+    """Fetch and ack through a node until nothing comes; return how many messages there were."""
+    count = 0
+    while got := fetched(cluster, node):
+        assert acked(cluster, node, got) == ["acked"] * len(got)
+        count += sum(part.receipt.span.size for part in got)
+    return count
+
+
+def current(cluster: Cluster, node: str, topic: Topic) -> Topic:
+    return cluster.nodes[node].topics[topic.id]
+
+
+def replica(cluster: Cluster, node: str, topic: Topic) -> Replica:
+    return cluster.nodes[node].replicas[PartitionId(topic.id, 0)]
+
+
+def present(cluster: Cluster, node: str, topic: Topic) -> int:
+    return sum(span.size for span in replica(cluster, node, topic).batches.present.items())
+
+
+@pytest.mark.parametrize(("rf", "to"), [(1, 3), (3, 5), (1, 5)])
+def test_added_slots_have_the_payload_and_vote(rf: int, to: int) -> None:
+    cluster, topic, members, others = made(rf, 6)
+    publish(cluster, "a", topic, 0)
+    reply = raise_to(cluster, to)
+    assert isinstance(reply, m.AlterTopicReply), reply
+    assert reply.topic.target_rf == to
+    assert reply.topic.rf == rf, "its id is of that"
+    cluster.advance(15.0)
+    for name in cluster.names:
+        known = current(cluster, name, topic)
+        assert len(known.replicas[0]) == to
+        assert known.replicas[0][:rf] == tuple(members)
+        placement = known.placement(0)
+        assert placement is not None
+        assert (placement.before, placement.learners, placement.sources) == ((), (), ())
+    for name in current(cluster, "a", topic).replicas[0]:
+        assert is_voter(cluster, name, topic)
+        assert replica(cluster, name, topic).may_vote(cluster.now)
+        assert present(cluster, name, topic) == 3
+    for name in members[: to // 2]:
+        cluster.kill(name)
+    through = next(name for name in current(cluster, others[0], topic).replicas[0] if name in others)
+    assert drained(cluster, through) == 3
+
+
+def test_it_is_asked_for_again_and_taken_back_until_slots_are_added() -> None:
+    cluster, topic, members, others = made()
+    cluster.isolated = {others[0]}
+    cluster.drop = lambda sender, to, message: others[0] in (sender, to)
+    first, again = raise_to(cluster, 5, members[0]), raise_to(cluster, 5, others[1])
+    assert isinstance(first, m.AlterTopicReply)
+    assert isinstance(again, m.AlterTopicReply)
+    assert again.topic.layout == first.topic.layout
+    cluster.advance(8.0)
+    assert list(current(cluster, members[0], topic).replicas[0]) == members, "a learner is away"
+    back = raise_to(cluster, 1, members[0])
+    assert isinstance(back, m.AlterTopicReply), back
+    cluster.drop = lambda sender, to, message: False
+    cluster.isolated = set()
+    cluster.join(others[0])
+    cluster.advance(8.0)
+    for name in others:
+        assert list(current(cluster, name, topic).replicas[0]) == members
+        assert cluster.nodes[name].context.kept(PartitionId(topic.id, 0)) is None, "it copies no longer"
+
+
+@pytest.mark.parametrize(
+    ("rf", "request_", "why"),
+    [
+        (3, m.AlterTopic("jobs", rf=1), "has 3 replicas of a partition, which cannot become fewer"),
+        (1, m.AlterTopic("jobs", rf=2), "must be odd"),
+        (1, m.AlterTopic("jobs", rf=7), "at most 5"),
+        (1, m.AlterTopic("jobs", rf=0), "cannot become fewer"),
+        (1, m.AlterTopic("jobs", rf=3, ttl_s=5.0), "by itself"),
+        (1, m.AlterTopic("jobs", rf=3, partitions=2), "by itself"),
+    ],
+)
+def test_a_raise_that_is_impossible_is_refused(rf: int, request_: m.AlterTopic, why: str) -> None:
+    cluster, topic, *_ = made(rf)
+    refused = cluster.ask("a", request_)
+    assert isinstance(refused, m.Failed), refused
+    assert refused.code == "usage"
+    assert why in refused.detail
+    assert current(cluster, "a", topic).layout is None
+
+
+def test_a_topic_that_was_raised_is_created_again_by_either_number() -> None:
+    cluster, _, *_ = made(1)
+    raise_to(cluster, 3)
+    for rf in (1, 3):
+        assert isinstance(cluster.ask("b", m.CreateTopic("jobs", rf)), m.CreateTopicReply)
+    refused = cluster.ask("b", m.CreateTopic("jobs", 5))
+    assert isinstance(refused, m.Failed)
+    assert "rf = 3, not 5" in refused.detail
+
+
+def test_no_two_replicas_on_one_machine() -> None:
+    machines = tuple((name, "left" if name in "ab" else name) for name in "abcdef")
+    cluster = Cluster(6, machines=machines)
+    topic = cluster.topic(rf=1, partitions=8)
+    assert isinstance(raise_to(cluster, 3), m.AlterTopicReply)
+    cluster.advance(30.0)
+    sets = current(cluster, "c", topic).replicas
+    assert [len(members) for members in sets] == [3] * 8
+    assert not any({"a", "b"} <= set(members) for members in sets)
+    refused = cluster.ask("a", m.AlterTopic("jobs", rf=7))
+    assert isinstance(refused, m.Failed)
+    assert "at most 5, the number of machines" in refused.detail
+
+
+def test_partitions_that_are_added_later_are_raised_too() -> None:
+    cluster, topic, *_ = made(1)
+    raise_to(cluster, 3)
+    assert isinstance(cluster.ask("b", m.AlterTopic("jobs", partitions=3)), m.AlterTopicReply)
+    cluster.advance(30.0)
+    assert [len(members) for members in current(cluster, "c", topic).replicas] == [3] * 3
+
+
+@pytest.mark.parametrize(("rf", "to"), [(1, 3), (3, 5)])
+def test_everything_goes_on_meanwhile(rf: int, to: int) -> None:
+    """Publishes and deliveries go on through all steps, none waits for a second, and none is doubled or lost."""
+    cluster = Cluster(5, hold_time_max=60.0, request_timeout=0.5)
+    topic = cluster.topic(rf=rf)
+    fetched(cluster, "a")
+    number, longest, waits, acks = 0, 0.0, cluster.time, []
+    raised = False
+    key = cluster.submit("b", waiting())
+    for step in range(150):
+        if step == 10:
+            raised = isinstance(raise_to(cluster, to), m.AlterTopicReply)
+        if step % 3 == 0:
+            number += stored(cluster, "ace"[number % 3], topic, number)
+        cluster.advance(0.05)
+        if key in cluster.replies:
+            got = receipts(cluster.replies.pop(key))
+            if got:
+                acks += [span for part in got for span in part.spans]
+                longest, waits = max(longest, cluster.time - waits), cluster.time
+                cluster.submit("d", m.AckRequest(got))
+            key = cluster.submit("b", waiting())
+    assert raised
+    cluster.advance(5.0)
+    assert len(current(cluster, "e", topic).replicas[0]) == to
+    assert not current(cluster, "e", topic).placement(0).before  # type: ignore[union-attr]
+    assert longest < 1.0
+    rest = drained(cluster, "b")
+    assert sum(span.size for span in acks) + rest >= number, "nothing is lost"
+    taken = [seq for span in acks for seq in range(span.start, span.stop)]
+    assert len(taken) == len(dict.fromkeys(taken)), "nothing that was acked comes again"
+
+
+def waiting() -> m.Fetch:
+    """A FETCH that waits for messages."""
+    return m.Fetch(("jobs",), "g", 50, 1 << 20, 1, 0, 1.0, 30.0, 0.0)
+
+
+def stored(cluster: Cluster, node: str, topic: Topic, first: int) -> int:
+    """Publish a message, again if need be; return 1."""
+    batch = cluster.batch(topic, ME, first, [b"x"])
+    for _ in range(10):
+        key = cluster.submit(node, m.Publish(batch))
+        for _ in range(20):
+            if key in cluster.replies:
+                break
+            cluster.advance(0.05)
+        if isinstance(cluster.replies.get(key), m.PublishReply):
+            return 1
+    raise AssertionError(f"message {first} is not stored")
+
+
+def without_asking(
+    self: StepCoordinator, context: Context, topic: Topic, placement: Placement, now: Now
+) -> list[Effect]:
+    return self.propose(context, topic, now)
+
+
+def copied(context: Context, replica: Replica) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_no_slot_is_added_before_each_learner_has_the_payload(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No payload comes to the learners, and the disk of the only slot is lost."""
+    if not rule:
+        monkeypatch.setattr(raising, "is_copied", copied)
+        monkeypatch.setattr(voter, "is_copied", copied)
+    cluster, topic, (old,), others = made()
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and not message.round
+    publish(cluster, others[0], topic, 0)
+    raise_to(cluster, 3)
+    cluster.advance(10.0)
+    assert (len(current(cluster, old, topic).replicas[0]) == 1) == rule
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(0.0 if not rule else 15.0)
+    wipe(cluster, old)
+    cluster.advance(15.0)
+    assert (drained(cluster, others[0]) == 3) == rule
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_no_slot_is_added_while_a_learner_is_down(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not rule:
+        monkeypatch.setattr(raising, "is_copied", copied)
+        monkeypatch.setattr(voter, "is_copied", copied)
+    cluster, topic, (old,), _ = made()
+    publish(cluster, old, topic, 0)
+    reply = raise_to(cluster, 3, old)
+    assert isinstance(reply, m.AlterTopicReply)
+    learners = reply.topic.learners_of(0)
+    for name in learners:
+        cluster.kill(name)
+    cluster.advance(10.0)
+    key = cluster.submit(old, m.Publish(cluster.batch(topic, ME, 3, [b"3"])))
+    cluster.advance(1.0)
+    assert isinstance(cluster.replies.get(key), m.PublishReply) == rule
+    if rule:
+        rows = [row for row, _ in moves(cluster.nodes[old].context, cluster.now)]
+        assert [(row["state"], row["waits_for"]) for row in rows] == [("copying", list(learners))]
+        for name in learners:
+            cluster.start(name)
+        cluster.advance(15.0)
+        assert set(current(cluster, old, topic).replicas[0]) == {old, *learners}
+        assert not list(moves(cluster.nodes[old].context, cluster.now))
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_the_set_before_is_kept_until_every_slot_is_trusted(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The added slots hear nothing of the only one for a while."""
+    cluster, topic, (old,), others = made()
+    publish(cluster, others[0], topic, 0)
+    raise_to(cluster, 3)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+    cluster.advance(8.0)
+    assert len(current(cluster, old, topic).replicas[0]) == 3
+    if not rule:
+        monkeypatch.setattr(StepCoordinator, "check_slots", without_asking)
+    cluster.advance(8.0)
+    placement = current(cluster, old, topic).placement(0)
+    assert placement is not None
+    assert bool(placement.before) == rule
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    added = [name for name in current(cluster, old, topic).replicas[0] if name != old]
+    assert [is_voter(cluster, name, topic) for name in added] == [rule, rule]
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_slots_are_added_while_messages_are_published(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not rule:
+        monkeypatch.setattr(sources, "next_question", whatever_is_here)
+    cluster, topic, members, _ = made()
+    raise_to(cluster, 3)
+    for number in range(60):
+        publish(cluster, members[0], topic, number, 1)
+        cluster.advance(0.2)
+    assert (len(current(cluster, members[0], topic).replicas[0]) == 3) == rule
+
+
+def whatever_is_here(replica_: Replica, release: Release) -> tuple[tuple[Span, ...], int]:
+    return tuple(sources.remaining_spans(replica_)), 0
+
+
+def test_a_learner_that_is_drained_is_replaced() -> None:
+    cluster = GrowingCluster(4)
+    cluster.add("e")
+    topics = [cluster.topic(f"t{number}", rf=1) for number in range(9)]
+    raised = [cluster.ask("a", m.AlterTopic(topic.name, rf=3)).topic for topic in topics]  # type: ignore[union-attr]
+    topic = next(one for one in raised if "e" in one.learners_of(0))
+    cluster.kill("e")
+    assert isinstance(cluster.ask("a", m.ChangeMembers("drain", "e")), m.ChangeMembersReply)
+    assert cluster.ask("a", m.ChangeMembers("remove", "e")).code == "usage"  # type: ignore[union-attr]
+    cluster.advance(20.0)
+    members = current(cluster, "a", topic).replicas[0]
+    assert len(members) == 3
+    assert "e" not in members
+
+
+def test_a_learner_is_no_member_that_is_removed() -> None:
+    topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, Stamp(1, "a"))
+    placement = Placement(0, 1, (ReplicaSlot("a", 1),), learners=("d",))
+    raised = topic._replace(layout=Layout(topic.id, 2, Stamp(2, "a"), (placement,), 3))
+    assert kept_on("d", raised) == ["jobs/0"]
+    assert kept_on("d", topic._replace(next_layout=raised.layout)) == ["jobs/0"]
+    assert "d" in nodes_of(raised.layout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rf", [1, 3])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_raise_comes_to_its_end_after_any_faults(rf: int, seed: int) -> None:
+    """Nodes stop, and learners lose their disks, at random; once all are up the raise ends, and all is there."""
+    draw = random.Random(seed)
+    cluster, topic, members, others = made(rf)
+    publish(cluster, others[0], topic, 0)
+    raise_to(cluster, rf + 2)
+    down: list[str] = []
+    for _ in range(12):
+        name = draw.choice(cluster.names)
+        if down and draw.random() < 0.6:
+            cluster.start(down.pop(0))
+        elif name not in down:
+            cluster.kill(name)
+            has_slot = any(
+                name in current(cluster, each, topic).replicas[0]
+                for each in cluster.names
+                if each not in (*down, name)
+            )
+            if draw.random() < 0.3 and not has_slot and name not in members and len(down) < 2:
+                cluster.journals[name] = []
+            down.append(name)
+        cluster.advance(draw.choice((0.01, 0.3, 2.5)))
+    for name in down:
+        cluster.start(name)
+    cluster.advance(30.0)
+    known = current(cluster, others[0], topic)
+    assert len(known.replicas[0]) == rf + 2
+    assert known.placement(0).before == ()  # type: ignore[union-attr]
+    assert all(is_voter(cluster, name, topic) for name in known.replicas[0])
+    assert drained(cluster, others[0]) == 3
