@@ -15,6 +15,7 @@ from quorumq.core.values.types import (
     NodeId,
     Now,
     PartitionId,
+    Placement,
     ProducerId,
     Record,
     Span,
@@ -138,6 +139,9 @@ class Drain:
         for partition, replica in core.replicas.items():
             if self.topics.is_over(partition.topic):
                 continue
+            placement = replica.placement
+            if placement is not None and (placement.before or is_raised_soon(replica.topic, placement)):
+                yield f"node {host.name}: {self.topics.name_of(partition)}/{partition.number} gets slots yet"
             where = f"node {host.name}, {self.topics.name_of(partition)}/{partition.number}"
             if any(map(host.journal.is_set_aside, replica.batches.stored)):
                 yield f"{where}: a damaged batch is not repaired"
@@ -276,3 +280,8 @@ def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
         if not any(span.producer_id in replica.batches.closed for replica in replicas):
             agreed.set(span, (*record[:3], record.letter.ballot if record.letter is not None else None))
     return tuple(agreed.items())
+
+
+def is_raised_soon(topic: Topic, placement: Placement) -> bool:
+    """Return True if there are as many learners as a partition lacks slots, so that they are to get them."""
+    return bool(placement.learners) and len(placement.slots) + len(placement.learners) >= topic.target_rf

@@ -93,11 +93,20 @@ class SettingsChecker(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.rf = 0
+        self.most_slots = 0  # of the largest set that a layout has
         self.kept = True
 
     def on_settings(self, row: Row) -> None:
         self.rf = self.rf or row["settings"].get("rf", 0)
         self.kept = row["settings"].get("kept", self.kept)
+
+    def on_layout(self, row: Row) -> None:
+        self.most_slots = max(self.most_slots, len(row["nodes"]))
+
+    @property
+    def highest_rf(self) -> int:
+        """Return the largest number of replicas that a partition had."""
+        return max(self.rf, self.most_slots)
 
 
 class TopicChecker(SettingsChecker):

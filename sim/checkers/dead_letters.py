@@ -93,7 +93,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
             if row["who"].startswith("node:"):
                 nodes = self.buried_by.setdefault((key, (row["generation"], row["n"])), {})
                 nodes[row["who"]] = None
-                if len(nodes) <= (self.rf // 2 or 1):
+                if len(nodes) <= (self.highest_rf // 2 or 1):
                     continue
             lives = self.confirmed.setdefault(key, {})
             if lives.get(row["generation"], (-1, 0.0))[0] < row["n"]:

@@ -148,8 +148,8 @@ class GroupsAsAsked(SettingsChecker):
                 )
                 interrupted = self.interruptions.get((key, generation), 0)
                 # One that a replica hears of before it ends there counts twice.
-                ended += interrupted if self.rf * interrupted > INTERRUPTIONS_MAX else 0
-                if row["attempt"] > 1 + self.rf * ended:
+                ended += interrupted if self.highest_rf * interrupted > INTERRUPTIONS_MAX else 0
+                if row["attempt"] > 1 + self.highest_rf * ended:
                     self.broken(
                         f"{name(key)} is said to be at attempt {row['attempt']} of generation {generation}, which is "
                         f"{row['at'] - known:.2f} s old",

@@ -158,7 +158,7 @@ class NoLoss(TopicChecker, DrainedChecker):
     def _never_was(self, group: str) -> bool:
         """Return True if a FETCH began to make it, and no majority surely had it: a crash may have ended it."""
         heard = self.known.get(group)
-        if heard is None or len(heard) > self.rf // 2 or group in self.created:
+        if heard is None or len(heard) > self.highest_rf // 2 or group in self.created:
             return False
         return all(named != group for named, *_ in self.delivered)
 

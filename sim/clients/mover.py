@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorumq.core.messages import (
+    AlterTopic,
+    AlterTopicReply,
     ChangeMembers,
     ChangeMembersReply,
     Failed,
@@ -20,9 +22,12 @@ from sim.clients.surroundings import Surroundings
 from sim.host import Host
 from sim.machine import cores_of
 
+RAISES = 0.2
+"""Share of the probability of a move with which a replication factor is changed."""
+
 
 class Mover(Caller):
-    """Moves slots of the topic's partitions now and then, as some node knows them, adds nodes, and has them leave.
+    """Moves slots of the topic's partitions now and then, raises its replication factor, adds nodes, has them leave.
 
     Most moves with an unknown outcome are repeated through another node; the next move finishes the others.
     """
@@ -54,6 +59,8 @@ class Mover(Caller):
                 source = rng.choice(leaving if leaving and rng.random() < 0.8 else members)
                 if others:
                     self.move(MovePartition("jobs", number, source, rng.choice(others)), self.node())
+        if topic is not None and rng.random() < RAISES * self.options.moves:
+            self.raise_to(rng.choice((1, 3, 5)), self.node())
         self.change_members()
         self.later(rng.choice((0.05, 0.4, 1.5)) * rng.random(), self.work)
 
@@ -95,6 +102,20 @@ class Mover(Caller):
         elif request.change == "remove" and not is_member:
             self.leaving.pop(request.node, None)
             self.hosts[request.node].dismiss(layout.number)
+
+    def raise_to(self, rf: int, node: str) -> None:
+        """Ask for another replication factor; mostly again if its outcome is not known."""
+
+        def then(answer: Answer, _: Any) -> None:
+            if isinstance(answer, AlterTopicReply):
+                self.world.saw("a replication factor was changed")
+                if any(len(members) > self.options.rf for members in answer.topic.replicas):
+                    self.world.saw("a partition has more slots than it was made with")
+            elif not (isinstance(answer, Failed) and answer.code == Code.USAGE) and self.rng.random() < 0.6:
+                self.later(0.1 * self.rng.random(), self.raise_to, rf, self.node(node))
+
+        if not self.world.healed:
+            self.ask(node, AlterTopic("jobs", rf=rf), self.timeout, then)
 
     def move(self, request: MovePartition, node: str) -> None:
         """Ask for one move; mostly again if its outcome is not known."""
