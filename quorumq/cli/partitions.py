@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -59,17 +60,29 @@ async def move(
             show(register, number, as_json, f"would move from {source} to {to}")
             return
         if wait:
-            register = await released(client, where, register, number)
+            register = await followed(client, where, register, lambda it: not sources_of(it, number), number)
         show(register, number, as_json, f"moved from {source} to {to}")
 
 
-async def released(client: Client, where: Where, register: Topic, number: int) -> Topic:
-    """Return a topic once a partition of it has no sources any more; each change of its progress is a line."""
+async def followed(
+    client: Client,
+    where: Where,
+    register: Topic,
+    is_over: Callable[[Topic], bool],
+    number: int | None = None,
+) -> Topic:
+    """Return a topic once a change of its replicas is over; each change of its progress is a line.
+
+    Args:
+        register: the topic, as of the layout that the change began with.
+        is_over: says if it is over.
+        number: the partition that it is about; None for all.
+    """
     import trio
 
     shown: list[str] = []
     newest = register
-    while newest.layout_number < register.layout_number or sources_of(newest, number):
+    while newest.layout_number < register.layout_number or not is_over(newest):
         report = await trio.to_thread.run_sync(partial(survey, where.addresses), abandon_on_cancel=True)
         lines = move_lines(report["nodes"], register.name, number)
         for line in lines if lines != shown else ():
@@ -78,7 +91,7 @@ async def released(client: Client, where: Where, register: Topic, number: int) -
         await trio.sleep(WAIT_S)
         topics = (await client.metadata(register.name)).topics
         if not topics or topics[0].id != register.id:
-            raise NotFound(f"topic {register.name!r} was deleted while its partition {number} moved")
+            raise NotFound(f"topic {register.name!r} was deleted while its replicas were copied")
         newest = topics[0]
     return newest
 

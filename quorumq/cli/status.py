@@ -413,19 +413,22 @@ def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def move_lines(rows: Sequence[Mapping[str, Any]], topic: str = "", partition: int = 0) -> list[str]:
-    """Return a line for each move that waits, of one partition or of all, with the nodes that it waits for."""
+def move_lines(rows: Sequence[Mapping[str, Any]], topic: str = "", partition: int | None = None) -> list[str]:
+    """Return a line for each move that waits, of one partition, a topic or all, with the nodes that it waits for."""
     says = {
         "learning": "is new in {where} and does not vote there yet",
         "leaving": "left {where} and keeps its payload until all replicas have it",
         "limited": "gives no payload of {where} now, by its limit of moves",
         "away": "has a replica of {where}, whose payload a node that left keeps as well and cannot be reached",
+        "copying": "copies its payload of {where} to nodes that get a replica then",
+        "short": "has a replica of {where}, which is to have more replicas than there are nodes for",
         "chosen": "knows that a move of {where} was chosen, which no majority has heard of yet",
     }
     lines = []
     for row in rows:
         for move in row.get("moves", ()):
-            if topic and (move["topic"] != topic or move["partition"] not in (None, partition)):
+            other = None not in (partition, move["partition"]) and move["partition"] != partition
+            if topic and (move["topic"] != topic or other):
                 continue
             where = move["topic"] + ("" if move["partition"] is None else f"/{move['partition']}")
             waits = f": it waits for {', '.join(move['waits_for'])}" if move["waits_for"] else ""

@@ -127,6 +127,52 @@ async def change(names: tuple[str, ...], where: Where, as_json: bool, **settings
 
 
 @topics.command()
+@click.argument("name")
+@click.option(
+    "--rf", type=click.IntRange(1, 9), required=True, help="Replicas of each partition, an odd number."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be added, and change nothing.")
+@click.option("--wait", is_flag=True, help="Show the progress until all replicas are there.")
+@cluster_options
+async def alter(name: str, rf: int, dry_run: bool, wait: bool, where: Where, as_json: bool) -> None:
+    """Raise the replication factor of a topic, while messages flow.
+
+    It returns once a majority of the nodes know the number. Then other nodes copy the messages of each partition, and
+    get a replica once they have them. With --wait it returns when all have, and may be broken off: the raise goes on.
+    Repeating the command changes nothing more; until replicas are added, a lower number takes it back.
+    """
+    from quorumq.cli.moves import placing
+    from quorumq.cli.partitions import followed
+    from quorumq.core.cluster.raising import check_raise
+    from quorumq.core.messages import AlterTopic
+
+    async with cluster(where) as client:
+        if dry_run:
+            (topic,) = (await client.metadata(name)).topics
+            if problem := check_raise(AlterTopic(name, rf=rf), topic, *placing(await client.metadata())):
+                raise UsageError(problem)
+            adds = to_be_added(topic, rf)
+            fields = {"topic": name, "rf": rf, "adds": adds, "outcome": "would be raised"}
+            tell(f"{name}: {plural(adds, 'replica')} would be added", fields, as_json)
+            return
+        topic = await client.alter_topic(name, rf=rf)
+        if wait:
+            topic = await followed(client, where, topic, is_raised)
+        show(topic, as_json)
+
+
+def to_be_added(topic: Topic, rf: int) -> int:
+    """Return how many replicas the partitions of a topic lack."""
+    return sum(max(0, rf - len(members)) for members in topic.replicas)
+
+
+def is_raised(topic: Topic) -> bool:
+    """Return True if each partition has its replicas, and each of these votes."""
+    placements = topic.layout.placements if topic.layout is not None else ()
+    return not to_be_added(topic, topic.target_rf) and not any(each.before for each in placements)
+
+
+@topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @yes_option
 @cluster_options
@@ -176,7 +222,9 @@ async def label(
 
 def show(topic: Topic, as_json: bool) -> None:
     """Print one line about a topic that was made or changed."""
-    text = f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(topic.rf, 'node')}"
+    fewest = min(map(len, topic.replicas))
+    text = f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(fewest, 'node')}"
+    text += f", and soon on {topic.target_rf}" if fewest < topic.target_rf else ""
     tell(f"{text}; {settings_of(topic)}", facts_of(topic), as_json)
 
 
@@ -225,7 +273,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
     for topic in reply.topics:
         homes = ", ".join(sorted({node for replicas in topic.replicas for node in replicas}))
         readers = ", ".join(groups.get(topic.id, []))
-        rows.append((topic.name, topic.partitions, topic.rf, settings_of(topic), homes, readers))
+        rows.append((topic.name, topic.partitions, topic.target_rf, settings_of(topic), homes, readers))
     print_table(("topic", ">partitions", ">rf", "settings", "nodes", "groups"), rows)
 
 
@@ -234,7 +282,7 @@ def facts_of(topic: Topic) -> dict[str, object]:
     return {
         "topic": topic.name,
         "id": topic.id.hex(),
-        "rf": topic.rf,
+        "rf": topic.target_rf,
         "partitions": topic.partitions,
         "replicas": [list(nodes) for nodes in topic.replicas],
         "max_deliveries": topic.max_deliveries,

@@ -48,10 +48,14 @@ def reports_with(*numbers: int) -> Callable[[Any], dict[str, Any]]:
     return report
 
 
+def is_over(topic: Topic) -> bool:
+    return not partitions.sources_of(topic, 0)
+
+
 def waited(*registers: Topic) -> Topic:
     async def main() -> Topic:
         client: Any = Registers(*registers)
-        return await partitions.released(client, Where(("h:1",)), register(2, "a"), 0)
+        return await partitions.followed(client, Where(("h:1",)), register(2, "a"), is_over, 0)
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.05))
 
@@ -68,5 +72,5 @@ def test_a_wait_shows_the_progress_and_does_not_believe_a_node_that_is_late(
 
 def test_a_wait_ends_with_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "survey", reports_with(300))
-    with pytest.raises(NotFound, match="deleted while its partition 0 moved"):
+    with pytest.raises(NotFound, match="deleted while its replicas were copied"):
         waited()

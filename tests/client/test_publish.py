@@ -638,7 +638,7 @@ async def test_an_option_that_there_is_not_is_refused_with_the_nearest(
             NewMessage(b"x", **options)
         assert cluster.of(Publish) == []
         with pytest.raises(TypeError, match=r"^Client\.alter_topic\(\)"):
-            await client.alter_topic("jobs", rf=1)  # type: ignore[call-arg]
+            await client.alter_topic("jobs", slots=1)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match=r"^consumer\(\) has no option 'prefetch_count'.*max_unsettled="):
             client.consumer("jobs", "g", prefetch_count=1)  # type: ignore[call-arg]
 

@@ -105,6 +105,7 @@ class TopicCalls(Calls):
         backoff: Sequence[Duration] | Duration | None = None,
         auto_create_groups: bool | None = None,
         on_expiry: Literal["dead-letter", "drop"] | None = None,
+        rf: int | None = None,
         timeout: float | None = None,
     ) -> Topic:
         """Change the given settings of a topic; those that are None stay. Of two that change one, the last one wins.
@@ -113,6 +114,10 @@ class TopicCalls(Calls):
             partitions: number of partitions; never fewer than there are. Messages of a key that is published from
                 now on may go to another partition than those before.
             max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry: as in `create_topic`.
+            rf: count of replicas of each partition, odd, given by itself, and more than there are. They are added after
+                this has returned, partition by partition, once new nodes have copied the messages; `target_rf` of the
+                topic is the count that is wanted, `replicas` has what there is. Until replicas are added, a lower
+                count takes it back.
 
         Returns:
             the topic with all its settings, as a majority of the nodes had it.
@@ -120,12 +125,13 @@ class TopicCalls(Calls):
         Raises:
             NotFound: no such topic.
             UsageError: a value that cannot be, or nothing given.
+            Conflict: replicas were added meanwhile, and ``rf`` is below their count.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
         settings = _settings(
             partitions, max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry
         )
-        request = m.AlterTopic(name, **settings)
+        request = m.AlterTopic(name, **settings, rf=rf)
         watch = self.context.calling("set_topic", name)
         reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
         return self.context.known(reply.topic)

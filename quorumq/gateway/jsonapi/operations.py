@@ -283,7 +283,7 @@ async def topics(call: Call) -> shapes.Topics:
     return shapes.Topics(
         topics=[
             shapes.TopicView(
-                name=topic.name, partitions=topic.partitions, rf=topic.rf, max_deliveries=topic.max_deliveries,
+                name=topic.name, partitions=topic.partitions, rf=topic.target_rf, max_deliveries=topic.max_deliveries,
                 retention=topic.retention_s, ttl=topic.ttl_s, backoff=list(topic.backoff),
                 groups=sorted(groups.get(topic.id, ())),
             )
