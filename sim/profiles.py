@@ -70,10 +70,14 @@ def with_guests(rng: random.Random, options: Options) -> Options:
 
 
 def draw_moves(rng: random.Random) -> Options:
-    """Draw small clusters whose partitions move all the time; in half of them one or two nodes are added meanwhile."""
+    """Draw small clusters whose partitions move all the time; in half of them one or two nodes are added meanwhile.
+
+    In one third the group is limited now and then.
+    """
     options = dataclasses.replace(draw_swarm(rng, {(5, 3): 2, (4, 3): 1, (4, 1): 1}), moves=0.6)
     another = random.Random(seed_of(options))  # so that seeds without such nodes are what they were
-    return dataclasses.replace(options, joining=another.choice((0, 0, 1, min(2, options.nodes - 3))))
+    joining = another.choice((0, 0, 1, min(2, options.nodes - 3)))
+    return dataclasses.replace(options, joining=joining, limit=another.choice((0.0, 0.0, 0.6)))
 
 
 def draw_groups(rng: random.Random) -> Options:

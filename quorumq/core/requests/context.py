@@ -410,10 +410,10 @@ class Context(Placing):
         for topic in topics:
             registers = self.catalogue.group_registers(topic.id)
             groups = dict.fromkeys([register.name for register in registers if not register.deleted])
-            for register in registers:
-                if register.limited is not None:
-                    self.limiting.limit(register, now, self.parked)
             waits = self.is_adopting(topic)
+            for register in registers:
+                if register.limited is not None and not waits:
+                    self.limiting.limit(register, now, self.parked)
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
                 replica = self.kept(partition) if self.sources else self.replicas.get(partition)
