@@ -21,13 +21,14 @@ class Fault:
     # comes back), ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this
     # node knows what all others do, their directories are lost, and it is declared to be all that is left),
     # ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
-    # ``wrong-clock`` (a crash, and another time of day at the next boot) or ``cut`` (connections break).
+    # ``wrong-clock`` (a crash, and another time of day at the next boot), ``cut`` (connections break) or ``move`` (a
+    # slot of a partition goes to this node, or from it).
     kind: str
     nodes: tuple[str, ...] = ()  # nodes that it hits
     seconds: float = 0.0  # seconds that it lasts
     # A factor for ``slow-disk``, the `Capacity` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
-    # ``damage`` the number of
-    # the last records it hits, 0 for any; for ``restore`` more than 0 if it is the last backup.
+    # ``damage`` the number of the last records it hits, 0 for any; for ``restore`` more than 0 if it is the last
+    # backup; for ``move`` a number that chooses the partition.
     amount: float = 0.0
     # For ``partition`` and ``cut``: directed pairs that carry nothing.
     links: tuple[tuple[str, str], ...] = ()

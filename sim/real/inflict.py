@@ -11,6 +11,7 @@ import trio
 from quorumq.history import HistoryWriter
 from sim.fault_plan import LOSSES, Fault
 from sim.real.cluster import CLIENTS, FaultyCluster
+from sim.real.moves import Moves
 from sim.real.plan import KINDS
 
 FSYNC_S = 0.002
@@ -32,6 +33,7 @@ class Inflicter:
     Attributes:
         met: number of faults of each kind that met a node that served.
         delivery: returns when a message is delivered.
+        moves: carries out moves of partitions.
         left_out: number of faults of each kind that cannot be done here.
     """
 
@@ -45,6 +47,7 @@ class Inflicter:
         self.met: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self.delivery: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.moves: Moves | None = None  # of the operator, once there is one
         self.busy: Counter[str] = Counter()  # nodes that something is being done to, by name
 
     async def run(self, faults: tuple[Fault, ...]) -> None:
@@ -199,6 +202,11 @@ class Inflicter:
         for name in names:
             self.cluster.pause(name)
         await self.then(fault.seconds, self.give_back, names, self.cluster.resume)
+
+    async def do_move(self, fault: Fault) -> None:
+        """Move a slot of a partition to a node, or from it."""
+        if self.moves is not None:
+            await self.moves.move(fault.nodes[0], int(fault.amount))
 
     async def do_slow_disk(self, fault: Fault) -> None:
         """Make every fsync take many times as long."""

@@ -19,12 +19,15 @@ STRETCH = 4.0
 
 DELAY_S = (0.05, 0.2, 0.5)
 WINDOW_S = 60.0
+MOVE_EVERY_S = 10.0
+"""Seconds between two moves of partitions, about."""
 
 KINDS = (
     "crash", "kill", "stop", *LOSSES, "partition", "cut", "delay", "freeze", "pause", "slow-disk", "full-disk",
-    "wall-jump", "wrong-clock",
+    "wall-jump", "wrong-clock", "move",
 )  # fmt: skip
-"""Faults for real processes; ``crash`` and ``wrong-clock`` also take what was not fsynced (power.py)."""
+"""Faults for real processes, and moves of partitions; ``crash`` and ``wrong-clock`` also take what was not fsynced
+(power.py)."""
 
 
 def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
@@ -66,9 +69,21 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             at = round(rng.uniform(0.2, 0.9) * seconds, 3)
             at = next((end for start, end in calms if start <= at < end), at)
             faults.append(Fault(at, kind, victim, round(rng.uniform(0.2, 2.0), 2), amount))
+    faults += draw_moves(seed, options, seconds)
     named = [renamed(fault) for fault in faults if fault.at < seconds]
     ordered = tuple(sorted(named + shown, key=lambda fault: fault.at))
     return Schedule(seed, "real", dataclasses.replace(options, fault_time=seconds), ordered)
+
+
+def draw_moves(seed: int, options: Options, seconds: float) -> list[Fault]:
+    """Draw moves of partitions, if there are more nodes than replicas; the other faults stay as they are."""
+    rng = random.Random(f"{seed}/moves")
+    moves: list[Fault] = []
+    at = rng.uniform(0.0, MOVE_EVERY_S)
+    while options.nodes > options.rf and at < seconds:
+        moves.append(Fault(round(at, 3), "move", (rng.choice(options.node_names),), 0.0, rng.randrange(1000)))
+        at += rng.uniform(0.2, 2.0) * MOVE_EVERY_S
+    return moves
 
 
 def renamed(fault: Fault) -> Fault:

@@ -25,6 +25,7 @@ from sim.fault_plan import Fault
 from sim.real.cluster import LONER, FaultyCluster
 from sim.real.inflict import Inflicter
 from sim.real.judgement import counted, judged
+from sim.real.moves import Moves
 from sim.real.workload import Workload
 from sim.schedule import Schedule
 
@@ -135,6 +136,7 @@ class Trial:
         async with self.connect(self.cluster.addresses, None) as operator:
             if self.workload.prepare is not None:
                 await self.workload.prepare(operator)
+            inflicter.moves = Moves(operator, [topic for topic, _ in self.workload.read])
             async with trio.open_nursery() as working:
                 for number, task in enumerate(self.workload.tasks):
                     working.start_soon(self.consume, f"c{number}", task)
