@@ -115,17 +115,12 @@ def leaver(known: MetadataReply, node: str) -> NodeInfo:
     """Return a node that may leave the cluster.
 
     Raises:
-        UsageError: it is no member, or a voter.
+        UsageError: it is no member.
     """
     info = next((each for each in known.nodes if each.node == node), None)
     if info is None:
         names = ", ".join(each.node for each in known.nodes)
         raise UsageError(f"there is no node {node!r}: {names} are members")
-    if info.voter:
-        raise UsageError(
-            f"node {node} is a voter, and settings are kept there: to replace its machine, give another one the same "
-            "id and an empty directory"
-        )
     return info
 
 
@@ -133,13 +128,13 @@ def check_removal(known: MetadataReply, node: str) -> None:
     """See that a node can be removed, as far as METADATA shows.
 
     Raises:
-        UsageError: it is no member, a voter, in use, or keeps something.
+        UsageError: it is no member, in use, or keeps something.
     """
     info = leaver(known, node)
     kept = [
         f"{topic.name}/{at}" for topic in known.topics for at, it in enumerate(topic.replicas) if node in it
     ]
-    kept += copying(known, node)
+    kept += [*copying(known, node), *(["settings"] if info.voter else [])]
     if info.state == MemberState.JOINED or kept:
         has = f"keeps {', '.join(kept[:5])}" if kept else "is in use"
         raise UsageError(f"node {node} {has}: `quorumq nodes drain {node}` comes first")
@@ -173,7 +168,7 @@ async def replace(client: Client, node: str, by: str, address: str, as_json: boo
         Count of moves.
 
     Raises:
-        UsageError: the node that is to leave is a voter, no member, or the other one.
+        UsageError: the node that is to leave is no member, or the other one.
     """
     known = [info.node for info in (await check_replacement(client, node, by)).nodes]
     await client.add_node(by, address, **location)
@@ -181,8 +176,35 @@ async def replace(client: Client, node: str, by: str, address: str, as_json: boo
     if node in known:
         await client.drain_node(node)
         moved = await carry_out(client, off(node, by), as_json, node)
+        await move_voter(client, node, by, as_json)
         await client.remove_node(node)
     return moved
+
+
+async def move_voter(client: Client, node: str, to: str, as_json: bool) -> None:
+    """Have another member keep the settings that a node keeps, if it is a voter; ask again until that member votes.
+
+    Args:
+        node: the node that is left.
+        to: id of the node that takes over; empty: the cluster chooses.
+        as_json: print an object once it is done, and no words.
+    """
+    said = ""
+    known = leaver(await client.metadata(), node)
+    while True:
+        try:
+            layout = await client.move_voter(node, to)
+            break
+        except (Conflict, Transient) as error:
+            if str(error) != said and not as_json:
+                say(str(error), err=True)
+            said = str(error)
+            await trio.sleep(AGAIN_S)
+    voters = [slot.node for slot in layout.slots]
+    if known.voter and as_json:
+        print_json({"source": node, "voters": voters, "outcome": "moved"})
+    elif known.voter:
+        say(f"settings move from {node}: {', '.join(voters)} keep them", err=True)
 
 
 async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -> int:

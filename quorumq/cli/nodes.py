@@ -44,8 +44,8 @@ def nodes() -> None:
 async def add(node: str, dry_run: bool, where: Where, as_json: bool, **location: Any) -> None:
     """Have a node be a member of the cluster, or give a member another address.
 
-    It returns once a majority of the voters, the nodes that the cluster was made with, know it. The node itself begins
-    when it runs with an empty directory and `join` in its configuration. Repeating the command changes nothing more.
+    It returns once a majority of the voters know it. The node itself begins when it runs with an empty directory and
+    `join` in its configuration. Repeating the command changes nothing more.
     """
     address = location["address"]
     async with cluster(where) as client:
@@ -68,26 +68,30 @@ async def add(node: str, dry_run: bool, where: Where, as_json: bool, **location:
 
 @nodes.command()
 @click.argument("node", metavar="NODE")
+@click.option("--to", default="", metavar="NODE", help="Node that gets all that it can have; any by default.")
 @click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
 @cluster_options
-async def drain(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
-    """Move all partitions off a node, while messages flow.
+async def drain(node: str, to: str, dry_run: bool, where: Where, as_json: bool) -> None:
+    """Move all partitions off a node, while messages flow, and then the settings that it keeps as a voter.
 
     No new partition is placed on it from then on. It ends once the others have all payload, and says what it waits for.
     The node itself may be dead. Breaking it off keeps what was moved; repeating it goes on. `nodes add` with the node's
-    address takes it back into use. A voter cannot be drained.
+    address takes it back into use.
     """
-    from quorumq.cli.moves import carry_out, leaver, off
+    from quorumq.cli.moves import carry_out, leaver, move_voter, off
 
     async with cluster(where) as client:
         if dry_run:
             known = await client.metadata()
-            leaver(known, node)
-            for move in off(node)(known):
+            info = leaver(known, node)
+            for move in off(node, to)(known):
                 tell_plan(move, as_json)
+            if info.voter:
+                tell(f"would move settings from {node}", {"source": node, "outcome": "would move"}, as_json)
             return
         await client.drain_node(node)
-        moved = await carry_out(client, off(node), as_json, node)
+        moved = await carry_out(client, off(node, to), as_json, node)
+        await move_voter(client, node, to, as_json)
         fields = {"node": node, "moved": moved, "outcome": "drained"}
         tell(
             f"{node}: drained, nothing is left on it; `quorumq nodes remove {node}` ends its membership",
@@ -103,8 +107,8 @@ async def drain(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
 async def remove(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
     """End the membership of a drained node.
 
-    The others refuse it by name from then on: stop it. It is refused while the node still has a partition, or payload
-    that is not copied. The name may be given to another machine later.
+    The others refuse it by name from then on: stop it. It is refused while the node still has a partition, payload
+    that is not copied, or settings. The name may be given to another machine later, unless it was one of the first.
     """
     from quorumq.cli.moves import check_removal
 
@@ -142,6 +146,8 @@ async def replace(node: str, by: str, dry_run: bool, where: Where, as_json: bool
             await client.add_node(by, **location, dry_run=True)
             for planned in moves.off(node, by, location["machine"])(known):
                 tell_plan(planned, as_json)
+            if moves.leaver(known, node).voter:
+                tell(f"would move settings from {node} to {by}", {"source": node, "to": by}, as_json)
             return
         moved = await moves.replace(client, node, by, as_json=as_json, **location)
         tell(

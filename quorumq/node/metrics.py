@@ -224,6 +224,6 @@ def not_ready(node: Node) -> str:
     remaining_s = node.core.context.quarantine_left(node.clock())
     if remaining_s > 0:
         return f"in quarantine for {remaining_s:.1f} s"
-    voters = state.config.nodes
+    voters = state.catalogue.cluster.voters
     linked, needed = sum(it == state.me or it in state.links for it in voters), len(voters) // 2 + 1
     return "" if linked >= needed else f"{linked} of {len(voters)} nodes linked, {needed} are needed"

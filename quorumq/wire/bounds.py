@@ -48,6 +48,8 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Layout", "placements"): limits.PARTITIONS_MAX,
     ("Hello", "layouts"): limits.LAYOUT_MARKS_MAX,
     ("ClusterLayout", "members"): MEMBERS_MAX,
+    ("ClusterLayout", "slots"): NODES_MAX,
+    ("ClusterLayout", "before"): NODES_MAX,
     ("Topic", "over"): NODES_MAX,
     ("Topic", "backoff"): limits.BACKOFF_STEPS_MAX,
     ("CreateTopic", "backoff"): limits.BACKOFF_STEPS_MAX,
@@ -78,6 +80,8 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("SyncLabels", "digest"): limits.DIGEST_BYTES,
     ("Digest", "digest"): limits.DIGEST_BYTES,
 }
+EPOCH_REPLIES: Final = ("PutReply", "ProposalReply", "RegistersReply", "PutLabelsReply")
+"""Answers about registers, which count in no epoch (-1) while the voter's slot is new."""
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("Span", "start"): (0, limits.NUMBERS_END),
     ("Span", "stop"): (1, limits.NUMBERS_END + 1),
@@ -85,6 +89,7 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("GroupsRequest", "number"): (0, limits.WORDS_END),  # a round
     ("GroupsReply", "number"): (0, limits.WORDS_END),
     ("PartitionId", "number"): (0, limits.PARTITIONS_MAX),
+    **{(kind, "epoch"): (-1, limits.NUMBERS_END) for kind in EPOCH_REPLIES},
     ("Heartbeat", "disk_free"): (-1, 1 << 63),
     ("FindName", "window_s"): (limits.NAME_WINDOW_MIN_S, limits.NAME_WINDOW_MAX_S + 1),
     ("FindName", "slot"): (0, limits.NAME_SLOTS),
@@ -143,7 +148,11 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "group",
         "a topic, a group, or a layout of either kind",
     ),
-    "ClusterLayout": ("1 <= v_voters <= len(v_members)", "voters", "one at least, and all of them members"),
+    "ClusterLayout": (
+        "1 <= v_voters <= len(v_members) and len(v_slots) in (0, v_voters)",
+        "voters",
+        "one at least, all of them members, and a slot for each if there are any",
+    ),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.cli.moves import balanced, carry_out, check_removal, off, replace
+from quorumq.cli.moves import balanced, carry_out, check_removal, move_voter, off, replace
 from quorumq.core import messages as m
 from quorumq.core.values.errors import UsageError, error_from
 from quorumq.core.values.types import MemberState
@@ -43,6 +43,9 @@ class Calls:
 
     async def drain_node(self, node: str) -> None:
         self.ask(m.ChangeMembers("drain", node))
+
+    async def move_voter(self, node: str, to: str) -> Any:
+        return self.ask(m.ChangeMembers("move-voter", node, to=to)).layout
 
     async def remove_node(self, node: str) -> None:
         self.ask(m.ChangeMembers("remove", node))
@@ -143,17 +146,43 @@ async def test_a_node_is_replaced_by_another_one() -> None:
     assert [info.node for info in known.nodes] == [*"abcef"]
     (topic,) = known.topics
     assert [number for number, members in enumerate(topic.replicas) if "f" in members] == there
-    with pytest.raises(UsageError, match="node a is a voter"):
-        await replace(calls, "a", "g", "g:7401", as_json=False)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="there is no node 'x'"):
         await replace(calls, "x", "g", "g:7401", as_json=False)  # type: ignore[arg-type]
     assert "g" not in [info.node for info in (await calls.metadata()).nodes], "nothing was changed"
 
 
+async def test_a_first_node_is_replaced_and_drained_with_its_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = grown()
+    calls = Calls(cluster)
+    cluster.kill("e")
+    key = cluster.submit("a", m.ChangeMembers("move-voter", "c", to="e"))
+    cluster.advance(3.0)
+    assert "e did not say so" in cluster.replies[key].detail  # type: ignore[union-attr]
+    cluster.start("e")
+    cluster.relink()
+    await calls.drain_node("c")
+    await carry_out(calls, off("c", "e"), as_json=False, node="c")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="node c keeps settings"):
+        check_removal(await calls.metadata(), "c")
+    capsys.readouterr()
+    await move_voter(calls, "c", "e", as_json=True)  # type: ignore[arg-type]
+    await move_voter(calls, "c", "e", as_json=True)  # type: ignore[arg-type]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [{"source": "c", "voters": [*"abe"], "outcome": "moved"}]
+    check_removal(await calls.metadata(), "c")
+    cluster.add("f")
+    await replace(calls, "a", "f", "f:7401", as_json=False)  # type: ignore[arg-type]
+    known = await calls.metadata()
+    assert [info.node for info in known.nodes] == [*"bcdef"]
+    assert [info.node for info in known.nodes if info.voter] == [*"bef"]
+
+
 async def test_a_removal_is_checked_before_it_is_asked_for() -> None:
     cluster = grown()
     calls = Calls(cluster)
-    for node, why in (("a", "is a voter"), ("x", "there is no node 'x'"), ("d", "node d is in use")):
+    for node, why in (("a", "node a keeps"), ("x", "there is no node 'x'"), ("d", "node d is in use")):
         with pytest.raises(UsageError, match=why):
             check_removal(await calls.metadata(), node)
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]

@@ -45,6 +45,7 @@ from quorumq.core.values.types import (
     PartitionId,
     ProducerId,
     Record,
+    ReplicaSlot,
     Span,
     Stamp,
     Topic,
@@ -126,6 +127,17 @@ def every_kind() -> list[JournalRecord]:
         TopicPut(topic),
         PartitionTrusted(PARTITION, 2),
         ClusterPut(ClusterLayout(1, Stamp(4, "n1"), (Member("n1"), Member("n4", "n4:1", "n4:2", "m")), 1)),
+        ClusterPut(
+            ClusterLayout(
+                2,
+                Stamp(5, "n1"),
+                (Member("n1"), Member("n4")),
+                1,
+                (ReplicaSlot("n4", 2),),
+                (ReplicaSlot("n1", 0),),
+                2,
+            )
+        ),
         PartitionDropped(PartitionId(TOPIC, 9)),
         AbsentNoted(PARTITION, (span,)),
         GroupPut(Group(TOPIC, "billing", 0, 0)),

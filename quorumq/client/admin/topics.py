@@ -210,10 +210,28 @@ class TopicCalls(Calls):
             the layout of the cluster, as a majority of the voters had it.
 
         Raises:
-            UsageError: no such node, or a voter.
+            UsageError: no such node.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
         return await self._change_members(m.ChangeMembers("drain", node), timeout)
+
+    async def move_voter(self, node: str, to: str = "", *, timeout: float | None = None) -> ClusterLayout:
+        """Have another member keep the settings of topics and groups in place of a node, if that is a voter.
+
+        Args:
+            node: id of the node.
+            to: id of the member that takes over; empty: the cluster chooses one.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the layout of the cluster, as a majority of the voters had it.
+
+        Raises:
+            UsageError: no such node, or no member that can take over.
+            TooFewReplicas: another voter, or the member, is not up, or learns the settings; repeat it.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        return await self._change_members(m.ChangeMembers("move-voter", node, to=to), timeout)
 
     async def remove_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
         """End the membership of a drained node: the others refuse it by name from then on.

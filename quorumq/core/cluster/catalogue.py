@@ -7,7 +7,7 @@ are in core/requests/context.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -425,7 +425,10 @@ class Catalogue:
             gone = [node for node in Members(value).gone if node not in self.cluster.gone]
             accepted = [it.value for it in self.decisions.values() if gone and it.value is not None]
             in_use = dict.fromkeys(node for other in accepted for node in nodes_of(other))
-            kept = [node for node in gone if node in in_use or any(kept_on(node, it) for it in self.live())]
+            first = self.cluster.first
+            kept = [
+                node for node in gone if node in in_use or any(kept_on(node, it, first) for it in self.live())
+            ]
             return f"{', '.join(kept)} has partitions" if kept else ""
         nodes = dict.fromkeys(nodes_of(value))
         chosen = Instance(b"", "", self.cluster.layout.number)
@@ -435,13 +438,22 @@ class Catalogue:
         removed = [node for node in nodes if node in gone]
         return f"{', '.join(removed)} was removed from the cluster" if removed else ""
 
-    def take_cluster(self, layout: ClusterLayout) -> bool:
-        """Take over a layout of the cluster if it is newer than ours, and return True if it is.
+    def undecided_voters(self, decisions: Iterable[Decision]) -> ClusterLayout | None:
+        """Return a layout with other voters that one of these decisions has accepted, and that may be chosen."""
+        layouts = [it.cluster for it in decisions if it.cluster is not None]
+        return next((it for it in layouts if it.epoch != self.cluster.epoch and self.is_newer(it)), None)
+
+    def is_newer(self, layout: ClusterLayout) -> bool:
+        """Return True if a layout of the cluster is newer than ours.
 
         Two have one number only if a majority of the directories was lost; the later proposal stands then.
         """
         ours = self.cluster.layout
-        if (layout.number, layout.made) <= (ours.number, ours.made):
+        return (layout.number, layout.made) > (ours.number, ours.made)
+
+    def take_cluster(self, layout: ClusterLayout) -> bool:
+        """Take over a layout of the cluster if it is newer than ours, and return True if it is."""
+        if not self.is_newer(layout):
             return False
         # A register that a node has made which was not known can be packed from here on, and so has another digest.
         registers: list[Topic | Group] = [*self.registers(), *self.groups.values()]

@@ -1,12 +1,14 @@
 """Members of the cluster, as one node knows them (docs/protocol.md, MEMBERS).
 
-The voters, who keep the registers, are the nodes that the cluster was made with. Later members keep replicas and serve
-clients. A member's number is its place in the list, and no other member ever gets it.
+The voters, who keep the registers, are the nodes that the cluster was made with, until a voter's slot goes to another
+member. All members keep replicas and serve clients. A member's number is its place in the list, and no other member
+ever gets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from quorumq.core.values.addresses import split_address
 from quorumq.core.values.errors import UsageError
@@ -20,6 +22,8 @@ from quorumq.core.values.types import (
     Member,
     MemberState,
     NodeId,
+    PartitionId,
+    ReplicaSlot,
     Stamp,
     Topic,
     Value,
@@ -27,6 +31,9 @@ from quorumq.core.values.types import (
 
 NODE_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 MACHINE_CHARS_MAX = 64
+
+VOTERS: Final = PartitionId(bytes(16), 0)
+"""Stands for the voters where a node's slots are named by partition."""
 
 
 def first_layout(nodes: Iterable[NodeId], machines: Machines = ()) -> ClusterLayout:
@@ -42,21 +49,27 @@ class Members:
     Attributes:
         layout: the layout.
         names: node of each number, also of members that were removed; vectors of incarnations go by it.
-        present: nodes that are members, by number, the voters first.
+        present: nodes that are members, by number.
+        slots: voters with the layout since which each is one.
         voters: nodes that keep the registers.
+        epoch: layout in which the voters last changed. Answers about registers count in one epoch.
+        first: nodes that the cluster was made with.
         joined: members on which new partitions are placed.
         gone: nodes that were removed, and are no member under another number.
         over: these with their machines; empty while no node was ever added.
     """
 
-    __slots__ = ("gone", "joined", "layout", "names", "over", "present", "voters")
+    __slots__ = ("epoch", "first", "gone", "joined", "layout", "names", "over", "present", "slots", "voters")
 
     def __init__(self, layout: ClusterLayout) -> None:
         self.layout = layout
         self.names: tuple[NodeId, ...] = tuple(member.node for member in layout.members)
         here = [member for member in layout.members if member.state != MemberState.REMOVED]
         self.present: tuple[NodeId, ...] = tuple(member.node for member in here)
-        self.voters: tuple[NodeId, ...] = self.present[: layout.voters]
+        self.first: tuple[NodeId, ...] = self.names[: layout.voters]
+        self.slots = layout.slots or tuple(ReplicaSlot(node, 0) for node in self.first)
+        self.voters: tuple[NodeId, ...] = tuple(slot.node for slot in self.slots)
+        self.epoch = layout.epoch
         joined = [member for member in here if member.state == MemberState.JOINED]
         self.joined: tuple[NodeId, ...] = tuple(member.node for member in joined)
         self.over: Machines = tuple((it.node, it.machine) for it in joined) if layout.number else ()
@@ -72,6 +85,20 @@ class Members:
         return node in self.present
 
     @property
+    def new_voters(self) -> list[NodeId]:
+        """Return the voters that are new in this epoch: each learns from the voters before, and votes then."""
+        return [node for node, since in self.slots if since and since == self.epoch]
+
+    def since(self, node: NodeId) -> int:
+        """Return the layout since which a node is a voter; 0 if it is none, or was from the beginning."""
+        return next((slot.since for slot in self.slots if slot.node == node), 0)
+
+    def tellers(self, node: NodeId) -> tuple[NodeId, ...]:
+        """Return the nodes from which a node learns the registers: the voters, and for a new one those before."""
+        before = [slot.node for slot in self.layout.before] if node in self.new_voters else []
+        return tuple(dict.fromkeys([*self.voters, *before]))
+
+    @property
     def machines(self) -> Machines:
         """Return the machine of each member, if machines are named."""
         named = [it for it in self.layout.members if it.machine and it.state != MemberState.REMOVED]
@@ -84,7 +111,8 @@ class Members:
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
-        assert self.names[: self.layout.voters] == self.voters, "a voter was removed"
+        assert all(node in self.present for node in self.voters), "a voter was removed"
+        assert len(dict.fromkeys(self.voters)) == self.layout.voters, "the number of voters has changed"
         assert len(dict.fromkeys(self.present)) == len(self.present), "two members have one name"
 
 
@@ -131,16 +159,16 @@ def check_leaving(change: str, node: NodeId, known: Members, topics: Iterable[To
         return f"there is no node {node[:50]!r}: {', '.join(known.present)} are members"
     if member.state == MemberState.REMOVED:
         return "" if change == "remove" else f"node {node} was removed already"
-    if node in known.voters:
-        return (
-            f"node {node} is a voter: settings of topics and groups are kept on {', '.join(known.voters)}, which the "
-            "cluster was made with. To replace its machine, give another one the same id and an empty directory"
-        )
     if change == "drain":
         return ""
+    if node in known.voters:
+        return (
+            f"node {node} is a voter: settings of topics and groups are kept on {', '.join(known.voters)}. `quorumq "
+            f"nodes drain {node}` has another node keep them first"
+        )
     if member.state == MemberState.JOINED:
         return f"node {node} is in use: `quorumq nodes drain {node}` moves its partitions away first"
-    kept = [where for topic in topics for where in kept_on(node, topic)]
+    kept = [where for topic in topics for where in kept_on(node, topic, known.first)]
     if kept:
         more = f" and {len(kept) - 5} more" if len(kept) > 5 else ""
         return (
@@ -148,6 +176,37 @@ def check_leaving(change: str, node: NodeId, known: Members, topics: Iterable[To
             "away, and ends once their payload is copied"
         )
     return ""
+
+
+def with_voter(layout: ClusterLayout, node: NodeId, to: NodeId, made: Stamp) -> ClusterLayout:
+    """Return the next layout, in which the voter's slot of ``node`` is the member ``to``'s."""
+    number, slots = layout.number + 1, Members(layout).slots
+    moved = tuple(ReplicaSlot(to, number) if slot.node == node else slot for slot in slots)
+    return layout._replace(number=number, made=made, slots=moved, before=slots, epoch=number)
+
+
+def next_voters(known: Members, node: NodeId) -> list[NodeId]:
+    """Return the members that the voter's slot of a node may go to: no machine has two voters."""
+    on = dict(known.machines)
+    taken = [on.get(other, other) for other in known.voters if other != node]
+    return [it for it in known.joined if it not in known.voters and on.get(it, it) not in taken]
+
+
+def check_voter(node: NodeId, to: NodeId, known: Members) -> str:
+    """Return why the voter's slot of ``node`` cannot go to ``to``, or to any member if that is empty; or ""."""
+    if not known.is_member(node):
+        return f"there is no node {node[:50]!r}: {', '.join(known.present)} are members"
+    if node not in known.voters:
+        return ""
+    able = next_voters(known, node)
+    if to in able or (able and not to):
+        return ""
+    if not able:
+        return (
+            f"no other node can keep the settings that {node} keeps: {', '.join(known.voters)} are voters, and every "
+            "other member is drained, or on the machine of one. Add a node first (`quorumq nodes add`)"
+        )
+    return f"to is {to[:50]!r}: the settings that {node} keeps can go to {', '.join(able)}"
 
 
 def nodes_of(value: Value) -> list[NodeId]:
@@ -159,8 +218,12 @@ def nodes_of(value: Value) -> list[NodeId]:
     return []
 
 
-def kept_on(node: NodeId, topic: Topic) -> list[str]:
-    """Return the partitions of a topic that a node has, may get, or keeps the payload of."""
+def kept_on(node: NodeId, topic: Topic, first: tuple[NodeId, ...]) -> list[str]:
+    """Return the partitions of a topic that a node has, may get, or keeps the payload of.
+
+    Args:
+        first: nodes that the cluster was made with, from which sets of its first topics are drawn.
+    """
     names: list[str] = []
     for number in range(topic.all_partitions):
         placement = topic.placement(number)
@@ -168,7 +231,7 @@ def kept_on(node: NodeId, topic: Topic) -> list[str]:
         if placement is not None:
             sets += [placement.sources, placement.learners]
         if number >= topic.partitions:
-            sets.append(tuple(each for each, _ in topic.over))
+            sets.append(tuple(each for each, _ in topic.over) or first)
         if any(node in each for each in sets):
             names.append(f"{topic.name}/{number}")
     for placement in topic.next_layout.placements if topic.next_layout is not None else ():
@@ -214,6 +277,8 @@ def check_member(member: Member, known: Members) -> str:
                 return f"address is {taken[0]!r}: that is {other.node}'s"
     if known.is_member(node):
         return ""
+    if node in known.first:
+        return f"node {node} was one of the first nodes, which every node's list names: choose another name"
     if len(known.present) >= NODES_MAX:
         return f"this cluster has {len(known.present)} nodes, and no cluster has more than {NODES_MAX}"
     if len(known.names) >= MEMBERS_MAX:
@@ -228,7 +293,7 @@ def outdated(known: Members, me: NodeId, addresses: Addresses) -> str:
         return ""
     there = {it.node: it.address for it in known.layout.members if it.state != MemberState.REMOVED}
     parts = [f"it lacks {node} = {address!r}" for node, address in there.items() if node not in file]
-    parts += [f"it has {node}, which is no member" for node in file if node not in there]
+    parts += [f"it has {node}, which is no member" for node in file if node not in (*there, *known.first)]
     parts += [
         f"it has {node} = {file[node]!r}, and the members' list {address!r}"
         for node, address in there.items()

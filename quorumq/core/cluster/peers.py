@@ -319,6 +319,8 @@ def add_it(hello: Hello) -> str:
 def cluster_digest(layout: ClusterLayout) -> bytes:
     """Return the digest of a layout of the cluster."""
     words = [layout.number, *layout.made, layout.voters, *(word for each in layout.members for word in each)]
+    if layout.slots:
+        words += [layout.epoch, *(word for each in (*layout.slots, *layout.before) for word in each)]
     return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=DIGEST_BYTES).digest()
 
 

@@ -83,6 +83,10 @@ class Round:
         """Return True if one of these members is in every majority."""
         return bits.bit_count() > len(self.members) - self.majority
 
+    def is_counted(self, bits: int, node: NodeId) -> bool:
+        """Return True if these bits have a node's vote."""
+        return bool(bits & self.bits_of([node]))
+
     def is_majority_of_each(
         self, bits: int, sets: Iterable[tuple[NodeId, ...]], gone: tuple[NodeId, ...] = ()
     ) -> bool:
@@ -107,18 +111,33 @@ class Round:
 
 
 class RegisterRound(Round):
-    """A round among all members of a cluster whose list has grown: only the voters, who are the first, are counted.
+    """A round about registers: only voters are counted, and only if they answer in the epoch of the round.
 
-    The others are asked because replica sets need a majority, too, and have them as members.
+    Others may be asked, because replica sets need a majority, too, and have them as members.
     """
 
-    __slots__ = ("mask", "voters")
+    __slots__ = ("epoch", "mask", "voters")
 
-    def __init__(self, number: int, members: tuple[NodeId, ...], voters: int) -> None:
+    def __init__(
+        self, number: int, members: tuple[NodeId, ...], voters: tuple[NodeId, ...], epoch: int
+    ) -> None:
         super().__init__(number, members)
-        self.voters = voters
-        self.mask = (1 << voters) - 1
-        self.majority = majority_of(voters)
+        self.epoch = epoch
+        self.voters = len(voters)
+        self.mask = self.bits_of(voters)
+        self.majority = majority_of(len(voters))
+
+    def check_epoch(self, sender: NodeId, epoch: int) -> None:
+        """Leave a voter out of the count if it answers in another epoch.
+
+        Why: majorities of two sets of voters need not meet.
+        """
+        if epoch != self.epoch:
+            self.mask &= ~self.bits_of([sender])
+
+    def is_counted(self, bits: int, node: NodeId) -> bool:
+        """Return True if these bits have the vote of a node that is a voter."""
+        return super().is_counted(bits & self.mask, node)
 
     def is_majority(self, bits: int) -> bool:
         """Return True if these bits are a majority of the voters."""

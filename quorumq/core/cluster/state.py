@@ -213,6 +213,7 @@ class NodeState:
     buckets: dict[tuple[bytes, str], Bucket] = field(
         default_factory=dict
     )  # tokens of limited groups, by topic and name
+    voter_since: int = 0  # layout since which this node has its voter's slot, if it knows all promises of it
     me: NodeId = field(init=False)  # this node's id
 
     def __post_init__(self) -> None:
@@ -241,6 +242,12 @@ class NodeState:
         if found is None:
             found = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
         return found
+
+    @property
+    def voting_epoch(self) -> int:
+        """Return the epoch of the voters in which our answers about registers count; -1 while our slot is new."""
+        cluster = self.catalogue.cluster
+        return cluster.epoch if cluster.since(self.me) in (0, self.voter_since) else -1
 
     def register_vector(self) -> tuple[Incarnation, ...]:
         """Return the known incarnations of the members, by number: sent with every reply about registers."""

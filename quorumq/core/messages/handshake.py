@@ -102,8 +102,9 @@ class PutCluster(NamedTuple):
 class ChangeMembers(NamedTuple):
     """Have a node be a member of the cluster, or change its addresses; or have it leave.
 
-    ``change`` is "add"; "drain": no new partition is placed on it; or "remove": it is no member any more. The last two
-    name the node alone. A member keeps its peer address and machine if none is named.
+    ``change`` is "add"; "drain": no new partition is placed on it; "move-voter": its voter's slot goes to the member
+    ``to``, or to any if that is empty; or "remove": it is no member any more. Only "add" has an address and a machine;
+    a member keeps its peer address and machine if none is named.
     """
 
     change: str
@@ -112,6 +113,7 @@ class ChangeMembers(NamedTuple):
     peer_address: str = ""  # for the other nodes, if that differs
     machine: str = ""
     dry_run: bool = False  # check it, and change nothing
+    to: NodeId = ""
 
 
 class ChangeMembersReply(NamedTuple):

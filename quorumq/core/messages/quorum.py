@@ -371,6 +371,7 @@ class PutReply(NamedTuple):
     topic: Topic | None
     group: Group | None
     known: tuple[Incarnation, ...] = ()  # starts of the members, by number
+    epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
 
 
 class Prepare(NamedTuple):
@@ -426,6 +427,7 @@ class ProposalReply(NamedTuple):
     known: tuple[Incarnation, ...]  # starts of the members, by number
     error: str = ""
     cluster: ClusterLayout | None = None
+    epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
 
 
 class Peeked(NamedTuple):

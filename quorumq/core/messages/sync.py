@@ -202,6 +202,7 @@ class RegistersReply(NamedTuple):
     more: bool = False  # groups follow, behind the last one, or packed ones, from ``page`` on
     packed: bytes = b""  # packed registers of deleted groups
     page: int = 0
+    epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
 
 
 class SyncPull(NamedTuple):
@@ -251,6 +252,7 @@ class PutLabelsReply(NamedTuple):
     error: str
     labels: tuple[Label, ...]
     known: tuple[Incarnation, ...]  # starts of the node list, in its order
+    epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
 
 
 class SyncLabels(NamedTuple):
@@ -281,7 +283,7 @@ class ResyncRequest(NamedTuple):
     round: int
     partition: PartitionId | None
     start: int
-    epoch: int = FIRST_LAYOUT  # epoch of the partition at the sender
+    epoch: int = FIRST_LAYOUT  # epoch of the partition, or of the voters, at the sender
     since: int = FIRST_LAYOUT  # number of the layout since which the sender has its slot
 
 

@@ -30,7 +30,7 @@ from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.replica import Replica
-from quorumq.core.recovery import joining, resync, survivors
+from quorumq.core.recovery import joining, resync, survivors, voterslots
 from quorumq.core.recovery.replay import Replay, at_stop, cluster_made, snapshot
 from quorumq.core.recovery.trust import (
     TOKEN_LOST,
@@ -456,7 +456,7 @@ class NodeCore:
             case m.Heartbeat():
                 return self.upkeep.on_heartbeat(sender, incarnation, message, now)
             case m.PutCluster(n) if self.state.trusted or not n:
-                return context.put_cluster(sender, message, now)
+                return voterslots.put_cluster(context, sender, message, now)
             case m.PutTopic(n, topic) if self.state.trusted or not n or topic.next_layout is not None:
                 return context.put_topic(sender, message, now)
             case m.Prepare() | m.Accept() if self.state.trusted:
@@ -532,11 +532,8 @@ class NodeCore:
                 context.note_answered(message.round, now)
         elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply | m.PutLabelsReply):
             self.state.learn_register_vector(message.known)
-            if (
-                isinstance(message, m.PutReply)
-                and message.topic is not None
-                and message.refused == Code.DELETED
-            ):
+            voterslots.check_epoch(context, sender, message.round, message.epoch)
+            if isinstance(message, m.PutReply) and message.refused == Code.DELETED and message.topic:
                 effects = context.take_in_topic(message.topic, now)  # ends requests for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:

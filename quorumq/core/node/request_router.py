@@ -34,7 +34,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
-from quorumq.core.requests.membership import CHANGES, MembersCoordinator, check_change
+from quorumq.core.requests.membership import MembersCoordinator, check_change
 from quorumq.core.requests.moving import MoveCoordinator
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import LimitCoordinator, PauseCoordinator, check_limit
@@ -219,11 +219,11 @@ class RequestRouter:
                     member.node,
                     address_of(member, config.node, config.addresses),
                     member.node == config.node or member.node in links,
-                    number < cluster.layout.voters,
+                    member.node in cluster.voters,
                     member.machine,
                     member.state,
                 )
-                for number, member in enumerate(cluster.layout.members)
+                for member in cluster.layout.members
                 if member.state != MemberState.REMOVED
             ),
             topics=tuple(topics.values()),
@@ -239,10 +239,6 @@ class RequestRouter:
         )
 
     def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
-        if request.change not in CHANGES:
-            return m.Failed(
-                Code.USAGE, f"change is {request.change[:50]!r}: it must be {' or '.join(CHANGES)}"
-            )
         problem = check_change(self.context, request)
         if problem:
             return m.Failed(Code.USAGE, problem)

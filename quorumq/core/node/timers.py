@@ -147,7 +147,7 @@ class Timers:
                 # The missing messages may be needed no more: the topic was deleted meanwhile.
                 return effects + self.trust.end_resync(context, now)
             case ("join",):
-                context.joins = bool(context.new_slots())
+                context.joins = context.is_new
                 if context.joins:
                     state.at(now.mono + JOIN_AGAIN_S, ("join",))
                 return joining.go_on(context, now, afresh=True)

@@ -13,6 +13,7 @@ from quorumq.core.requests import sources
 from quorumq.core.requests.burial import bury
 from quorumq.core.requests.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.membership import finish_undecided
 from quorumq.core.requests.moving import change_layouts
 from quorumq.core.requests.packing import pack_deleted
 from quorumq.core.requests.placing import drop_batches
@@ -171,7 +172,7 @@ class Upkeep:
         context = self.context
         context.state.reclaiming.update(dict.fromkeys(context.replicas))
         effects = self.go_on_reclaiming(now) + bury(context, now)
-        effects += change_layouts(context, now)
+        effects += change_layouts(context, now) + finish_undecided(context, now)
         effects += take_steps(context, now)  # Answers to earlier questions decide it.
         for replica in (*context.sources.values(), *context.replicas.values()):
             if sources.lackers(replica):

@@ -9,15 +9,17 @@ vote (docs/protocol.md, LAYOUTS).
 
 from __future__ import annotations
 
+from quorumq.core.cluster.members import VOTERS
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.messages import PutTopic, ResyncReply, ResyncRequest
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.messages.records import PartitionTrusted, Reserved
 from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery import voterslots
 from quorumq.core.recovery.resync import take_in
 from quorumq.core.recovery.trust import Trust, reserve_token
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.placing import Joined
+from quorumq.core.requests.placing import ClusterAdopted, Joined
 from quorumq.core.values import limits
 from quorumq.core.values.clock import RESERVE_STEP
 from quorumq.core.values.types import Kind, NodeId, Now
@@ -27,7 +29,7 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
     """Vote in slots about which enough nodes have answered. Ask about the others, again only if ``afresh``."""
     if not context.state.trusted:
         return []  # it hears the present sets, as it lost its directory
-    effects: list[Effect] = []
+    effects = voterslots.go_on(context, afresh=afresh)
     for replica in context.new_slots():
         if may_join(context, replica):
             effects += join(context, replica)
@@ -78,7 +80,10 @@ def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[
     action = context.completions.pop(number)
     if isinstance(action, Joined):
         return begin_to_vote(context, action, now)
-    effects = context.adopt(action, now)
+    if isinstance(action, ClusterAdopted):
+        effects = voterslots.adopt(context, action, now)
+    else:
+        effects = context.adopt(action, now)
     if trust.resync is None:
         return effects
     return effects + [
@@ -111,6 +116,9 @@ def join(context: Context, replica: Replica) -> list[Effect]:
 
 def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     """Begin to vote in a slot, in quarantine: the node that had it, or the set before, may have granted holds."""
+    if joined.partition == VOTERS:
+        voterslots.begin_to_vote(context, joined.since)
+        return []
     replica = context.replicas.get(joined.partition)
     if replica is None or replica.since != joined.since or replica.is_trusted:
         return []

@@ -7,7 +7,7 @@ from typing import Final
 
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.deleted_names import KEY_BYTES, entries_of
-from quorumq.core.cluster.members import first_layout
+from quorumq.core.cluster.members import VOTERS, first_layout
 from quorumq.core.cluster.peers import Seen, seen_last
 from quorumq.core.cluster.state import NodeConfig, NodeState
 from quorumq.core.messages import records as r
@@ -194,6 +194,7 @@ class Replay:
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
             once_lost=bool(self.trust.above) or self.trust.resync is not None,
+            voter_since=self.slots.get(VOTERS, 0),
         )
         begun = self.trust.begun if boot else ()
         others = {
@@ -344,9 +345,12 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
         *trust.begun,
         r.Reserved(state.clock.reserving),
     ]
-    if catalogue.cluster.layout.number:
-        records.append(r.ClusterPut(catalogue.cluster.layout))
+    layout = max([catalogue.cluster.layout, *context.adopting])
+    if layout.number:
+        records.append(r.ClusterPut(layout))
     records += trust.snapshot(trusted=state.trusted)
+    if VOTERS in context.slots:
+        records.append(r.PartitionTrusted(VOTERS, context.slots[VOTERS]))
     records += context.peers.snapshot()
     records += [r.TopicPut(topic) for topic in catalogue.registers()]
     records += [r.DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]

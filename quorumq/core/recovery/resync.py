@@ -18,12 +18,22 @@ from itertools import zip_longest
 from quorumq.core.cluster.deleted_names import PAGES, DeletedNames
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.topics import with_layout
-from quorumq.core.messages import PutLabels, PutTopic, ResyncReply, ResyncRequest, SyncState, SyncTopics
+from quorumq.core.messages import (
+    PutCluster,
+    PutLabels,
+    PutTopic,
+    ResyncReply,
+    ResyncRequest,
+    SyncState,
+    SyncTopics,
+)
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery import voterslots
 from quorumq.core.requests.answers import Part
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import put_labels
+from quorumq.core.requests.placing import ClusterAdopted
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.types import FIRST_LAYOUT, Decision, Group, Labels, NodeId, Now, PartitionId, Topic
@@ -52,24 +62,33 @@ class Resync:
     Attributes:
         survivors: the nodes that an operator has declared to be all that is left; no other is waited for.
         is_first: True if no start of this node was ever trusted: it has promised nothing in any partition.
+        unclear: nodes whose answers have a layout with other voters that may be chosen: they are asked again.
     """
 
-    __slots__ = ("is_first", "reason", "survivors")
+    __slots__ = ("is_first", "reason", "survivors", "unclear")
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self.survivors: tuple[NodeId, ...] = ()
         self.is_first = False
+        self.unclear: dict[NodeId, None] = {}
 
     # --------------------------------------------------------------------- what is needed
 
     def missing(self, context: Context) -> list[str]:
         """Return the answers still missing, for people; empty once the node is trusted again."""
         lacks: list[str] = []
-        lacking = self.lacking(context, context.config.nodes, None)
+        cluster = context.catalogue.cluster
+        lacking = self.lacking(context, cluster.voters, None)
+        if context.state.me in cluster.new_voters:
+            before = tuple(slot.node for slot in cluster.layout.before)
+            lacking = max(lacking, self.lacking(context, before, None, majority_of(len(before))))
         if lacking:
-            lacks.append(f"the registers of {lacking} more nodes")
-        if any(isinstance(action, Topic) for action in context.completions.values()):
+            undecided = (
+                f", the voters ({', '.join(self.unclear)} has an undecided layout)" if self.unclear else ""
+            )
+            lacks.append(f"the registers of {lacking} more nodes{undecided}")
+        if any(isinstance(action, Topic | ClusterAdopted) for action in context.completions.values()):
             lacks.append("layouts on the disk")  # the questions about their partitions follow
         if self.is_first:
             return lacks
@@ -134,7 +153,8 @@ class Resync:
         """Ask ``peer`` for all that it has not sent yet; for parts asked for already only ``afresh``."""
         if peer not in context.state.links:
             return []
-        parts: list[Part] = [(peer, None)] if peer in context.config.nodes else []
+        tellers = context.catalogue.cluster.tellers(context.state.me)
+        parts: list[Part] = [(peer, None)] if peer in tellers else []
         parts += [
             (peer, partition)
             for partition, replica in context.replicas.items()
@@ -145,18 +165,31 @@ class Resync:
         for part in parts:
             if part not in answers.complete and (afresh or part not in answers.asked):
                 number = context.state.next_round()
-                ask = ResyncRequest(number, part[1], answers.ask(part, number))
-                if part[1] is not None:
-                    replica = context.replicas[part[1]]
-                    ask = ask._replace(epoch=replica.epoch, since=replica.since)
-                effects.append(Send(peer, ask))
+                start = answers.ask(part, number)
+                if part[1] is None:
+                    effects += voterslots.question(context, peer, start, number)
+                    continue
+                replica = context.replicas[part[1]]
+                effects.append(
+                    Send(peer, ResyncRequest(number, part[1], start, replica.epoch, replica.since))
+                )
         return effects
 
     def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
-        """Take in a chunk of an answer: merge it, and go on once all chunks are here."""
+        """Take in a chunk of an answer: merge it, and go on once all chunks are here.
+
+        One with a layout that may be chosen does not count. Why: if it is, this directory may have adopted it, and the
+        new voters have to tell.
+        """
         effects = take_in(context, sender, message, now)
+        if context.catalogue.undecided_voters(message.decisions) is not None:
+            self.unclear[sender] = None
         if not context.answers.take(sender, message):
             return effects
+        if message.partition is None and not message.following and sender in self.unclear:
+            del self.unclear[sender]
+            if not self.survivors:  # else no node can decide the layout
+                context.answers.reopen((sender, None))
         for peer in context.catalogue.cluster.present:  # new partitions may have come with the registers
             effects += self.ask(context, peer, now, afresh=False)
         return effects
@@ -204,6 +237,10 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     if not context.state.trusted:
         return []
     catalogue = context.catalogue
+    cluster = catalogue.cluster
+    if message.partition is None and not voterslots.may_tell(context, message.epoch):
+        newer = message.epoch < cluster.epoch
+        return [Send(sender, PutCluster(0, cluster.layout))] if newer else []
     nothing = SyncTopics((), ())
     answers: list[Answer] = []
     following = 0
@@ -235,11 +272,10 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     elif message.epoch > FIRST_LAYOUT:
         return []  # a node without the partition must not count as one that has answered
     answers = answers or [(nothing, None, (), ())]
-    layout = catalogue.cluster.layout
-    cluster = layout if layout.number and message.partition is None else None
+    layout = cluster.layout if cluster.layout.number and message.partition is None else None
     seen = context.peers.newest_starts() if message.partition is None and not message.start else ()
     chunks = [
-        ResyncReply(message.round, message.partition, at, len(answers), following, *answer, cluster)
+        ResyncReply(message.round, message.partition, at, len(answers), following, *answer, layout)
         for at, answer in enumerate(answers)
     ]
     return [Send(sender, chunk) for chunk in (chunks[0]._replace(seen=seen), *chunks[1:])]

@@ -37,6 +37,8 @@ def tell(
         resync.survivors = message.survivors
     for replica in context.new_slots() if message.survivors else ():
         replica.survivors = message.survivors
+    if message.survivors and state.voting_epoch < 0:
+        context.survivors = message.survivors
     seen = [m.Seen(state.me, state.incarnation, state.directory), *context.peers.newest_starts()]
     told = m.SurvivorsReply(
         message.round,
@@ -141,8 +143,12 @@ class DeclareCoordinator(Coordinator):
     def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
         """Return True if a learner waits for more than the survivors have."""
         topics = context.catalogue.topics.values()
-        sets = [context.config.nodes, *(members for topic in topics for members in topic.replicas)]
+        cluster = context.catalogue.cluster
+        sets = [cluster.voters, *(members for topic in topics for members in topic.replicas)]
         counts = [(sum(node in survivors for node in nodes), len(nodes), 1) for nodes in sets]
+        if any(node not in survivors for node in cluster.new_voters) or context.state.voting_epoch < 0:
+            voters = [slot.node for slot in cluster.layout.before]
+            counts.append((sum(node in survivors for node in voters), len(voters), 0))
         for topic in topics:  # a new slot hears the set before, in which it has no part
             for placement in topic.layout.placements if topic.layout is not None else ():
                 before = placement.nodes_before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quorumq.core.cluster.members import VOTERS
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import Failed
 from quorumq.core.messages import records as r
@@ -216,6 +217,8 @@ class Trust:
             for partition, replica in context.replicas.items()
             if replica.placement and replica.since and not self.resync.is_first
         }
+        if since := context.catalogue.cluster.since(state.me):
+            self.joined[VOTERS] = context.slots[VOTERS] = since
         slots = [r.PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
         return [Persist((r.Reserved(reserve), *absent, r.Trusted(), *slots), done)]
@@ -230,6 +233,7 @@ class Trust:
         if self.resync is None:
             return False
         is_first, self.resync = self.resync.is_first, None
+        context.state.voter_since = self.joined.get(VOTERS, 0)
         context.answers = Answers()
         clock = context.state.clock
         clock.min_ballot = max(clock.min_ballot, self.min_ballot)

@@ -57,8 +57,14 @@ class Answers:
             self.complete[part] = None
         return True
 
-    def discard(self, partition: PartitionId) -> None:
-        """Drop all about a partition: its replica set is another one now."""
+    def reopen(self, part: Part) -> None:
+        """Drop a complete answer: the next repetition of the question asks for it from the beginning."""
+        del self.complete[part]
+        self._at.pop(part, None)
+        self.asked[part] = {}
+
+    def discard(self, partition: PartitionId | None) -> None:
+        """Drop all about a partition, or the registers (None): their set of nodes is another one now."""
         tables: tuple[dict[Part, object], ...] = (self.complete, self.asked, self._at)  # type: ignore[assignment]
         for table in tables:
             for part in [part for part in table if part[1] == partition]:

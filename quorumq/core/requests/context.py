@@ -23,7 +23,7 @@ from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.limiting import Limiting
 from quorumq.core.requests.packing import keep_packed, pack_deleted
-from quorumq.core.requests.placing import Placing, discarded
+from quorumq.core.requests.placing import ClusterAdopted, Placing, discarded
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
@@ -128,6 +128,10 @@ class Pending:
     def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
         """Note that the replica sets of these partitions have changed, as a layout says that may be adopted."""
         return []
+
+    def on_voters_changed(self, context: Context, now: Now) -> list[Effect]:
+        """Begin again: nodes answer an open round about registers in another epoch from now on."""
+        raise NotImplementedError
 
     def on_left(self, context: Context, partition: PartitionId, now: Now) -> list[Effect]:
         """Note that this node leaves the replica set of a partition."""
@@ -434,10 +438,19 @@ class Context(Placing):
         return self.ask_for_holds(now) if made and self.hold_recovery.awaited else []
 
     def take_in_cluster(self, layout: ClusterLayout, now: Now) -> list[Effect]:
-        """Take over a layout of the cluster that was chosen, if it is newer: peers come and go."""
-        before = self.catalogue.cluster.present
-        if not self.catalogue.take_cluster(layout):
+        """Take over a layout that was chosen, if it is newer: one with other voters once it is durable here."""
+        if not self.catalogue.is_newer(layout) or layout in self.adopting:
             return []
+        if layout.epoch != self.catalogue.cluster.epoch:
+            # After a crash this node's answers would count for the old voters again.
+            return [Persist((ClusterPut(layout),), (self.when_durable(ClusterAdopted(layout)),))]
+        self.use_cluster(layout, now)
+        return [Persist((ClusterPut(layout),))]
+
+    def use_cluster(self, layout: ClusterLayout, now: Now) -> None:
+        """Act upon a layout of the cluster: peers come and go."""
+        before = self.catalogue.cluster.present
+        self.catalogue.take_cluster(layout)
         self.state.clock.merge(layout.made.time)
         for peer in before:
             if not self.catalogue.cluster.is_member(peer):
@@ -445,19 +458,6 @@ class Context(Placing):
         for peer in self.catalogue.cluster.present:
             if peer not in before and peer != self.state.me:
                 self.state.at(now.mono + self.rng.random() * self.config.sync_interval, ("sync", peer))
-        return [Persist((ClusterPut(layout),))]
-
-    def put_cluster(self, sender: NodeId, message: m.PutCluster, now: Now) -> list[Effect]:
-        """Take over a layout of the cluster, in a round, or as news (round 0). A sender behind gets the newer one."""
-        number, layout = message
-        effects = self.take_in_cluster(layout, now)
-        ours = self.catalogue.cluster.layout
-        if ours.number > layout.number:
-            effects.append(Send(sender, m.PutCluster(0, ours)))
-        if number:
-            reply = m.PutReply(number, "", "", None, None, self.state.register_vector())
-            effects.append(Persist((), (Send(sender, reply),)))
-        return effects
 
     def take_in_chosen(self, value: Value, now: Now) -> list[Effect]:
         """Take in a value that was just chosen. A layout is not adopted before a majority of the nodes has it."""
@@ -534,11 +534,11 @@ class Context(Placing):
         """
         number, topic, groups, _ = message
         newest = self.catalogue.register_named(topic.name)
-        known = self.state.register_vector()
+        known, epoch = self.state.register_vector(), self.state.voting_epoch
         if newest is not None and newest.deletions > topic.deletions:
             if number:
                 reply = m.PutReply(
-                    number, Code.DELETED, f"topic {topic.name!r} was deleted", newest, None, known
+                    number, Code.DELETED, f"topic {topic.name!r} was deleted", newest, None, known, epoch
                 )
                 return [Persist((), (Send(sender, reply),))]
             return [Send(sender, m.PutTopic(0, newest))]
@@ -548,7 +548,7 @@ class Context(Placing):
         merged = self.catalogue.register_with(topic.id, topic.name)
         assert merged is not None, "it was merged a moment ago"
         if number:
-            reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known)
+            reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known, epoch)
             return [*effects, Persist((), (Send(sender, reply),))]
         if (merged.deleted and not topic.deleted) or merged.layout_known > topic.layout_known:
             return [*effects, Send(sender, m.PutTopic(0, merged))]
@@ -566,14 +566,14 @@ class Context(Placing):
         if topic is None or not self.state.trusted:
             code = Code.UNKNOWN_TOPIC if self.state.trusted else Code.NOT_TRUSTED
             return [Send(sender, m.PutReply(number, code, "", None, None))]
-        known = self.state.register_vector()
+        known, epoch = self.state.register_vector(), self.state.voting_epoch
         if topic.deleted:
-            reply = m.PutReply(number, Code.DELETED, "", topic, None, known)
+            reply = m.PutReply(number, Code.DELETED, "", topic, None, known, epoch)
             return [Persist((), (Send(sender, reply),))]
         effects = self.take_in_group(group, now)
         merged = self.catalogue.group(group.topic, group.name) or group
         more = topic if topic.all_partitions > partitions or topic.layout_known > layout else None
-        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known)
+        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known, epoch)
         return [*effects, Persist((), (Send(sender, reply),))]
 
     def take_in_registers(self, sender: NodeId, registers: m.SyncTopics, now: Now) -> list[Effect]:

@@ -51,10 +51,17 @@ class Coordinator(Pending):
 
     def open_register_round(self, context: Context, now: Now, timeout: float | None = None) -> Round:
         """Open a round among all members, in which the voters are counted, and which replica sets need a part of."""
+        return self._open_counted(context, context.catalogue.cluster.present, now, timeout)
+
+    def open_voter_round(self, context: Context, now: Now) -> Round:
+        """Open a round among the voters."""
+        return self._open_counted(context, context.catalogue.cluster.voters, now, None)
+
+    def _open_counted(
+        self, context: Context, nodes: tuple[NodeId, ...], now: Now, timeout: float | None
+    ) -> Round:
         cluster = context.catalogue.cluster
-        if not cluster.layout.number:
-            return self.open_round(context, cluster.voters, now, timeout)
-        round_ = RegisterRound(context.state.next_round(), cluster.present, len(cluster.voters))
+        round_ = RegisterRound(context.state.next_round(), nodes, cluster.voters, cluster.epoch)
         self.adopt(context, round_, now, timeout)
         return round_
 
@@ -117,6 +124,10 @@ class Coordinator(Pending):
                 effects += self.on_timeout(context, number, now)
         return effects
 
+    def on_voters_changed(self, context: Context, now: Now) -> list[Effect]:
+        self.close_rounds(context)
+        return self.start(context, now)
+
     def teach(self, context: Context, number: int, sender: NodeId) -> list[Effect]:
         """Send the topic to ``sender``, which does not know it, and ask again, once. Its answer has not counted."""
         partition, message = self.requests[number]
@@ -133,7 +144,7 @@ class Coordinator(Pending):
 
         It is asked for by name, too: a node finds it by its id only until it packs it.
         """
-        this = self.open_round(context, context.config.nodes, now)
+        this = self.open_voter_round(context, now)
         ask = m.RegistersRequest(this.number, (topic.name,), (topic.id,), (), "" if groups else None)
         return [Send(node, ask) for node in this.members]
 

@@ -123,6 +123,7 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
         len(more) > GROUPS_PER_CHUNK or page < PAGES,
         packed,
         page if page < PAGES else 0,
+        context.state.voting_epoch,
     )
     return [Send(sender, told)]
 
@@ -143,11 +144,8 @@ class FindCoordinator(Coordinator):
         self.sets: tuple[tuple[NodeId, ...], ...] = ()  # some majority of each has what was confirmed
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        nodes = context.config.nodes
         groups = [context.catalogue.topics[group.topic] for group in self.wanted.groups]
-        self.sets = tuple(
-            dict.fromkeys([nodes, *(members for topic in groups for members in topic.replicas)])
-        )
+        self.sets = tuple(dict.fromkeys(members for topic in groups for members in topic.replicas))
         round_ = self.open_register_round(context, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
         effects: list[Effect] = []
         for at, node in enumerate(round_.members):
@@ -173,7 +171,7 @@ class FindCoordinator(Coordinator):
     def is_enough(self, context: Context, this: Round, bits: int) -> bool:
         """Return True if one of these nodes is in every majority that may have confirmed a register."""
         heard = [node for at, node in enumerate(this.members) if bits & (1 << at)]
-        return all(
+        return this.is_read(bits) and all(
             sum(node in heard for node in nodes) > len(nodes) - majority_of(len(nodes)) for nodes in self.sets
         )
 
@@ -189,7 +187,7 @@ class FindCoordinator(Coordinator):
             return self.take_up(context, looked=True)
         what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
         what += [f"group {group.name!r}" for group in self.wanted.groups]
-        nodes = len(context.config.nodes)
+        nodes = len(context.catalogue.cluster.voters)
         detail = (
             f"{', '.join(what[:5])} is not known to node {context.state.me}, and too few others could be asked: "
             "try again, through any node"

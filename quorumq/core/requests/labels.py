@@ -23,13 +23,13 @@ def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[E
     number, labels = message
     catalogue = context.catalogue
     topic = catalogue.topics.get(labels.topic)
-    known = context.state.register_vector()
+    known, epoch = context.state.register_vector(), context.state.voting_epoch
     if topic is None or topic.deleted:
         if not number:
             return []  # anti-entropy comes again
         code = Code.UNKNOWN_TOPIC if topic is None else Code.NOT_FOUND
         news = [Send(sender, m.PutTopic(0, topic))] if topic is not None else []
-        return [*news, Send(sender, m.PutLabelsReply(number, code, (), known))]
+        return [*news, Send(sender, m.PutLabelsReply(number, code, (), known, epoch))]
     changed = catalogue.labels.take(labels)
     for label in changed:
         context.state.clock.merge(label.stamp.time)
@@ -39,7 +39,7 @@ def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[E
     names = dict.fromkeys(label.name for label in labels.labels)
     ours = catalogue.labels.of(labels.topic)
     shown = tuple(label for label in ours if not names or label.name in names)
-    return [Persist(records, (Send(sender, m.PutLabelsReply(number, "", shown, known)),))]
+    return [Persist(records, (Send(sender, m.PutLabelsReply(number, "", shown, known, epoch)),))]
 
 
 def compare_labels(context: Context, sender: NodeId, message: m.SyncLabels) -> list[Effect]:
@@ -86,7 +86,7 @@ class LabelsCoordinator(Coordinator):
     def _ask_all(self, context: Context, labels: tuple[Label, ...], now: Now) -> list[Effect]:
         self.close_rounds(context)
         self.stored = 0
-        asked = self.open_round(context, context.config.nodes, now)
+        asked = self.open_voter_round(context, now)
         put = m.PutLabels(asked.number, Labels(self.topic.id, labels))
         self.requests[asked.number] = (PartitionId(self.topic.id, 0), put)
         return [Send(node, put) for node in asked.members]

@@ -1,8 +1,7 @@
 """Members of the cluster: the next layout of the cluster is chosen, and written to a majority of the voters.
 
-The voters stay the same, so no majority depends on the layout that a node knows: it says which nodes may link, serve
-and get partitions (docs/protocol.md, MEMBERS). It is chosen because a number is to have one content, and a member's
-number one node.
+It says which nodes may link, serve and get partitions, and which are voters (docs/protocol.md, MEMBERS). It is chosen
+by the voters of the layout before, because a number is to have one content, and a member's number one node.
 """
 
 from __future__ import annotations
@@ -13,12 +12,17 @@ from quorumq.core.cluster.members import (
     addressed,
     check_leaving,
     check_member,
+    check_voter,
     is_present,
+    next_voters,
     with_member,
+    with_voter,
 )
+from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.moving import LEAVER_WAIT
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
@@ -31,15 +35,19 @@ from quorumq.core.values.types import (
     Now,
     Stamp,
     Topic,
+    instance_of,
 )
 
-CHANGES = ("add", "drain", "remove")
+CHANGES = ("add", "drain", "remove", "move-voter")
 
 STATES = {"drain": MemberState.DRAINING, "remove": MemberState.REMOVED}
-"""State of a node after each change but "add"."""
+"""State of a node after each change that has it leave."""
 
 CHANGES_MAX = 8
 """Layouts of others that may come before ours, until the caller is asked to try again."""
+
+AGAIN_S = 0.05
+"""Seconds between looks if a layout waits for the disk, or a new voter does not vote yet."""
 
 
 def member_of(request: m.ChangeMembers, known: Members) -> Member:
@@ -53,6 +61,10 @@ def check_change(context: Context, request: m.ChangeMembers) -> str:
     """Return why a change cannot be made to the layout that is known here, or ""."""
     catalogue, config = context.catalogue, context.config
     known = catalogue.cluster
+    if request.change not in CHANGES:
+        return f"change is {request.change[:50]!r}: it must be {' or '.join(CHANGES)}"
+    if request.change == "move-voter":
+        return check_voter(request.node, request.to, known)
     if request.change != "add":
         return check_leaving(request.change, request.node, known, catalogue.live())
     all_addresses = Members(addressed(known.layout, config.addresses, config.peer_addresses))
@@ -60,17 +72,27 @@ def check_change(context: Context, request: m.ChangeMembers) -> str:
 
 
 class MembersCoordinator(Coordinator):
-    """CHANGE-MEMBERS: a node is added, drained, removed, or gets another address. Asked again, it answers the same."""
+    """CHANGE-MEMBERS: a node is added, drained, removed, or gets another address. Asked again, it answers the same.
 
-    __slots__ = ("layout", "proposer", "request", "tries")
+    Attributes:
+        layout: layout that was written in this round.
+        asked: instance for which the voters have said that their slots are trusted.
+        to: node that gets the voter's slot.
+        until: end time (monotonic seconds); a new voter is waited for until then.
+    """
 
-    layout: ClusterLayout  # as written in this round
+    __slots__ = ("asked", "layout", "proposer", "request", "to", "tries", "until")
+
+    layout: ClusterLayout
 
     def __init__(self, key: int, request: m.ChangeMembers) -> None:
         super().__init__(key)
         self.request = request
         self.proposer: Proposer | None = None
         self.tries = 0
+        self.asked: Instance | None = None
+        self.to = ""
+        self.until = 0.0
 
     def concerns(self, topic: bytes) -> bool:
         return False
@@ -81,14 +103,50 @@ class MembersCoordinator(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Write the layout that is known here, if it is as wanted; else propose the next one."""
         self.close_rounds(context)
+        self.until = self.until or now.mono + context.config.request_timeout
+        if context.adopting and now.mono < self.until:
+            return self.look_later(context, now)
         if self.is_done(context):
-            self.layout = context.catalogue.cluster.layout
-            round_ = self.open_register_round(context, now)
-            return [Send(node, m.PutCluster(round_.number, self.layout)) for node in round_.members]
+            return self.write(context, now)
         problem = check_change(context, self.request)
         if problem:
             return self.fail(context, Code.CONFLICT, problem)
         instance = Instance(b"", "", context.catalogue.cluster.layout.number + 1)
+        if self.request.change == "move-voter" and self.asked != instance:
+            return self.ask_voters(context, instance, now)
+        return self.propose(context, instance, now)
+
+    def look_later(self, context: Context, now: Now) -> list[Effect]:
+        """Start again in a moment."""
+        context.state.at(now.mono + AGAIN_S, ("again", self.key))
+        return []
+
+    def write(self, context: Context, now: Now, timeout: float | None = None) -> list[Effect]:
+        """Write the layout that is known here to all members."""
+        self.layout = context.catalogue.cluster.layout
+        round_ = self.open_register_round(context, now, timeout)
+        return [Send(node, m.PutCluster(round_.number, self.layout)) for node in round_.members]
+
+    def ask_voters(self, context: Context, instance: Instance, now: Now) -> list[Effect]:
+        """Ask if the slot of every voter is trusted, before one of them goes to another node.
+
+        Why: a new voter learns from those before. If one of these never learned, one lost disk would leave too few.
+        Only the one that leaves is passed over if it is silent: it may be gone for good.
+        """
+        self.asked = instance
+        able = next_voters(context.catalogue.cluster, self.request.node)
+        linked = [node for node in able if node in (context.state.me, *context.state.links)]
+        self.to = self.request.to or (linked or able)[0]
+        return self.write(context, now, LEAVER_WAIT * context.config.request_timeout)
+
+    def lacking(self, context: Context, round_: Round) -> list[NodeId]:
+        """Return the nodes that have not said yet that they know the layout, and all promises of their slots."""
+        bits, voters = round_.valid(context.state), context.catalogue.cluster.voters
+        stay = [node for node in voters if node != self.request.node and not round_.is_counted(bits, node)]
+        return stay if round_.bits_of([self.to]) & bits else [*stay, self.to]
+
+    def propose(self, context: Context, instance: Instance, now: Now) -> list[Effect]:
+        """Propose the next layout."""
         if self.proposer is None or self.proposer.instance != instance:
             self.proposer = Proposer(instance)
             self.tries += 1
@@ -103,6 +161,8 @@ class MembersCoordinator(Coordinator):
         """Return True if the layout that is known here is as the request wants it."""
         cluster = context.catalogue.cluster
         known = cluster.member(self.request.node)
+        if self.request.change == "move-voter":
+            return known is not None and self.request.node not in cluster.voters
         if self.request.change != "add":
             return known is not None and known.state >= STATES[self.request.change]
         return known == member_of(self.request, cluster)
@@ -111,6 +171,8 @@ class MembersCoordinator(Coordinator):
         """Return the layout after the known one, with the member as the request wants it."""
         config = context.config
         layout = addressed(context.catalogue.cluster.layout, config.addresses, config.peer_addresses)
+        if self.request.change == "move-voter":
+            return with_voter(layout, self.request.node, self.to, ballot)
         member = member_of(self.request, context.catalogue.cluster)
         if self.request.change != "add":
             known = next(it for it in layout.members if is_present(it, self.request.node))
@@ -130,15 +192,94 @@ class MembersCoordinator(Coordinator):
             round_.hear(sender, incarnation)
             if context.catalogue.cluster.layout != self.layout:  # others are ahead
                 return self.start(context, now)
-            done = round_.is_majority(round_.valid(context.state))
-            return self.finish(context, m.ChangeMembersReply(self.layout)) if done else []
+            return self.on_known(context, round_, now)
         assert isinstance(message, m.ProposalReply)
         assert self.proposer is not None
         effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
         return effects + (self.proposer.retry(self, context, now) if look else [])
 
+    def on_known(self, context: Context, round_: Round, now: Now) -> list[Effect]:
+        """Go on if enough nodes know the layout: all voters before one of them changes; else a majority."""
+        bits, instance = round_.valid(context.state), self.asked
+        if not self.is_done(context):
+            everyone = not round_.awaits(self.request.node) and not self.lacking(context, round_)
+            assert instance is not None
+            return self.propose_now(context, instance, now) if everyone else []
+        if not round_.is_majority(bits):
+            return []
+        learning = [it for it in context.catalogue.cluster.new_voters if not round_.is_counted(bits, it)]
+        if self.request.change != "move-voter" or not learning:
+            return self.finish(context, m.ChangeMembersReply(self.layout))
+        if any(round_.awaits(node) for node in learning):
+            return []
+        if now.mono >= self.until:
+            detail = f"{', '.join(learning)} is a voter now, and does not know all settings yet: try again"
+            return self.fail(context, Code.OUTCOME_UNKNOWN, detail)
+        self.close_rounds(context)
+        return self.look_later(context, now)
+
+    def propose_now(self, context: Context, instance: Instance, now: Now) -> list[Effect]:
+        self.close_rounds(context)
+        return self.propose(context, instance, now)
+
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         round_ = self.rounds[number]
+        if self.request.change == "move-voter" and self.proposer is None and not self.is_done(context):
+            silent = self.lacking(context, round_)
+            if not silent and self.asked is not None:
+                return self.propose_now(context, self.asked, now)
+            detail = (
+                f"the settings that {self.request.node} keeps cannot go to {self.to} now: every other voter, and "
+                f"{self.to}, has to be up and to know all settings ({', '.join(silent)} did not say so); try again"
+            )
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, round_.majority)
         answered = round_.valid(context.state).bit_count()
         detail = f"node {self.request.node!r}: it may have happened, or may yet happen: do it again"
         return self.fail(context, Code.OUTCOME_UNKNOWN, detail, round_.majority, answered)
+
+
+class FinishCoordinator(MembersCoordinator):
+    """A layout with other voters that was accepted is proposed again, until one is chosen. No client waits for it.
+
+    Why: a node that resyncs waits for the outcome.
+    """
+
+    __slots__ = ("accepted",)
+
+    def __init__(self, key: int, accepted: ClusterLayout) -> None:
+        super().__init__(key, m.ChangeMembers("", ""))
+        self.accepted = accepted
+
+    def start(self, context: Context, now: Now) -> list[Effect]:
+        self.close_rounds(context)
+        if (
+            context.adopting
+            or context.catalogue.undecided_voters(context.catalogue.decisions.values()) is None
+        ):
+            return self.finish(context, None)
+        return self.propose(context, instance_of(self.accepted), now)
+
+    def own_value(self, context: Context, ballot: Stamp) -> ClusterLayout:
+        return self.accepted
+
+    def fail(
+        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
+    ) -> list[Effect]:
+        return self.finish(context, None)
+
+
+def finish_undecided(context: Context, now: Now) -> list[Effect]:
+    """Go on with a layout with other voters that is not decided; one voter does at a time, on average."""
+    catalogue = context.catalogue
+    last = Instance(b"", "", catalogue.cluster.layout.number)
+    following = [catalogue.decisions[it] for it in catalogue.decisions.irange(last, Instance(b"", "\0", 0))]
+    accepted = catalogue.undecided_voters(following)
+    if accepted is None or not context.state.trusted or context.adopting:
+        return []
+    if any(isinstance(each, FinishCoordinator) for each in context.requests.values()):
+        return []
+    if context.rng.random() * len(catalogue.cluster.voters) >= 1:
+        return []
+    request = FinishCoordinator(context.next_key(), accepted)
+    context.requests[request.key] = request
+    return request.start(context, now)

@@ -18,7 +18,15 @@ from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.answers import Answers
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.types import FIRST_LAYOUT, Now, PartitionId, ReplicaSlot, Topic
+from quorumq.core.values.types import (
+    FIRST_LAYOUT,
+    ClusterLayout,
+    NodeId,
+    Now,
+    PartitionId,
+    ReplicaSlot,
+    Topic,
+)
 
 DROPPED_MAX = 10_000
 """Batches in one Forget."""
@@ -41,6 +49,20 @@ class Joined(NamedTuple):
     min_ballot: int
 
 
+class ClusterAdopted(NamedTuple):
+    """A layout of the cluster with other voters is durable: this node acts upon it.
+
+    It answers ``sender`` in ``round``, if that is not 0.
+    """
+
+    layout: ClusterLayout
+    sender: NodeId = ""
+    round: int = 0
+
+
+Completion = Topic | Joined | ClusterAdopted
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Placing:
     """The partitions that one node keeps.
@@ -48,9 +70,10 @@ class Placing:
     Attributes:
         replicas: the partitions in whose replica set this node is, or which it copies to get a slot.
         sources: partitions that were moved away, and whose payload is kept until the new set lacks nothing.
-        completions: actions to take once a write is durable, by its number: adopt a topic's layout, or vote in a slot.
+        completions: actions to take once a write is durable, by its number: adopt a layout, or vote in a slot.
         writes: count of completions so far.
         slots: slots of this node that the journal calls trusted, by partition: the layout since which it has each.
+        survivors: nodes that were declared to be all that is left, while this node's slot among the voters is new.
         joins: a timer is set for slots in which this node is new.
         asks: this step asks for the promises of such slots.
         answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
@@ -62,9 +85,10 @@ class Placing:
     hold_recovery: HoldRecovery = field(init=False, default_factory=HoldRecovery)
     replicas: dict[PartitionId, Replica] = field(init=False, default_factory=dict)
     sources: dict[PartitionId, Replica] = field(init=False, default_factory=dict)
-    completions: dict[int, Topic | Joined] = field(init=False, default_factory=dict)
+    completions: dict[int, Completion] = field(init=False, default_factory=dict)
     writes: int = field(init=False, default=0)
     slots: dict[PartitionId, int] = field(init=False, default_factory=dict)
+    survivors: tuple[NodeId, ...] = field(init=False, default=())
     joins: bool = field(init=False, default=False)
     asks: bool = field(init=False, default=False)
     answers: Answers = field(init=False, default_factory=Answers)
@@ -75,7 +99,7 @@ class Placing:
         """Return the replica of a partition, also of one that was moved away and is a source."""
         return self.replicas.get(partition) or self.sources.get(partition)
 
-    def when_durable(self, action: Topic | Joined) -> Done:
+    def when_durable(self, action: Completion) -> Done:
         """Return the effect that has an action taken once the records before it are durable."""
         self.writes += 1
         self.completions[self.writes] = action
@@ -128,6 +152,11 @@ class Placing:
                 self.sources[partition] = replica
         return departed, effects
 
+    @property
+    def adopting(self) -> list[ClusterLayout]:
+        """Return the layouts of the cluster that wait for the disk."""
+        return [each.layout for each in self.completions.values() if isinstance(each, ClusterAdopted)]
+
     def is_adopting(self, topic: Topic) -> bool:
         """Return True if a layout of the topic waits for the disk."""
         return any(isinstance(one, Topic) and one.id == topic.id for one in self.completions.values())
@@ -147,10 +176,15 @@ class Placing:
 
     def join_soon(self, now: Now) -> None:
         """Ask in this step for the promises of slots that are new here, if there are any, and again after a pause."""
-        self.asks = bool(self.new_slots())
+        self.asks = self.is_new
         if self.asks and not self.joins:
             self.joins = True
             self.state.at(now.mono + JOIN_AGAIN_S, ("join",))
+
+    @property
+    def is_new(self) -> bool:
+        """Return True if a slot of this node is new: one among the voters, or in a partition's set."""
+        return self.state.voting_epoch < 0 or bool(self.new_slots())
 
     def new_slots(self) -> list[Replica]:
         """Return the replicas that are new in their sets: they do not vote before they have heard enough."""

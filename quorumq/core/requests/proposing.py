@@ -105,7 +105,9 @@ def is_refused(message: Prepare | Accept, topic: Topic) -> bool:
 def _told(
     context: Context, number: int, decision: Decision | None, topic: Topic | None, group: Group | None
 ) -> ProposalReply:
-    return ProposalReply(number, decision, topic, group, context.state.register_vector())
+    state = context.state
+    reply = ProposalReply(number, decision, topic, group, state.register_vector())
+    return reply._replace(epoch=state.voting_epoch)
 
 
 # ------------------------------------------------------------------------------- a proposer
@@ -188,7 +190,7 @@ class Proposer:
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
         self.asked_at = now.mono
-        self.round = this = owner.open_round(context, context.config.nodes, now)
+        self.round = this = owner.open_voter_round(context, now)
         self.question = message._replace(round=this.number)
         return [Send(node, self.question) for node in this.members]
 

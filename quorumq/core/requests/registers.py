@@ -66,7 +66,8 @@ class TopicCoordinator(Coordinator):
         detail = (
             f"topic {self.name!r} is being changed elsewhere at the same time: look at it, then try again"
         )
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, majority_of(len(context.config.nodes)))
+        needed = majority_of(len(context.catalogue.cluster.voters))
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed)
 
     def write(
         self,

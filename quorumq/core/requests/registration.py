@@ -253,7 +253,7 @@ class Registration(Coordinator):
         proposed = self.proposer is not None and self.proposer.sent
         code = Code.OUTCOME_UNKNOWN if proposed or self.skipping is not None else Code.TOO_FEW_REPLICAS
         detail = f"group {self.name!r} could not be registered through {context.state.me}: ask another node"
-        needed = majority_of(len(context.config.nodes))
+        needed = majority_of(len(context.catalogue.cluster.voters))
         return self._fail(context, list(self.waiting), m.Failed(code, detail, needed, answered), now)
 
     def _fail(self, context: Context, keys: list[int], problem: m.Failed | None, now: Now) -> list[Effect]:

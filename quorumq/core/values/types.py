@@ -472,15 +472,15 @@ class Member(NamedTuple):
 
 
 class ClusterLayout(NamedTuple):
-    """Members of the cluster, as one value that wins whole (docs/protocol.md, MEMBERS).
-
-    The first ``voters`` members are those that the cluster was made with. They keep the registers.
-    """
+    """Members of the cluster, as one value that wins whole (docs/protocol.md, MEMBERS)."""
 
     number: int
     made: Stamp  # stamp of the proposal that was chosen
     members: tuple[Member, ...]
-    voters: int
+    voters: int  # number of the first members, with which the cluster was made, and of the voters
+    slots: tuple[ReplicaSlot, ...] = ()  # the voters, if they are not the first members
+    before: tuple[ReplicaSlot, ...] = ()  # the voters before layout ``epoch``, in which a slot last changed
+    epoch: int = 0
 
 
 class Instance(NamedTuple):

@@ -1,0 +1,415 @@
+"""Voters of registers move to other members: what goes on, and what breaks without each rule (MEMBERS)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.peers import Peers
+from quorumq.core.cluster.rounds import RegisterRound
+from quorumq.core.messages.effects import Done, Persist
+from quorumq.core.messages.records import ClusterPut
+from quorumq.core.node import upkeep
+from quorumq.core.recovery import voterslots
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.membership import MembersCoordinator
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import ClusterLayout, NodeId
+from tests.core.growing import GrowingCluster
+from tests.core.network import hand_over, hears_all, wipe
+
+
+def grown(*added: NodeId, nodes: int = 3) -> GrowingCluster:
+    """Return a cluster of the nodes a, b, c … and these members."""
+    cluster = GrowingCluster(nodes, hold_time_max=2.0)
+    for name in added:
+        cluster.add(name)
+    return cluster
+
+
+def move(cluster: GrowingCluster, node: NodeId, to: NodeId = "", through: NodeId = "a") -> object:
+    """Have the voter's slot of a node go to another one."""
+    key = cluster.submit(through, m.ChangeMembers("move-voter", node, to=to))
+    cluster.advance(6.0)
+    return cluster.replies[key]
+
+
+def moved(cluster: GrowingCluster, node: NodeId, to: NodeId = "", through: NodeId = "a") -> ClusterLayout:
+    reply = move(cluster, node, to, through)
+    assert isinstance(reply, m.ChangeMembersReply), reply
+    return reply.layout
+
+
+def voters(cluster: GrowingCluster, name: NodeId) -> tuple[NodeId, ...]:
+    return cluster.nodes[name].catalogue.cluster.voters
+
+
+def votes(cluster: GrowingCluster, name: NodeId) -> bool:
+    """Return True if answers of this node about registers count."""
+    state = cluster.nodes[name].state
+    return state.trusted and state.voting_epoch >= 0 and name in state.catalogue.cluster.voters
+
+
+def create(cluster: GrowingCluster, name: str, through: NodeId = "a", rf: int = 1) -> None:
+    """Make a topic through a node."""
+    key = cluster.submit(through, m.CreateTopic(name, rf, 1))
+    cluster.advance(6.0)
+    assert isinstance(cluster.replies[key], m.CreateTopicReply), cluster.replies[key]
+
+
+def restart(cluster: GrowingCluster, *names: NodeId) -> None:
+    for name in names:
+        cluster.kill(name)
+    for name in names:
+        cluster.start(name)
+    cluster.relink()
+
+
+def empty(cluster: GrowingCluster, name: NodeId) -> None:
+    """Have a node lose its directory, and dial the others again until all know its new start."""
+    wipe(cluster, name)
+    for _ in range(3):
+        cluster.advance(2.0)
+        cluster.relink()
+
+
+def between(*names: NodeId) -> Callable[[NodeId, NodeId, object], bool]:
+    """Cut these nodes off from all others, and let them talk to each other."""
+    return lambda sender, to, message: (sender in names) != (to in names)
+
+
+# --------------------------------------------------------------------------------------------- what goes on
+
+
+def test_the_slot_of_a_voter_goes_to_a_member() -> None:
+    cluster = grown("d")
+    create(cluster, "old")
+    layout = moved(cluster, "c", through="b")
+    assert [slot.node for slot in layout.slots] == ["a", "b", "d"]
+    assert (layout.epoch, [slot.since for slot in layout.slots]) == (layout.number, [0, 0, layout.number])
+    assert all(voters(cluster, name) == ("a", "b", "d") for name in "abcd")
+    assert votes(cluster, "d")
+    cluster.kill("c")
+    cluster.kill("a")
+    create(cluster, "new", "b")
+    restart(cluster, "b", "d")
+    assert votes(cluster, "d"), "its journal says so"
+    assert cluster.ask("d", m.Metadata(("new",))).topics[0].name == "new"
+    assert [info.node for info in cluster.ask("d", m.Metadata()).nodes if info.voter] == ["a", "b", "d"]
+
+
+def test_a_move_that_is_asked_for_again_changes_nothing() -> None:
+    cluster = grown("d", "e")
+    number = moved(cluster, "c", "d").number
+    assert moved(cluster, "c", "e", "e").number == number
+    refused = move(cluster, "x")
+    assert isinstance(refused, m.Failed)
+    assert "there is no node 'x'" in refused.detail
+
+
+def test_a_voter_that_is_dead_for_good_is_replaced_from_the_others() -> None:
+    cluster = grown("d")
+    create(cluster, "jobs")
+    cluster.kill("c")
+    moved(cluster, "c")
+    assert votes(cluster, "d")
+    cluster.kill("a")
+    create(cluster, "more", "d")
+
+
+def test_a_cluster_moves_to_other_machines() -> None:
+    cluster = grown("d", "e", "f")
+    create(cluster, "jobs")
+    for old, new in zip("abc", "def", strict=True):
+        moved(cluster, old, new, "b" if old == "a" else "a")
+    for name in "abc":
+        cluster.kill(name)
+    assert voters(cluster, "d") == ("d", "e", "f")
+    create(cluster, "more", "e")
+    assert cluster.ask("f", m.Metadata(("jobs",))).topics
+    empty(cluster, "e")
+    assert votes(cluster, "e"), "d and f tell it"
+    restart(cluster, "d", "e", "f")
+    create(cluster, "most", "f")
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 5])
+def test_a_slot_moves_whatever_the_number_of_voters(nodes: int) -> None:
+    cluster = grown("x", nodes=nodes)
+    create(cluster, "jobs")
+    moved(cluster, "a", through="x")
+    assert votes(cluster, "x")
+    cluster.kill("a")
+    create(cluster, "more", "x")
+
+
+# -------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("node", "to", "why"),
+    [
+        ("c", "a", "the settings that c keeps can go to d"),
+        ("c", "x", "the settings that c keeps can go to d"),
+        ("x", "d", "there is no node 'x'"),
+    ],
+)
+def test_a_slot_goes_to_a_member_that_is_no_voter(node: str, to: str, why: str) -> None:
+    refused = move(grown("d"), node, to)
+    assert isinstance(refused, m.Failed)
+    assert refused.code == Code.USAGE
+    assert why in refused.detail
+
+
+def test_a_slot_goes_to_no_drained_node_and_no_first_name_is_given_again() -> None:
+    cluster = grown("d")
+    cluster.ask("a", m.ChangeMembers("drain", "d"))
+    refused = move(cluster, "c")
+    assert isinstance(refused, m.Failed)
+    assert "no other node can keep the settings that c keeps" in refused.detail
+    cluster.change("d")
+    moved(cluster, "c")
+    for change in ("drain", "remove"):
+        reply = cluster.ask("a", m.ChangeMembers(change, "c"))
+        assert isinstance(reply, m.ChangeMembersReply), reply
+    assert "was one of the first nodes" in cluster.ask("a", m.ChangeMembers("add", "c", "c:7401")).detail
+
+
+def test_no_machine_gets_two_voters() -> None:
+    machines = (("a", "m1"), ("b", "m2"), ("c", "m3"))
+    cluster = GrowingCluster(3, machines=machines)
+    cluster.add("d", machine="m1")
+    refused = move(cluster, "c", "d")
+    assert isinstance(refused, m.Failed)
+    assert "no other node can keep the settings" in refused.detail
+    assert moved(cluster, "a", "d").slots[0].node == "d"
+
+
+def test_a_voter_is_drained_and_removed_once_its_slot_has_moved() -> None:
+    cluster = grown("d")
+    assert isinstance(cluster.ask("a", m.ChangeMembers("drain", "c")), m.ChangeMembersReply)
+    refused = cluster.ask("a", m.ChangeMembers("remove", "c"))
+    assert "node c is a voter" in refused.detail
+    moved(cluster, "c")
+    reply = cluster.ask("a", m.ChangeMembers("remove", "c"))
+    assert isinstance(reply, m.ChangeMembersReply)
+    cluster.advance(2.0)
+    assert "c" not in cluster.nodes["a"].state.links
+    assert any(isinstance(it, ClusterPut) for it in cluster.records_of("a"))
+
+
+# --------------------------------------------------------------- the rules, and what breaks without each
+
+NEWS = (m.SyncRegisters, m.SyncTopics, m.SyncLabels)
+
+
+def quiet(sender: NodeId, to: NodeId, message: object) -> bool:
+    """Return True for registers that travel outside of rounds: no rule depends on them."""
+    return isinstance(message, NEWS) or (isinstance(message, m.PutTopic) and not message.round)
+
+
+def losing(*drops: Callable[[NodeId, NodeId, object], bool]) -> Callable[[NodeId, NodeId, object], bool]:
+    """Lose what one of these says, and registers outside of rounds."""
+    return lambda sender, to, message: any(drop(sender, to, message) for drop in (quiet, *drops))
+
+
+def to_nodes(kind: type, *names: NodeId) -> Callable[[NodeId, NodeId, object], bool]:
+    """Lose messages of a kind from other nodes to these."""
+    return lambda sender, to, message: isinstance(message, kind) and to in names and sender != to
+
+
+def unaware(*names: NodeId) -> Callable[[NodeId, NodeId, object], bool]:
+    """Lose layouts with other voters on their way to these nodes."""
+
+    def drop(sender: NodeId, to: NodeId, message: object) -> bool:
+        layout = message.layout if isinstance(message, m.PutCluster) else None
+        layout = message.cluster if isinstance(message, m.ProposalReply) else layout
+        return to in names and layout is not None and layout.epoch > 0
+
+    return drop
+
+
+def made(cluster: GrowingCluster, through: NodeId, deliveries: int) -> bool:
+    """Create the topic jobs with a number of deliveries through a node, and return True if that is OK."""
+    key = cluster.submit(through, m.CreateTopic("jobs", 1, deliveries))
+    cluster.advance(6.0)
+    return isinstance(cluster.replies[key], m.CreateTopicReply)
+
+
+RULE = pytest.mark.parametrize("rule", [True, False])
+
+
+@RULE
+def test_a_new_voter_hears_a_majority_of_the_voters_before(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is at a and c, and c is dead. d hears b alone: without the rule b and d make another topic."""
+    cluster = grown("d")
+    cluster.drop = losing(between("b", "d"))
+    assert made(cluster, "a", 2)
+    cluster.kill("c")
+    if not rule:
+        monkeypatch.setattr(voterslots, "majority_of", lambda size: 1)
+    cluster.drop = losing(lambda sender, to, message: isinstance(message, m.ResyncReply) and sender == "a")
+    move(cluster, "c", "d", "b")
+    assert voters(cluster, "b") == ("a", "b", "d")
+    cluster.drop = losing(between("b", "d"))
+    assert made(cluster, "b", 3) is not rule
+
+
+@RULE
+def test_a_node_tells_a_new_voter_only_once_it_has_adopted_the_layout(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """b and c know nothing of d, and b tells it: without the rule b and c make the topic, and a and d another one."""
+    cluster = grown("d")
+    if not rule:
+        monkeypatch.setattr(voterslots, "may_tell", lambda context, epoch: True)
+    monkeypatch.setattr(upkeep, "finish_undecided", lambda context, now: [])  # b and c could, without a and d
+    cluster.drop = losing(unaware("b", "c"))
+    cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
+    cluster.advance(4.0)
+    assert (voters(cluster, "a"), voters(cluster, "b")) == (("a", "b", "d"), ("a", "b", "c"))
+    assert votes(cluster, "d") is not rule
+    cluster.drop = losing(between("b", "c"), unaware("b", "c"))
+    assert made(cluster, "b", 2)
+    assert made(cluster, "a", 3) is not rule
+
+
+@RULE
+def test_an_answer_counts_in_the_epoch_of_its_round(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """a and d make a topic; c, which does not know that d is a voter in its place, asks b."""
+    cluster = grown("d")
+    if not rule:
+        monkeypatch.setattr(RegisterRound, "check_epoch", lambda self, sender, epoch: None)
+    cluster.drop = losing(unaware("c"))
+    moved(cluster, "c", "d")
+    cluster.drop = losing(between("a", "d"), unaware("c"))
+    assert made(cluster, "a", 2)
+    cluster.drop = losing(between("b", "c"), unaware("c"))
+    assert voters(cluster, "c") == ("a", "b", "c")
+    assert made(cluster, "c", 3) is not rule
+
+
+def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
+    """b would tell d, crash, and make a topic with c as if d was no voter."""
+    cluster = grown("d")
+    layout = moved(cluster, "c", "d")
+    context = cluster.nodes["b"].context
+    other = layout._replace(number=layout.number + 1, epoch=layout.number + 1)
+    (put,) = context.take_in_cluster(other, cluster.now)
+    assert isinstance(put, Persist)
+    assert (put.records, [type(then) for then in put.then]) == ((ClusterPut(other),), [Done])
+    assert context.catalogue.cluster.layout == layout
+    assert context.take_in_cluster(other, cluster.now) == [], "it is on its way to the disk"
+    same = layout._replace(number=layout.number + 1)
+    context.completions.clear()
+    assert context.take_in_cluster(same, cluster.now)
+    assert context.catalogue.cluster.layout == same, "voters stay, so no vote depends on it"
+
+
+@RULE
+def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """a has told d, and is emptied; b and c have only accepted the layout. Then b adopts it, and tells d."""
+    cluster = grown("d")
+    cluster.drop = losing(unaware("b", "c"))
+    cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
+    cluster.advance(0.2)
+    assert ("a", None) in cluster.nodes["d"].context.answers.complete
+    if not rule:
+        monkeypatch.setattr(Catalogue, "undecided_voters", lambda self, decisions: None)
+    alone = lambda sender, to, message: "d" in (sender, to)  # noqa: E731
+    cluster.drop = losing(alone, lambda sender, to, message: isinstance(message, m.Prepare | m.Accept))
+    cluster.isolated.add("d")
+    empty(cluster, "a")
+    trusted = cluster.nodes["a"].state.trusted
+    assert trusted is not rule
+    if trusted:
+        cluster.isolated.clear()
+        cluster.drop = losing(between("b", "d"))
+        cluster.relink()
+        hand_over(cluster, "d", "b", m.PutCluster(0, cluster.nodes["d"].catalogue.cluster.layout))
+        cluster.advance(2.0)
+        assert made(cluster, "b", 2)
+        cluster.drop = losing(between("a", "c"))
+        assert made(cluster, "a", 3), "another one"
+        return
+    cluster.isolated.clear()
+    cluster.drop = losing()
+    cluster.relink()
+    cluster.advance(20.0)
+    assert [votes(cluster, name) for name in "abd"] == [True] * 3, "b or c has finished it"
+    assert voters(cluster, "c") == ("a", "b", "d")
+
+
+@RULE
+def test_a_slot_moves_only_if_every_other_voter_votes(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """d never learned: without the rule it never will, as the voters that could tell it are no longer asked."""
+    cluster = grown("d", "e")
+    cluster.drop = losing(to_nodes(m.ResyncReply, "d"))
+    move(cluster, "c", "d")
+    assert not votes(cluster, "d")
+    if not rule:
+        monkeypatch.setattr(MembersCoordinator, "lacking", lambda self, context, round_: [])
+    reply = move(cluster, "a", "e", "b")
+    if rule:
+        assert isinstance(reply, m.Failed)
+        assert "(d did not say so)" in reply.detail
+        assert moved(cluster, "d", "e", "b").slots[2].node == "e", (
+            "a new voter that never learned may be replaced"
+        )
+    hears_all(cluster)
+    cluster.advance(10.0)
+    new = "e" if rule else "d"
+    assert votes(cluster, new) is rule
+
+
+@RULE
+def test_a_new_voter_learns_what_was_accepted(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """a and c have accepted a topic, so it is chosen, and no node knows it: else b and d choose another one."""
+    cluster = grown("d")
+
+    def late(sender: NodeId, to: NodeId, message: object) -> bool:
+        """Lose a's acceptance, and all questions to b."""
+        accepted = isinstance(message, m.ProposalReply) and message.decision and message.decision.topic
+        return bool(sender == "a" and accepted) or (isinstance(message, m.Prepare | m.Accept) and to == "b")
+
+    cluster.drop = losing(late)
+    cluster.submit("c", m.CreateTopic("jobs", 1, 2))
+    cluster.advance(0.1)
+    cluster.drop = losing(between("a", "b", "d"))
+    if not rule:
+        monkeypatch.setattr(Context, "take_in_decisions", lambda self, decisions: [])
+    move(cluster, "c", "d")
+    assert votes(cluster, "d")
+    cluster.drop = losing(between("b", "d"))
+    assert made(cluster, "b", 3) is not rule, "b finishes the first one, and says that it differs"
+
+
+@RULE
+def test_a_new_voter_learns_which_starts_were_seen(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """d and f have never heard of e, and become voters: without the rule e uses a start number twice."""
+    cluster = grown("d", "f")
+    if not rule:
+        monkeypatch.setattr(Peers, "take_in", lambda self, starts: [])
+    apart = lambda sender, to, message: "e" in (sender, to) and bool({"d", "f"} & {sender, to})  # noqa: E731
+    cluster.drop = apart
+    link = cluster.link
+    monkeypatch.setattr(
+        cluster, "link", lambda one, other: None if apart(one, other, None) else link(one, other)
+    )
+    cluster.add("e")
+    first = cluster.nodes["e"].state.incarnation.n
+    moved(cluster, "b", "d")
+    moved(cluster, "c", "f")
+    for name in "abc":
+        cluster.kill(name)
+    cluster.drop = lambda sender, to, message: False
+    monkeypatch.setattr(cluster, "link", link)
+    empty(cluster, "e")
+    assert (cluster.nodes["e"].state.incarnation.n > first) is rule
