@@ -27,7 +27,7 @@ RAISES = 0.2
 
 
 class Mover(Caller):
-    """Moves slots of the topic's partitions now and then, raises its replication factor, adds nodes, has them leave.
+    """Moves slots of partitions and voters now and then, raises replication factors, adds nodes, has them leave.
 
     Most moves with an unknown outcome are repeated through another node; the next move finishes the others.
     """
@@ -77,6 +77,8 @@ class Mover(Caller):
             self.change(ChangeMembers("drain", rng.choice(inside)), self.node())
         elif self.leaving and rng.random() < share:
             self.change(ChangeMembers("remove", rng.choice(sorted(self.leaving))), self.node())
+        elif added and rng.random() < 0.5 * share:
+            self.change(ChangeMembers("move-voter", rng.choice(self.options.node_names)), self.node())
 
     def change(self, request: ChangeMembers, node: str) -> None:
         """Ask for one change of the members, and again until its outcome is known: the node begins, or ends."""
