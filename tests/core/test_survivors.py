@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from quorumq.core.cluster.members import with_member
 from quorumq.core.messages import (
     AckRequest,
     CreateTopic,
@@ -17,6 +18,7 @@ from quorumq.core.messages import (
     OpenSession,
     Publish,
     PublishReply,
+    PutCluster,
     ResyncReply,
     SurvivorsReply,
     SurvivorsRequest,
@@ -25,8 +27,9 @@ from quorumq.core.messages.effects import HelloRefused, Persist, Received
 from quorumq.core.messages.records import Trusted
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.survivors import tell
-from quorumq.core.values.types import Topic
+from quorumq.core.values.types import Member, Stamp, Topic
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over
 from tests.core.steps import fetch, outcomes, published, receipts
 
 
@@ -546,3 +549,14 @@ def test_a_vote_of_a_lost_start_does_not_count() -> None:
     assert refused.code == "not-stored" or refused.code == "superseded"
     cluster.feed("b", HelloRefused("c", "not-stored", "", 0))
     assert cluster.nodes["b"].state.trusted
+
+
+def test_a_declaration_asks_members_that_were_added_meanwhile() -> None:
+    cluster = Cluster(3)
+    cluster.delay = 0.05
+    key = cluster.submit("a", DeclareSurvivors(()))
+    layout = cluster.nodes["a"].catalogue.cluster.layout
+    grown = with_member(layout, Member("d", "d:7401"), Stamp(1, "b"))
+    hand_over(cluster, "b", "a", PutCluster(0, grown))
+    cluster.advance(1.0)
+    assert "node d cannot be reached" in cluster.replies[key].detail  # type: ignore[union-attr]

@@ -97,6 +97,8 @@ class DeclareCoordinator(Coordinator):
         self.close_round(context, message.round)
         if self.plan is not None:
             return self.finish(context, self.plan)
+        if this.members != context.catalogue.cluster.present:  # they changed meanwhile
+            return self.start(context, now)
         plan = self.judge(context)
         if isinstance(plan, m.Failed):
             return self.finish(context, plan)
