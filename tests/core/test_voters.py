@@ -8,6 +8,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.members import with_member
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.messages.effects import Done, Persist
@@ -17,7 +18,7 @@ from quorumq.core.recovery import voterslots
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.membership import MembersCoordinator
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import ClusterLayout, NodeId
+from quorumq.core.values.types import ClusterLayout, MemberState, NodeId, Stamp
 from tests.core.growing import GrowingCluster
 from tests.core.network import hand_over, hears_all, wipe
 
@@ -199,6 +200,23 @@ def test_a_voter_is_drained_and_removed_once_its_slot_has_moved() -> None:
     cluster.advance(2.0)
     assert "c" not in cluster.nodes["a"].state.links
     assert any(isinstance(it, ClusterPut) for it in cluster.records_of("a"))
+
+
+def test_a_change_is_proposed_in_the_instance_that_votes_were_asked_for() -> None:
+    """Another node's change is known between the question and the proposal."""
+    cluster = grown("d", "e")
+    cluster.delay = 0.01
+    proposed: list[object] = []
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.Accept) and bool(proposed.append(message.cluster))
+    )
+    key = cluster.submit("a", m.ChangeMembers("drain", "d"))
+    layout = cluster.nodes["a"].catalogue.cluster.layout
+    gone = next(member for member in layout.members if member.node == "d")._replace(state=MemberState.REMOVED)
+    hand_over(cluster, "b", "a", m.PutCluster(0, with_member(layout, gone, Stamp(1, "b"))))
+    cluster.advance(1.0)
+    assert {it.number for it in proposed if it is not None} == {layout.number + 1}  # type: ignore[attr-defined]
+    assert key in cluster.replies
 
 
 # --------------------------------------------------------------- the rules, and what breaks without each

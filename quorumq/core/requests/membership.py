@@ -75,7 +75,7 @@ class MembersCoordinator(Coordinator):
     """CHANGE-MEMBERS: a node is added, drained, removed, or gets another address. Asked again, it answers the same.
 
     Attributes:
-        layout: layout that was written in this round.
+        layout: layout that was written in this round, or that the proposal is built on.
         asked: instance for which the voters have said that their slots are trusted.
         to: node that gets the voter's slot.
         until: end time (monotonic seconds); a new voter is waited for until then.
@@ -155,6 +155,7 @@ class MembersCoordinator(Coordinator):
                 "members of the cluster are changed elsewhere at the same time: look at them, then try again"
             )
             return self.fail(context, Code.OUTCOME_UNKNOWN, detail)
+        self.layout = context.catalogue.cluster.layout
         return self.proposer.propose(self, context, now)
 
     def is_done(self, context: Context) -> bool:
@@ -168,12 +169,15 @@ class MembersCoordinator(Coordinator):
         return known == member_of(self.request, cluster)
 
     def own_value(self, context: Context, ballot: Stamp) -> ClusterLayout:
-        """Return the layout after the known one, with the member as the request wants it."""
+        """Return the layout after the one that was known when votes were asked for, as the request wants it.
+
+        Why: a newer one may have come since, and its next layout is another instance, which no node has promised.
+        """
         config = context.config
-        layout = addressed(context.catalogue.cluster.layout, config.addresses, config.peer_addresses)
+        layout = addressed(self.layout, config.addresses, config.peer_addresses)
         if self.request.change == "move-voter":
             return with_voter(layout, self.request.node, self.to, ballot)
-        member = member_of(self.request, context.catalogue.cluster)
+        member = member_of(self.request, Members(self.layout))
         if self.request.change != "add":
             known = next(it for it in layout.members if is_present(it, self.request.node))
             state = STATES[self.request.change]
