@@ -23,7 +23,7 @@ AGAIN_S: Final = 1.0
 
 
 class Move(NamedTuple):
-    """One slot of a partition goes from one node to another."""
+    """One slot of a partition goes from one node to another; with an empty ``to`` a source is given up."""
 
     topic: str
     partition: int
@@ -31,7 +31,8 @@ class Move(NamedTuple):
     to: str
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.partition} from {self.source} to {self.to}"
+        to = f" to {self.to}" if self.to else ""
+        return f"{self.topic}/{self.partition} from {self.source}{to}"
 
 
 Plan = Callable[[MetadataReply], list[Move]]
@@ -96,6 +97,16 @@ def balanced(known: MetadataReply) -> list[Move]:
     return moves
 
 
+def copied_from(known: MetadataReply, node: str) -> list[tuple[str, int]]:
+    """Return the partitions whose payload a node still keeps for others, by topic and number."""
+    return [
+        (topic.name, placement.partition)
+        for topic in known.topics
+        for placement in placements(topic)
+        if node in placement.sources
+    ]
+
+
 def copying(known: MetadataReply, node: str) -> list[str]:
     """Return the partitions whose payload a node still keeps for others, or copies; of any node if it is empty."""
     return [
@@ -155,13 +166,16 @@ async def check_replacement(client: Client, node: str, by: str) -> MetadataReply
     return metadata
 
 
-async def replace(client: Client, node: str, by: str, address: str, as_json: bool, **location: Any) -> int:
+async def replace(
+    client: Client, node: str, by: str, address: str, as_json: bool, *, dead: bool = False, **location: Any
+) -> int:
     """Add a node, move all partitions of another one there, and end the membership of that.
 
     Args:
         node: id of the node that leaves.
         by: id of the node that is added.
         address: address of that node.
+        dead: the node that leaves is gone for good: what it alone had is given up.
         location: more of that node, as `Client.add_node` takes it.
 
     Returns:
@@ -175,7 +189,7 @@ async def replace(client: Client, node: str, by: str, address: str, as_json: boo
     moved = 0
     if node in known:
         await client.drain_node(node)
-        moved = await carry_out(client, off(node, by), as_json, node)
+        moved = await carry_out(client, off(node, by), as_json, node, dead=dead)
         await move_voter(client, node, by, as_json)
         await client.remove_node(node)
     return moved
@@ -207,11 +221,12 @@ async def move_voter(client: Client, node: str, to: str, as_json: bool) -> None:
         say(f"settings move from {node}: {', '.join(voters)} keep them", err=True)
 
 
-async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -> int:
+async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *, dead: bool = False) -> int:
     """Make the moves of a plan, one after the other, until none is left and the payload is copied.
 
     Args:
         node: the node that is left; empty for several.
+        dead: that node is gone for good: what it alone had is given up.
 
     Returns:
         Count of moves.
@@ -223,17 +238,25 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "") -
         if not moves and not waits:
             return made
         why = f"waits until the payload of {', '.join(waits[:5])} is copied" if not moves else ""
+        if why and not dead and node in [info.node for info in known.nodes if not info.up]:
+            why += f"; {node} is away: if it is gone for good, --dead gives up what it alone had"
+        if dead and not moves:  # the next round moves nothing, and gives up nothing any more
+            moves, why = [Move(*each, node, "") for each in copied_from(known, node)], ""
         for remaining, move in zip(range(len(moves) - 1, -1, -1), moves, strict=True):
             try:
-                await client.move_partition(*move)
+                if move.to:
+                    await client.move_partition(*move)
+                else:
+                    await client.give_up_source(*move[:3])
             except (Conflict, Transient) as error:
                 why = f"{move}: {error}"
                 continue
-            made += 1
+            made += bool(move.to)
+            outcome = "moved" if move.to else "given up"
             if as_json:
-                print_json({**move._asdict(), "outcome": "moved"})
+                print_json({**move._asdict(), "outcome": outcome})
             else:
-                say(f"{move}: moved, {remaining} more in this round", err=True)
+                say(f"{move}: {outcome}, {remaining} more in this round", err=True)
         if why and why != said and not as_json:
             say(why, err=True)
         said = why

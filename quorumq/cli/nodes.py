@@ -66,17 +66,23 @@ async def add(node: str, dry_run: bool, where: Where, as_json: bool, **location:
         tell(f"{node} at {address}: {outcome} (layout {layout.number}){following}", fields, as_json)
 
 
+dead_option = click.option(
+    "--dead", is_flag=True, help="NODE is gone for good: give up the messages that it alone had."
+)
+
+
 @nodes.command()
 @click.argument("node", metavar="NODE")
 @click.option("--to", default="", metavar="NODE", help="Node that gets all that it can have; any by default.")
+@dead_option
 @click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
 @cluster_options
-async def drain(node: str, to: str, dry_run: bool, where: Where, as_json: bool) -> None:
+async def drain(node: str, to: str, dead: bool, dry_run: bool, where: Where, as_json: bool) -> None:
     """Move all partitions off a node, while messages flow, and then the settings that it keeps as a voter.
 
     No new partition is placed on it from then on. It ends once the others have all payload, and says what it waits for.
-    The node itself may be dead. Breaking it off keeps what was moved; repeating it goes on. `nodes add` with the node's
-    address takes it back into use.
+    If the node is dead for good, it ends with --dead. Breaking it off keeps what was moved; repeating it goes on.
+    `nodes add` with the node's address takes it back into use.
     """
     from quorumq.cli.moves import carry_out, leaver, move_voter, off
 
@@ -90,7 +96,7 @@ async def drain(node: str, to: str, dry_run: bool, where: Where, as_json: bool) 
                 tell(f"would move settings from {node}", {"source": node, "outcome": "would move"}, as_json)
             return
         await client.drain_node(node)
-        moved = await carry_out(client, off(node, to), as_json, node)
+        moved = await carry_out(client, off(node, to), as_json, node, dead=dead)
         await move_voter(client, node, to, as_json)
         fields = {"node": node, "moved": moved, "outcome": "drained"}
         tell(
@@ -131,9 +137,12 @@ def tell_plan(move: Move, as_json: bool) -> None:
 @click.argument("node", metavar="NODE")
 @click.argument("by", metavar="BY")
 @address_options
+@dead_option
 @click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and change nothing.")
 @cluster_options
-async def replace(node: str, by: str, dry_run: bool, where: Where, as_json: bool, **location: Any) -> None:
+async def replace(
+    node: str, by: str, dead: bool, dry_run: bool, where: Where, as_json: bool, **location: Any
+) -> None:
     """Add the node BY, move everything of NODE there, and remove NODE: `add`, `drain` and `remove` in one.
 
     It may be broken off and repeated as these.
@@ -149,7 +158,7 @@ async def replace(node: str, by: str, dry_run: bool, where: Where, as_json: bool
             if moves.leaver(known, node).voter:
                 tell(f"would move settings from {node} to {by}", {"source": node, "to": by}, as_json)
             return
-        moved = await moves.replace(client, node, by, as_json=as_json, **location)
+        moved = await moves.replace(client, node, by, as_json=as_json, dead=dead, **location)
         tell(
             f"{node}: replaced by {by}",
             {"node": node, "by": by, "moved": moved, "outcome": "replaced"},

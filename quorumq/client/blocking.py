@@ -301,6 +301,7 @@ class Client(Counterpart[waiting.Client]):
     alter_topic = _blocking(waiting.Client.alter_topic)
     delete_topic = _blocking(waiting.Client.delete_topic)
     move_partition = _blocking(waiting.Client.move_partition)
+    give_up_source = _blocking(waiting.Client.give_up_source)
     add_node = _blocking(waiting.Client.add_node)
     drain_node = _blocking(waiting.Client.drain_node)
     remove_node = _blocking(waiting.Client.remove_node)

@@ -50,6 +50,9 @@ class Calls:
     async def remove_node(self, node: str) -> None:
         self.ask(m.ChangeMembers("remove", node))
 
+    async def give_up_source(self, topic: str, partition: int, source: str) -> None:
+        await self.move_partition(topic, partition, source, "")
+
     async def move_partition(self, topic: str, partition: int, source: str, to: str) -> None:
         await trio.lowlevel.checkpoint()
         self.ask(m.MovePartition(topic, partition, source, to))
@@ -124,6 +127,23 @@ async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.Captu
     assert await carry_out(calls, balanced, as_json=False) > 0  # type: ignore[arg-type]
     assert len(calls.moved) > before
     assert balanced(await calls.metadata()) == []
+
+
+async def test_a_dead_node_is_drained_once_it_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """It copies nothing any more: the others would wait for it for ever."""
+    cluster = grown(("a", "m1"), ("b", "m2"), ("c", "m3"), partitions=4)
+    calls = Calls(cluster)
+    await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    cluster.kill("e")
+    cluster.ask("a", m.ChangeMembers("drain", "e"))
+    with trio.move_on_after(8):
+        await carry_out(calls, off("e"), as_json=False, node="e")  # type: ignore[arg-type]
+    assert "e is away: if it is gone for good, --dead gives up what it alone had" in capsys.readouterr().err
+    await carry_out(calls, off("e"), as_json=True, node="e", dead=True)  # type: ignore[arg-type]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines
+    assert {(line["source"], line["to"], line["outcome"]) for line in lines} == {("e", "", "given up")}
+    assert isinstance(cluster.ask("c", m.ChangeMembers("remove", "e")), m.ChangeMembersReply)
 
 
 async def test_a_node_without_a_node_that_takes_over_is_not_drained() -> None:

@@ -509,6 +509,33 @@ def test_a_node_that_is_dead_for_good_is_drained_from_the_others() -> None:
     key = cluster.submit("b", m.MovePartition(topic.name, 0, "d", to))
     cluster.advance(5.0)
     assert isinstance(cluster.replies[key], m.MovePartitionReply), cluster.replies[key]
+    cluster.advance(20.0)
+    assert f"still keeps {topic.name}/0" in leave(cluster, "remove", "d").detail
+    assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", "")), m.MovePartitionReply)
+    assert isinstance(cluster.ask("c", m.MovePartition(topic.name, 0, "d", "")), m.MovePartitionReply)
+    (placement,) = cluster.nodes["a"].catalogue.topics[topic.id].layout.placements  # type: ignore[union-attr]
+    assert (placement.sources, placement.before) == ((), ())
+    assert isinstance(leave(cluster, "remove", "d"), m.ChangeMembersReply)
+
+
+def test_a_source_that_is_up_or_has_a_replica_is_not_given_up() -> None:
+    """Else messages are lost that a node has, because of a typing error."""
+    cluster = GrowingCluster(3)
+    topic = cluster.topic()
+    cluster.add("d")
+    give_up = m.MovePartition("jobs", 0, "a", "")
+    assert "has a replica of partition 0" in cluster.ask("b", give_up).detail
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
+    assert isinstance(cluster.ask("b", m.MovePartition("jobs", 0, "a", "d")), m.MovePartitionReply)
+    assert "is up, and gives partition 0" in cluster.ask("b", give_up).detail
+    cluster.kill("d")
+    cluster.kill("a")
+    key = cluster.submit("b", give_up)
+    cluster.advance(6.0)
+    assert cluster.replies[key].code == Code.TOO_FEW_REPLICAS, (
+        "the new replica may know of messages that are at a"
+    )
+    assert cluster.nodes["b"].catalogue.topics[topic.id].placement(0).sources == ("a",)  # type: ignore[union-attr]
 
 
 def test_a_voter_is_not_removed_and_a_drained_node_may_stay() -> None:

@@ -167,8 +167,37 @@ class TopicCalls(Calls):
                 try again.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
+        if not to:
+            raise UsageError(f"to is {to!r}: it must be the id of a node")
         request = m.MovePartition(topic, partition, source, to, dry_run)
         reply = await self.context.ask(request, f"move partition {topic}/{partition}", timeout, writes=True)
+        return self.context.known(reply.topic)
+
+    async def give_up_source(
+        self, topic: str, partition: int, source: str, *, timeout: float | None = None
+    ) -> Topic:
+        """Give up the payload of a node that left a partition and is dead for good: what it alone had is lost.
+
+        Without this, the partition waits for it. It is refused while the node is up, because it copies its payload.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            source: id of the node that left it.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the topic with its replica sets, as a majority of the nodes had it.
+
+        Raises:
+            NotFound: no such topic or partition.
+            UsageError: the node has a replica still, or is up.
+            TooFewReplicas: a replica of the partition is away; try again.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        request = m.MovePartition(topic, partition, source, "")
+        action = f"give up what {source} has of {topic}/{partition}"
+        reply = await self.context.ask(request, action, timeout, writes=True)
         return self.context.known(reply.topic)
 
     async def add_node(

@@ -8,7 +8,10 @@ from quorumq.core.values.types import NodeId, PartitionId, Span, Topic
 
 
 class MovePartition(NamedTuple):
-    """MOVE: the slot that ``source`` has in the replica set of a partition is to be the node ``to``'s."""
+    """MOVE: the slot that ``source`` has in the replica set of a partition is to be the node ``to``'s.
+
+    With an empty ``to``, ``source`` has left the set and is dead for good: it is a source no longer.
+    """
 
     name: str
     partition: int

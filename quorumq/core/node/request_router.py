@@ -12,7 +12,6 @@ from quorumq.core.cluster.members import address_of
 from quorumq.core.cluster.raising import check_raise
 from quorumq.core.cluster.topics import (
     check_alteration,
-    check_move,
     check_placing,
     check_topic_request,
     is_pattern,
@@ -35,7 +34,7 @@ from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
 from quorumq.core.requests.labels import LabelsCoordinator
 from quorumq.core.requests.membership import MembersCoordinator, check_change
-from quorumq.core.requests.moving import MoveCoordinator
+from quorumq.core.requests.moving import begin_move
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.requests.pausing import LimitCoordinator, PauseCoordinator, check_limit
 from quorumq.core.requests.peek import PeekCoordinator
@@ -292,26 +291,6 @@ class RequestRouter:
             return m.Failed(Code.USAGE, problem)
         full = self.context.state.no_capacity(Kind.OPEN) if request.changes else ""
         return m.Failed(Code.STORAGE_FULL, full) if full else LabelsCoordinator(key, request, topic)
-
-    def _move_partition(self, key: int, request: m.MovePartition) -> Admitted:
-        partition = self.context.catalogue.partition_named(request.name, request.partition)
-        if isinstance(partition, m.Failed):
-            return partition
-        topic, cluster = self.context.catalogue.topics[partition.topic], self.context.catalogue.cluster
-        problem = check_move(request, topic, cluster.joined, cluster.machines)
-        if problem:
-            return m.Failed(Code.USAGE, problem)
-        state, members = self.context.state, topic.replicas[request.partition]
-        if request.to not in (*members, *state.links, state.me):
-            detail = (
-                f"node {request.to!r} cannot be reached from {state.me}, and a replica that moves there would be away: "
-                "start it, then try again"
-            )
-            return m.Failed(Code.TOO_FEW_REPLICAS, detail, len(members))
-        if request.dry_run:
-            return m.MovePartitionReply(topic)
-        full = self.context.state.no_capacity(Kind.OPEN)
-        return m.Failed(Code.STORAGE_FULL, full) if full else MoveCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
         topic = self.context.catalogue.register_with(request.id, request.name)
@@ -592,7 +571,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.LeaveRequest: lambda router, key, request, now: m.LeaveReply(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
-    m.MovePartition: lambda router, key, request, now: router._move_partition(key, request),
+    m.MovePartition: lambda router, key, request, now: begin_move(router.context, key, request),
     m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
     m.LabelsRequest: lambda router, key, request, now: router._labels(key, request),
     m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round
-from quorumq.core.cluster.topics import with_layout
+from quorumq.core.cluster.topics import check_move, with_layout
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
@@ -19,6 +19,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
     Incarnation,
     Instance,
+    Kind,
     Layout,
     NodeId,
     Now,
@@ -256,6 +257,63 @@ class MoveCoordinator(LayoutCoordinator):
         return m.MovePartitionReply(self.merged)
 
 
+class GiveUpCoordinator(MoveCoordinator):
+    """MOVE to no node: one that left, and is dead for good, is a source no longer. What it alone had is given up."""
+
+    __slots__ = ()
+
+    def is_done(self, topic: Topic) -> bool:
+        return not is_source(topic, self.partition, self.request.source)
+
+    def change(self, topic: Topic) -> Placement | str:
+        return without_source(topic, self.partition, self.request.source)
+
+
+def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoordinator | m.ClientReply:
+    """Return the coordinator of a MOVE, or the answer if it is refused, or a dry run."""
+    partition = context.catalogue.partition_named(request.name, request.partition)
+    if isinstance(partition, m.Failed):
+        return partition
+    topic, cluster, state = (
+        context.catalogue.topics[partition.topic],
+        context.catalogue.cluster,
+        context.state,
+    )
+    members, there = topic.replicas[request.partition], (*state.links, state.me)
+    if not request.to:
+        problem = check_giving_up(request, topic, there)
+    else:
+        problem = check_move(request, topic, cluster.joined, cluster.machines)
+    if problem:
+        return m.Failed(Code.USAGE, problem)
+    if request.to and request.to not in (*members, *there):
+        detail = (
+            f"node {request.to!r} cannot be reached from {state.me}, and a replica that moves there would be away: "
+            "start it, then try again"
+        )
+        return m.Failed(Code.TOO_FEW_REPLICAS, detail, len(members))
+    if request.dry_run:
+        return m.MovePartitionReply(topic)
+    full = state.no_capacity(Kind.OPEN)
+    if full:
+        return m.Failed(Code.STORAGE_FULL, full)
+    return (MoveCoordinator if request.to else GiveUpCoordinator)(key, request, topic)
+
+
+def check_giving_up(request: m.MovePartition, topic: Topic, there: tuple[NodeId, ...]) -> str:
+    """Return why a source cannot be given up, or "".
+
+    Args:
+        there: the nodes that are up, as far as this one knows.
+    """
+    where = f"partition {request.partition} of topic {topic.name!r}"
+    if request.source in topic.replicas[request.partition]:
+        return f"node {request.source!r} has a replica of {where}: move that first"
+    if request.source in there and is_source(topic, request.partition, request.source):
+        return f"node {request.source!r} is up, and gives {where} to the others: it keeps nothing once they have all"
+    return ""
+
+
 class UpkeepCoordinator(LayoutCoordinator):
     """A layout that was chosen is announced and adopted, because no request goes on with it. No client waits for it."""
 
@@ -282,14 +340,24 @@ class ReleaseCoordinator(UpkeepCoordinator):
         self.me = me
 
     def is_done(self, topic: Topic) -> bool:
-        placement = topic.placement(self.partition)
-        return placement is None or self.me not in placement.sources
+        return not is_source(topic, self.partition, self.me)
 
     def change(self, topic: Topic) -> Placement | str:
-        placement = topic.placement(self.partition)
-        assert placement is not None
-        sources = tuple(node for node in placement.sources if node != self.me)
-        return placement._replace(sources=sources, before=placement.before if sources else ())
+        return without_source(topic, self.partition, self.me)
+
+
+def is_source(topic: Topic, partition: int, node: NodeId) -> bool:
+    """Return True if a node left a partition, and keeps its payload."""
+    placement = topic.placement(partition)
+    return placement is not None and node in placement.sources
+
+
+def without_source(topic: Topic, partition: int, node: NodeId) -> Placement:
+    """Return a partition's placement without one of its sources. The set before goes with the last of them."""
+    placement = topic.placement(partition)
+    assert placement is not None
+    sources = tuple(each for each in placement.sources if each != node)
+    return placement._replace(sources=sources, before=placement.before if sources else ())
 
 
 def change_layouts(context: Context, now: Now) -> list[Effect]:
