@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.members import outdated
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.cluster.topics import replica_sets
@@ -437,7 +438,16 @@ def test_status_says_where_the_configuration_is_out_of_date() -> None:
     cluster.ask("a", m.ChangeMembers("add", "b", "b:2"))
     status = cluster.nodes["a"].status(cluster.now)
     assert (status["layout"], status["members"], status["voters"]) == (2, [*"abcd"], [*"abc"])
-    assert status["outdated"] == "it lacks d = 'd:7401'; it has b = 'b:1', and the members' list 'b:2'"
+    assert status["outdated"] == "it has b = 'b:1', and the members' list 'b:2'", (
+        "a list of the voters is enough"
+    )
+    members = cluster.nodes["a"].catalogue.cluster
+    addresses = [(name, f"{name}:7401") for name in "acd"]
+    assert outdated(members, "a", addresses) == "it lacks b = 'b:2'"
+    assert outdated(members, "a", addresses[:2]) == "it lacks b = 'b:2'"
+    cluster.change("e")
+    members = cluster.nodes["a"].catalogue.cluster
+    assert outdated(members, "a", addresses) == "it lacks b = 'b:2'; it lacks e = 'e:7401'"
 
 
 # ------------------------------------------------------------------------------------- leaving

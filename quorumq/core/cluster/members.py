@@ -287,12 +287,20 @@ def check_member(member: Member, known: Members) -> str:
 
 
 def outdated(known: Members, me: NodeId, addresses: Addresses) -> str:
-    """Return how the nodes of a configuration file differ from the members, in words; "" if no node was ever added."""
+    """Return how the nodes of a configuration file differ from the members, in words; "" if no node was ever added.
+
+    A file may list the first nodes alone: it needs no later member for its first contact.
+    """
     file = dict(addresses)
     if not known.layout.number or file.keys() <= {me}:
         return ""
+    listed = known.first if file.keys() <= {*known.first} else known.present
     there = {it.node: it.address for it in known.layout.members if it.state != MemberState.REMOVED}
-    parts = [f"it lacks {node} = {address!r}" for node, address in there.items() if node not in file]
+    parts = [
+        f"it lacks {node} = {address!r}"
+        for node, address in there.items()
+        if node in listed and node not in file
+    ]
     parts += [f"it has {node}, which is no member" for node in file if node not in (*there, *known.first)]
     parts += [
         f"it has {node} = {file[node]!r}, and the members' list {address!r}"
