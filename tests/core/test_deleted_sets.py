@@ -95,7 +95,7 @@ def test_a_deletion_of_unknown_outcome_is_completed_by_a_node() -> None:
     assert isinstance(cluster.replies[key], m.Failed)
     assert any(core.catalogue.unpackable for core in cluster.nodes.values())
     cluster.drop = lambda sender, to, message: False
-    cluster.advance(10.0)
+    cluster.advance(20.0)
     assert packed(cluster) == [(1, 0)] * 5
     assert agreed(cluster)
 

@@ -292,12 +292,17 @@ class BuryCoordinator(DeleteTopicCoordinator):
 
 
 def complete_deletion(context: Context, now: Now) -> list[Effect]:
-    """Complete the deletion of a topic that cannot be packed, because it may not have reached every set."""
+    """Complete the deletion of a topic that cannot be packed, because it may not have reached every set.
+
+    One of the nodes does it in each round, on average, for one topic that is chosen at random: the nodes of another one
+    may be away for long.
+    """
     catalogue = context.catalogue
-    for topic_id, name in catalogue.unpackable:
-        topic = catalogue.register_named(name) if not topic_id else None
-        if topic is not None and not topic.buried and names_sets(topic):
-            request = BuryCoordinator(context.next_key(), m.DeleteTopic(name, topic.id), topic)
-            context.requests[request.key] = request
-            return request.start(context, now)
-    return []
+    known = [catalogue.register_named(name) for topic_id, name in catalogue.unpackable if not topic_id]
+    topics = [topic for topic in known if topic is not None and not topic.buried and names_sets(topic)]
+    if not topics or context.rng.random() * len(catalogue.cluster.present) >= 1:
+        return []
+    topic = topics[int(context.rng.random() * len(topics))]
+    request = BuryCoordinator(context.next_key(), m.DeleteTopic(topic.name, topic.id), topic)
+    context.requests[request.key] = request
+    return request.start(context, now)
