@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 import trio
 
 from quorumq.client import Client, connect
-from quorumq.core.messages import ClientReply, FetchReply, Slice
+from quorumq.core.messages import ClientReply, Failed, FetchReply, Slice
 from quorumq.core.messages.effects import Gone, Request
-from quorumq.core.values.errors import BadReceipt
+from quorumq.core.values.errors import BadReceipt, Code
 from quorumq.core.values.types import NodeId, Now
 from quorumq.testing.nodes import NAMES, Nodes
-from quorumq.wire.codec import decode_message, encode_message, failed, open_request
+from quorumq.wire.codec import BadFields, decode_message, encode_message, failed, open_request
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.receipts import sign_fetched
 from quorumq.wire.rights import visible
@@ -197,7 +197,11 @@ class Connection:
         while data := await self.receive_some():
             reader.feed(data)
             for frame in reader:
-                message, number, _ = decode_message(frame)
+                try:
+                    message, number, _ = decode_message(frame)
+                except BadFields as error:  # a node answers so, too
+                    self.send(Failed(Code.USAGE, str(error)), error.request)
+                    continue
                 self.take(message, number)
 
     async def receive_some(self) -> bytes:

@@ -533,6 +533,9 @@ def test_a_source_that_is_up_or_has_a_replica_is_not_given_up() -> None:
     cluster = GrowingCluster(3)
     topic = cluster.topic()
     cluster.add("d")
+    for to in ("", "b", "d"):
+        refused = cluster.ask("b", m.MovePartition("jobs", 0, "z", to))
+        assert "from is 'z': there never was such a node" in refused.detail
     give_up = m.MovePartition("jobs", 0, "a", "")
     assert "has a replica of partition 0" in cluster.ask("b", give_up).detail
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)

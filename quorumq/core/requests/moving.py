@@ -280,7 +280,9 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
         context.state,
     )
     members, there = topic.replicas[request.partition], (*state.links, state.me)
-    if not request.to:
+    if request.source not in cluster.names:
+        problem = f"from is {request.source!r}: there never was such a node; {', '.join(cluster.present)} are members"
+    elif not request.to:
         problem = check_giving_up(request, topic, there)
     else:
         problem = check_move(request, topic, cluster.joined, cluster.machines)
