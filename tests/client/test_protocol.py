@@ -60,6 +60,7 @@ def test_replies_come_in_any_order_and_in_any_chunks() -> None:
     [
         (m.Metadata(("a\udc80",)), "Metadata cannot be sent: .*surrogates"),
         (m.CreateTopic("jobs", 1 << 70), "CreateTopic cannot be sent: .*64 bits"),
+        (m.LimitGroup("jobs", "g", 2.0, 1.5), "wrong type: .*burst = .1.5"),
     ],
 )
 def test_an_unencodable_request_raises_and_uses_no_number(request_: m.ClientRequest, says: str) -> None:

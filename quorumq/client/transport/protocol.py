@@ -101,13 +101,22 @@ class ClientProtocol:
 
         Raises:
             TooLarge: the frame would be over a limit. No number was used up.
-            UsageError: a value in it cannot be written: an integer of more than 64 bits, text that is not Unicode.
+            UsageError: a value in it cannot be written: an integer of more than 64 bits, text that is not Unicode, a
+                fraction in place of a count.
         """
         number = self._count + 1
         try:
             chunks = encode_message(message, request=number)
         except (BadValue, UnicodeEncodeError) as exc:
             raise UsageError(f"{type(message).__name__} cannot be sent: {exc}") from None
+        except TypeError as exc:  # as 1.5 for a count
+            values = [
+                f"{name} = {str(value)[:40]!r}"
+                for name, value in message._asdict().items()
+                if name != "token"
+            ]
+            what = f"one of its values is of a wrong type: {', '.join(values)}"
+            raise UsageError(f"{type(message).__name__} cannot be sent, {what}") from exc
         self._count = number
         self._awaited[number] = ANSWERS[type(message)]
         return number, chunks
