@@ -12,8 +12,8 @@ from typing import Any, Final
 import trio
 
 from quorumq.core.messages import VERSIONS, Admitted, Failed, Hello, Welcome
-from quorumq.core.messages.records import ClusterMade, ClusterPut, JournalRecord
-from quorumq.core.values.errors import Code, PeerError
+from quorumq.core.messages.records import ClusterMade, ClusterPut, JournalRecord, Started
+from quorumq.core.values.errors import Code, PeerError, UsageError
 from quorumq.core.values.types import ClusterLayout, Incarnation
 from quorumq.node.config import ServeConfig
 from quorumq.node.links import greet
@@ -106,11 +106,23 @@ def cluster_of(
 ) -> tuple[ClusterMade | None, ClusterLayout | None]:
     """Return how the cluster was made, and its layout if one was chosen: as the journal or the cluster says.
 
+    Args:
+        replayed: records of the journal.
+
     Raises:
         NotAdmitted: neither says so, and the node is to be let in.
+        UsageError: the node is to be let in, and its directory is of a cluster that was made with it.
     """
-    made = next((record for record in replayed if isinstance(record, ClusterMade)), None)
-    layouts = [record.layout for record in replayed if isinstance(record, ClusterPut)]
+    records = list(replayed)
+    made = next((record for record in records if isinstance(record, ClusterMade)), None)
+    layouts = [record.layout for record in records if isinstance(record, ClusterPut)]
+    if config.join and made is not None and not layouts:
+        if any(isinstance(record, Started) for record in records):
+            raise UsageError(
+                f"the data directory is of a cluster that was made with {', '.join(made.nodes)}, and `join` needs an "
+                "empty one: give an empty directory, or `nodes` in place of `join` to go on with this one"
+            )
+        made = None  # its first records were cut short
     if made is None and config.join:
         if admitted is None:
             raise NotAdmitted

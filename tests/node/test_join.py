@@ -10,10 +10,13 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.members import first_layout
+from quorumq.core.messages.records import ClusterMade, ClusterPut, Started
+from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import Incarnation
 from quorumq.node.admission import wrong_listener
 from quorumq.node.config import ConfigError, ServeConfig, make_config, with_join
-from quorumq.node.join import NotAdmitted, ask_to_join
+from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
 from quorumq.node.links import keep_link
 from quorumq.node.serve import Service, dial_address, open_node
 from quorumq.node.transport import Transport
@@ -136,6 +139,21 @@ async def test_the_list_in_the_journal_wins_over_the_file_of_a_first_node() -> N
             == "it lacks c = '127.0.0.1:7403'; it has d = '127.0.0.1:7403', and the members' list "
             + ("'127.0.0.1:7404'")
         )
+
+
+def test_a_directory_of_a_cluster_of_its_own_does_not_join() -> None:
+    """It began by itself, and served clients as a cluster of one node."""
+    config = make_config(MINE)
+    made = ClusterMade(("d",), 60.0)
+    with pytest.raises(UsageError, match="made with d, and `join` needs an empty one"):
+        cluster_of(config, [made, Started(Incarnation(1, 1))], None)
+    layout = first_layout(("a", "b", "c"))
+    with pytest.raises(NotAdmitted):
+        cluster_of(config, [made], None)
+    admitted = m.Admitted(("a", "b", "c"), 60.0, (), layout)
+    assert cluster_of(config, [made], admitted) == (ClusterMade(("a", "b", "c"), 60.0), layout)
+    begun = [ClusterMade(("a", "b", "c"), 60.0), ClusterPut(layout), Started(Incarnation(1, 1))]
+    assert cluster_of(config, begun, None) == (begun[0], layout)
 
 
 @pytest.mark.parametrize(
