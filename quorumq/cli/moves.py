@@ -97,16 +97,6 @@ def balanced(known: MetadataReply) -> list[Move]:
     return moves
 
 
-def copied_from(known: MetadataReply, node: str) -> list[tuple[str, int]]:
-    """Return the partitions whose payload a node still keeps for others, by topic and number."""
-    return [
-        (topic.name, placement.partition)
-        for topic in known.topics
-        for placement in placements(topic)
-        if node in placement.sources
-    ]
-
-
 def copying(known: MetadataReply, node: str) -> list[str]:
     """Return the partitions whose payload a node still keeps for others, or copies; of any node if it is empty."""
     return [
@@ -114,6 +104,16 @@ def copying(known: MetadataReply, node: str) -> list[str]:
         for topic in known.topics
         for placement in placements(topic)
         if (node in (*placement.sources, *placement.learners) if node else placement.sources)
+    ]
+
+
+def kept_by(known: MetadataReply, node: str) -> list[Move]:
+    """Return what a node that is dead for good would have to copy, as moves to no node."""
+    return [
+        Move(topic.name, placement.partition, node, "")
+        for topic in known.topics
+        for placement in placements(topic)
+        if node in placement.sources
     ]
 
 
@@ -175,7 +175,7 @@ async def replace(
         node: id of the node that leaves.
         by: id of the node that is added.
         address: address of that node.
-        dead: the node that leaves is gone for good: what it alone had is given up.
+        dead: the node that leaves is gone for good: messages that it alone had are given up.
         location: more of that node, as `Client.add_node` takes it.
 
     Returns:
@@ -226,7 +226,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
 
     Args:
         node: the node that is left; empty for several.
-        dead: that node is gone for good: what it alone had is given up.
+        dead: that node is gone for good: messages that it alone had are given up.
 
     Returns:
         Count of moves.
@@ -239,9 +239,9 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
             return made
         why = f"waits until the payload of {', '.join(waits[:5])} is copied" if not moves else ""
         if why and not dead and node in [info.node for info in known.nodes if not info.up]:
-            why += f"; {node} is away: if it is gone for good, --dead gives up what it alone had"
-        if dead and not moves:  # the next round moves nothing, and gives up nothing any more
-            moves, why = [Move(*each, node, "") for each in copied_from(known, node)], ""
+            why += f"; {node} is away: if it is gone for good, --dead gives up the messages that it alone had"
+        if dead and not moves and (moves := kept_by(known, node)):
+            why = ""
         for remaining, move in zip(range(len(moves) - 1, -1, -1), moves, strict=True):
             try:
                 if move.to:

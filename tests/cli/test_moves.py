@@ -98,8 +98,8 @@ async def test_drain_moves_everything_off_a_node_and_waits_for_the_payload(
     cluster = grown()
     calls = Calls(cluster)
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
-    told = capsys.readouterr().err.splitlines()
-    counts = [int(line.split(": moved, ")[1].split()[0]) for line in told if ": moved, " in line]
+    printed = capsys.readouterr().err.splitlines()
+    counts = [int(line.split(": moved, ")[1].split()[0]) for line in printed if ": moved, " in line]
     assert counts[0] == len(counts) - 1, "all were made in one round"
     assert counts == sorted(counts, reverse=True)
     cluster.ask("a", m.ChangeMembers("drain", "d"))
@@ -138,7 +138,10 @@ async def test_a_dead_node_is_drained_once_it_is_given_up(capsys: pytest.Capture
     cluster.ask("a", m.ChangeMembers("drain", "e"))
     with trio.move_on_after(8):
         await carry_out(calls, off("e"), as_json=False, node="e")  # type: ignore[arg-type]
-    assert "e is away: if it is gone for good, --dead gives up what it alone had" in capsys.readouterr().err
+    assert (
+        "e is away: if it is gone for good, --dead gives up the messages that it alone had"
+        in capsys.readouterr().err
+    )
     await carry_out(calls, off("e"), as_json=True, node="e", dead=True)  # type: ignore[arg-type]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines

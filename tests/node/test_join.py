@@ -152,8 +152,8 @@ def test_a_directory_of_a_cluster_of_its_own_does_not_join() -> None:
         cluster_of(config, [made], None)
     admitted = m.Admitted(("a", "b", "c"), 60.0, (), layout)
     assert cluster_of(config, [made], admitted) == (ClusterMade(("a", "b", "c"), 60.0), layout)
-    begun = [ClusterMade(("a", "b", "c"), 60.0), ClusterPut(layout), Started(Incarnation(1, 1))]
-    assert cluster_of(config, begun, None) == (begun[0], layout)
+    records = [ClusterMade(("a", "b", "c"), 60.0), ClusterPut(layout), Started(Incarnation(1, 1))]
+    assert cluster_of(config, records, None) == (records[0], layout)
 
 
 @pytest.mark.parametrize(

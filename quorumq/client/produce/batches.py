@@ -167,14 +167,12 @@ class RecordBatch:
     def number(self, producer_id: ProducerId, signature: bytes, first: int, wall_ms: int) -> None:
         """Name the messages of this complete batch, and encode it: again only for the partition of another topic."""
         self.producer_id, self.signature, self.first = producer_id, signature, first
-        sections = (Span(producer_id, first, first + self.count),)
+        spans = (Span(producer_id, first, first + self.count),)
         if self.batch is None:
-            self.batch = pack_sections(
-                self.partition, sections, wall_ms, self.records, **self.times._asdict()
-            )
+            self.batch = pack_sections(self.partition, spans, wall_ms, self.records, **self.times._asdict())
             self.records = []
             return
-        header = self.batch.header._replace(partition=self.partition, sections=sections)
+        header = self.batch.header._replace(partition=self.partition, sections=spans)
         self.batch = Batch(header, encode_header(header), self.batch.body)
 
     def id_of(self, index: int) -> MessageId:

@@ -577,7 +577,7 @@ class Producer:
         self._outbox.finish(record_batch, error)
 
     async def _follow(self, record_batch: RecordBatch) -> bool:
-        """Number a batch, of which nothing is stored, for the topic that has the name now; False if there is none."""
+        """Give a batch that is not stored numbers in the topic that has the name now; return False if there is none."""
         gone, register = record_batch.partition, self._register
         if register is not None and register.id == gone.topic:
             self._register = None  # it was deleted, and may be made again: the next message looks

@@ -115,8 +115,8 @@ class ClientProtocol:
                 for name, value in message._asdict().items()
                 if name != "token"
             ]
-            what = f"one of its values is of a wrong type: {', '.join(values)}"
-            raise UsageError(f"{type(message).__name__} cannot be sent, {what}") from exc
+            problem = f"one of its values is of a wrong type: {', '.join(values)}"
+            raise UsageError(f"{type(message).__name__} cannot be sent, {problem}") from exc
         self._count = number
         self._awaited[number] = ANSWERS[type(message)]
         return number, chunks
