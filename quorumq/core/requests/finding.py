@@ -182,7 +182,7 @@ class FindCoordinator(Coordinator):
     def give_up(self, context: Context, this: Round) -> list[Effect]:
         """Fail, because too few nodes answered; go on if that is enough for the request."""
         bits = this.valid(context.state)
-        # Of many receipts, an unknown one does not affect the others.
+        # An unknown one of many receipts does not affect the others.
         if isinstance(self.request, m.SETTLING) or self.is_enough(context, this, bits):
             return self.take_up(context, looked=True)
         what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
