@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
+from quorumq.core.node import request_router
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.values.limits import (
     CLIENT_HEADER_BYTES_MAX,
@@ -84,9 +85,9 @@ async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
     async with world("a") as cluster:
         client = await cluster.client("a")
         await client.topic(rf=1)
-        looked = RequestRouter._metadata
+        looked = request_router.metadata
         monkeypatch.setattr(
-            RequestRouter, "_metadata", lambda *args: looked(*args)._replace(topics=(object(),))
+            request_router, "metadata", lambda *args: looked(*args)._replace(topics=(object(),))
         )
         reply = await client.ask(m.Metadata(()))
         assert (reply.code, "it was done" in reply.detail) == ("outcome-unknown", True)

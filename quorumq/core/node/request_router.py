@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
-from quorumq.core.cluster.members import address_of
 from quorumq.core.cluster.raising import check_raise
 from quorumq.core.cluster.topics import (
     check_alteration,
@@ -19,7 +18,7 @@ from quorumq.core.cluster.topics import (
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.node.request_checks import check_fetch, check_group_name, check_hold_time
-from quorumq.core.node.status import page, status
+from quorumq.core.node.status import metadata, page, status
 from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.listing import shown_of, slices_of
 from quorumq.core.partition.tally import part_of
@@ -56,7 +55,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanSet
-from quorumq.core.values.types import Kind, MemberState, NodeId, Now, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic
 
 Admitted = Coordinator | m.ClientReply
 """Coordinator that carries a request through, or the answer."""
@@ -146,7 +145,7 @@ class RequestRouter:
             return self.status(request, now)
         wanted = None if looked else to_find(context, request)
         if isinstance(request, m.Metadata) and wanted is None:
-            return self._metadata(request.topics)
+            return metadata(self.context, request.topics)
         if not context.state.trusted:
             return self.trust.refusal(context)
         if wanted is not None:
@@ -200,42 +199,6 @@ class RequestRouter:
         return m.OpenSessionReply(ProducerId(me, incarnation.n, incarnation.nonce, self.sessions))
 
     # -------------------------------------------------------------------------- topics
-
-    def _metadata(self, names: tuple[str, ...]) -> m.MetadataReply | m.Failed:
-        config, catalogue, links = self.context.config, self.context.catalogue, self.context.state.links
-        topics: dict[bytes, Topic] = {}
-        for name in names or ("*",):
-            found = catalogue.topics_matching(name)
-            if not found and not is_pattern(name):
-                return catalogue.not_found(name)
-            topics.update((topic.id, topic) for topic in found)
-        cluster = catalogue.cluster
-        return m.MetadataReply(
-            cluster_id=config.cluster_id,
-            node=config.node,
-            nodes=tuple(
-                m.NodeInfo(
-                    member.node,
-                    address_of(member, config.node, config.addresses),
-                    member.node == config.node or member.node in links,
-                    member.node in cluster.voters,
-                    member.machine,
-                    member.state,
-                )
-                for member in cluster.layout.members
-                if member.state != MemberState.REMOVED
-            ),
-            topics=tuple(topics.values()),
-            groups=tuple(
-                register
-                for _, register in sorted(item for item in catalogue.groups.items() if item[0][0] in topics)
-                if not register.deleted
-            ),
-            message_bytes_max=limits.MESSAGE_BYTES_MAX,
-            batch_bytes_max=limits.BATCH_BYTES_MAX,
-            hold_time_max=config.hold_time_max,
-            layout=cluster.layout.number,
-        )
 
     def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
         problem = check_change(self.context, request)

@@ -1,4 +1,4 @@
-"""Values of `quorumq status`: of the node, and, by pages, of its partitions. Nothing is counted for it."""
+"""Answers to STATUS and METADATA: of the node, its partitions by pages, its topics. Nothing is counted for them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from quorumq.core.cluster.members import outdated
+from quorumq.core import messages as m
+from quorumq.core.cluster.members import address_of, outdated
 from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.release import Progress
 from quorumq.core.partition.replica import Replica
@@ -16,7 +18,7 @@ from quorumq.core.partition.tally import tally
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
-from quorumq.core.values.types import NodeId, Now, PartitionId, Placement, Topic
+from quorumq.core.values.types import MemberState, NodeId, Now, PartitionId, Placement, Topic
 
 MOVES_SHOWN_MAX: Final = 32
 """Moves in one status."""
@@ -62,6 +64,44 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "peers": others,
         **members_status(context),
     }
+
+
+def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Failed:
+    """Return the nodes, and the topics of these names and patterns with their groups; all if none is named."""
+    config, catalogue, links = context.config, context.catalogue, context.state.links
+    topics: dict[bytes, Topic] = {}
+    for name in names or ("*",):
+        found = catalogue.topics_matching(name)
+        if not found and not is_pattern(name):
+            return catalogue.not_found(name)
+        topics.update((topic.id, topic) for topic in found)
+    cluster = catalogue.cluster
+    return m.MetadataReply(
+        cluster_id=config.cluster_id,
+        node=config.node,
+        nodes=tuple(
+            m.NodeInfo(
+                member.node,
+                address_of(member, config.node, config.addresses),
+                member.node == config.node or member.node in links,
+                member.node in cluster.voters,
+                member.machine,
+                member.state,
+            )
+            for member in cluster.layout.members
+            if member.state != MemberState.REMOVED
+        ),
+        topics=tuple(topics.values()),
+        groups=tuple(
+            register
+            for _, register in sorted(item for item in catalogue.groups.items() if item[0][0] in topics)
+            if not register.deleted
+        ),
+        message_bytes_max=limits.MESSAGE_BYTES_MAX,
+        batch_bytes_max=limits.BATCH_BYTES_MAX,
+        hold_time_max=config.hold_time_max,
+        layout=cluster.layout.number,
+    )
 
 
 def members_status(context: Context) -> dict[str, object]:
