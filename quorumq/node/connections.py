@@ -15,12 +15,11 @@ read, it is not sent late: it is given back (`Unsent`), and the client gets an e
 
 from __future__ import annotations
 
-import typing
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 import trio
 
@@ -63,8 +62,8 @@ INFLIGHT_BYTES_MAX: Final = 8 * MIB
 FLUSH_BYTES: Final = 256 * KIB
 """Encoded replies of one step are sent together up to this size."""
 
-CLIENT_REQUESTS: Final = frozenset(set(typing.get_args(m.ClientRequest)) - {m.Hello})
-PEER_MESSAGES: Final = frozenset(typing.get_args(m.PeerMessage))
+CLIENT_REQUESTS: Final = frozenset(set(get_args(m.ClientRequest)) - {m.Hello})
+PEER_MESSAGES: Final = frozenset(get_args(m.PeerMessage))
 Counted = m.Fetch | m.AckRequest | m.RejectRequest | m.ShowRequest
 """Requests that are needed for their answers: of most the node keeps count (readers.py)."""
 
@@ -150,7 +149,6 @@ class Inbound:
         self.closed = True
         node = self.node
         node.shown.pop(id(self), None)
-        sent = self._out.sent
         self._out.drop()
         self._in.leave()
         self.transport.close()
@@ -162,7 +160,9 @@ class Inbound:
             if not self.clients[self.host]:
                 del self.clients[self.host]
         never_begun = {key: reply for key, reply, _ in self._queue if isinstance(reply, m.FetchReply)}
-        never_begun |= {key: reply for key, (begins, reply) in self._answering.items() if begins >= sent}
+        never_begun |= {
+            key: reply for key, (begins, reply) in self._answering.items() if begins >= self._out.sent
+        }
         for reply in never_begun.values():
             node.trace.given_back(reply, "the client is gone")
         queued = {key for key, _, _ in self._queue}
@@ -226,12 +226,10 @@ class Inbound:
         if self.credentials is not None:
             self.name = f"{self.credentials.who} at {self.address}"
         key = self._admit(decoded.request, 0)
-        self.whose = self.credentials.client.name if self.credentials is not None else self.host
+        client = self.credentials.client.name if self.credentials is not None else ""
+        self.whose = client or self.host
         self._caller = (self.whose, key)
-        self._producer = (
-            self.credentials.client.name if self.credentials is not None else self.software,
-            self.host,
-        )
+        self._producer = (client or self.software, self.host)
         self.node.feed(Request(key, hello))
         while key in self._open:
             await self._wait_for_change()
@@ -354,8 +352,7 @@ class Inbound:
             if (frame := reader.next_frame()) is None:
                 break
             shares.spend(self.whose, price(len(frame.header), len(frame.body)))
-            event = self._take(frame)
-            if event is not None:
+            if (event := self._take(frame)) is not None:
                 events.append(event)
             if self._full or capacity.pressed or capacity.paused:
                 return False

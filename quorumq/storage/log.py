@@ -15,9 +15,6 @@ A segment's first record lists the older segments that still count and how many 
 missing or truncated files, and makes anything after those bytes void. After every start the first thing written
 is a new segment. The batches of the old one's tail (everything behind the last durable offset it mentions) are written
 again into the new one, because it is unknown whether those bytes are on the disk or only in the system's memory.
-
-A commit may leave the sync out: then what it wrote survives the process, and not the machine. It counts as `written`
-and not as `durable`, in the journal's own frames too; the next commit that syncs makes it durable.
 """
 
 from __future__ import annotations
@@ -70,7 +67,6 @@ class Log:
         segments: the account of all segments.
         ticket: value that `durable` must reach for everything appended so far to be durable.
         durable: everything with a ticket not above this is durable.
-        written: everything with a ticket not above this is with the operating system: a crash of the process leaves it.
         position: number of durable records ever appended to this directory. Every later start finds the records
             at or below a position that was ever said, unless the directory is an older copy of itself. At first it is
             the number found. Snapshots and records that are written again count nothing.

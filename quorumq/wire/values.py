@@ -1,28 +1,17 @@
 """Any of the core's NamedTuples, to CBOR and back, by its type hints.
 
-  encode_value(value, lead=(), lift=None) -> bytes
-      CBOR array [*lead, *fields]. `lead` are integers (a TYPE number, a request id …).
-  decode_value(cls, data, body=None) -> cls
-      `data` is the tuple that cbor.load gave, without the lead: `decode_value(cls, cbor.load(raw)[1:])`.
-
 Batches: a Batch encodes as ONE byte string, its encoded header (`Batch.raw`), and its body is *lifted*:
 appended to `lift.bodies` (a `Lift()` that the caller gives), untouched, to be written behind the CBOR.
 `decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC; with
-`body=None` the Batch that comes back has `body == b""` (the journal's index wants the header alone;
-`batch.body_size(header)` says how long it is).
-
-  lift = Lift()
-  header = encode_value(record, lead=(TYPE,), lift=lift)     # journal: write header, then *lift.bodies
-  kind, *fields = cbor.load(header); record = decode_value(CLASS_OF[kind], tuple(fields), Body(body))
+`body=None` the Batch that comes back has `body == b""`, as the journal's index wants the header alone.
 
 Rules, the same for wire and journal (docs/wire-format.md, "Values"): a field may be appended with a
 default, so missing trailing fields take their default and unknown trailing fields are skipped, in nested
 values too. Every field is checked for type and range. Anything off is `BadValue`, never another
 exception.
 
-How: for each type two functions are written as source text and compiled, once, when the type is first
-met. A HOLD goes through a few dozen of these checks, and a loop over a table of them costs three times as
-much.
+For each type two functions are written as source text and compiled, once, when the type is first met. A HOLD goes
+through a few dozen of these checks, and a loop over a table of them costs three times as much.
 """
 
 from __future__ import annotations
@@ -382,8 +371,6 @@ class _Maker:
             "e", ["def e(x, lift):", f"    return {source}"], f"default of {owner}.{field}"
         )
         return cbor.load(encode(value, None))
-
-    # Each of the next two turns one type hint into source for the variable `var`.
 
     def _int(self, var: str, low: int, high: int) -> str:
         """Return an expression for the CBOR of the integer ``var``, without a call; first the most common form."""

@@ -5,10 +5,9 @@ here. The clock of a hold starts before anything is sent. A message is won only 
 deadline are looked at again in the step that replies.
 
 A FETCH loops over rounds: choose messages (core/partition), grant them here, send HOLD to the other replicas, count
-votes. Then it answers, tries again after
-a random pause, or parks until something becomes available. Lost messages are released everywhere, regardless of
-the others' answers. An answer has first-timers or one lot of suspects, never both. A reply that comes late is not
-believed, except that a TOMB still repairs.
+votes. Then it answers, tries again after a random pause, or parks until something becomes available. Lost messages are
+released everywhere, regardless of the others' answers. An answer has first-timers or one lot of suspects, never both. A
+reply that comes late is not believed, except that a TOMB still repairs.
 """
 
 from __future__ import annotations
@@ -101,8 +100,7 @@ class FetchCoordinator(GroupReader):
                 return effects
             if answers:
                 return effects + self.answer(context, now)
-            began = context.state.round_count
-            self.tried = True
+            began, self.tried = context.state.round_count, True
             effects += self._start_rounds(context, now)
             if context.state.round_count == began and not (over and self.tried):
                 self.told = not self.won and self._tells(context, now)
@@ -133,9 +131,8 @@ class FetchCoordinator(GroupReader):
                 capacity -= some
             if start < stop:
                 spans = (Span(producer_id, start, stop),)
-                effects += context.free(
-                    [m.Released(won.partition, self.request.group, won.owner, spans)], now
-                )
+                given = m.Released(won.partition, self.request.group, won.owner, spans)
+                effects += context.free([given], now)
         if self.won and self.won[0].lot:  # a client with the hint has come, or need not
             for partition in self.partitions:
                 context.replicas[partition].group(self.request.group).suspects.told_until = 0.0
@@ -305,9 +302,8 @@ class FetchCoordinator(GroupReader):
     def patience(self, context: Context, replica: Replica) -> tuple[float, float]:
         """Return the seconds for which answers are awaited: usually, and while no majority has answered."""
         hold_time = self.request.hold_time
-        longest = max(
-            ROUND_TIMEOUT_MIN_S, min(ROUND_TIMEOUT_SHARE * hold_time, context.config.request_timeout)
-        )
+        share = min(ROUND_TIMEOUT_SHARE * hold_time, context.config.request_timeout)
+        longest = max(ROUND_TIMEOUT_MIN_S, share)
         unknown = min(ROUND_TIMEOUT_UNKNOWN_S, hold_time / 10)
         usual = context.hold_times.timeout(ROUND_TIMEOUT_MIN_S, longest, unknown)
         return usual, min(longest, usual * 2**replica.unanswered)
@@ -447,9 +443,8 @@ class FetchCoordinator(GroupReader):
                 self._keep(context, won._replace(span=Span(producer_id, start, start + capacity)))
             if stop - start > capacity:
                 rest = (Span(producer_id, start + capacity, stop),)
-                effects += context.free(
-                    [m.Released(this.partition, self.request.group, this.owner, rest)], now
-                )
+                given = m.Released(this.partition, self.request.group, this.owner, rest)
+                effects += context.free([given], now)
         if attempts != NO_ATTEMPTS:
             effects += self._learn(this, span, attempts, now)
         return effects
@@ -500,9 +495,8 @@ class FetchCoordinator(GroupReader):
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
         told = self.told or self._tells(context, now)
-        return self.finish(
-            context, m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
-        )
+        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
+        return self.finish(context, reply)
 
     def _tells(self, context: Context, now: Now) -> bool:
         """Return True if a client with messages in hand is to learn that it would get suspects without them.
@@ -516,9 +510,8 @@ class FetchCoordinator(GroupReader):
         waiting = [view.suspects for view in views if view.suspects.ready]
         if not waiting or any(now.mono < view.suspects.told_until for view in views):
             return False
-        oldest = [
-            offer.oldest_ms for offer in (view.available for view in views) if offer.oldest_ms is not None
-        ]
+        times = [view.available.oldest_ms for view in views]
+        oldest = [ms for ms in times if ms is not None]
         if oldest and all(offer.oldest_ms is None or min(oldest) <= offer.oldest_ms for offer in waiting):
             return False
         for offer in waiting:
@@ -594,10 +587,10 @@ class FetchCoordinator(GroupReader):
         """Return the won and the requested messages: no reply was begun."""
         group = self.request.group
         held = [m.Released(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
-        rounds = [each for each in self.rounds.values() if isinstance(each, HoldRound)]
-        return held + [
-            m.Released(each.partition, group, each.owner, tuple(each.pending.items())) for each in rounds
-        ]
+        for each in self.rounds.values():
+            if isinstance(each, HoldRound):
+                held.append(m.Released(each.partition, group, each.owner, tuple(each.pending.items())))
+        return held
 
     def _refuse(self, context: Context, now: Now) -> list[Effect]:
         """Refuse, in quarantine or not trusted: another node can serve this at once."""
