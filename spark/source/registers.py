@@ -92,6 +92,8 @@ class Registers:
 
     def _number(self, topic: bytes, name: str) -> int:
         """Return the number of deletions or the generation in a packed register; -1 without one."""
+        if not (self.deleted.groups.get(topic) if topic else self.deleted.topics):
+            return -1
         entry = self.deleted.find(key_of(topic, name))
         return -1 if entry is None else int.from_bytes(entry[KEY_BYTES : KEY_BYTES + 8], "big")
 
