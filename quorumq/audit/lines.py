@@ -209,11 +209,10 @@ class Lines:
         if kind in OF_MESSAGES:
             self._of_messages(kind, lines, columns, writer, number)
         if (kind not in OF_MESSAGES and kind not in LEFT_OUT) or kind == "list":
+            names = _CONTEXT[kind]
             for line in lines:
                 if kind != "list" or not line.spans:
-                    row = {
-                        name: value for name in _CONTEXT if (value := getattr(line, name, None)) is not None
-                    }
+                    row = {name: value for name in names if (value := getattr(line, name)) is not None}
                     self._context.append({**row, "kind": kind})
 
     def _of_messages(
@@ -484,7 +483,12 @@ def _outputs(into: Mapping[str, Any]) -> list[tuple[str, int, str, int, int]] | 
 
 
 _NUMBERED: Final = np.dtype([*ROW.descr, ("number", "i8")])
-_CONTEXT: Final = [name for name in (*COMMON, *FIELDS) if name not in ("kind", "via", "links", "wall_ms")]
+_NOT_READ: Final = frozenset(("kind", "via", "links", "wall_ms"))
+_CONTEXT: Final = {
+    kind: [name for name in (*COMMON, *sorted(has)) if name not in _NOT_READ]
+    for kind, has in _FIELDS_OF.items()
+}
+"""Fields of the lines about a run, topic or group, by kind."""
 
 
 def _place_of(call: Call) -> int:
