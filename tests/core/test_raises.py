@@ -322,8 +322,8 @@ def test_a_learner_is_no_member_that_is_removed() -> None:
     topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, Stamp(1, "a"))
     placement = Placement(0, 1, (ReplicaSlot("a", 1),), learners=("d",))
     raised = topic._replace(layout=Layout(topic.id, 2, Stamp(2, "a"), (placement,), 3))
-    assert kept_on("d", raised) == ["jobs/0"]
-    assert kept_on("d", topic._replace(next_layout=raised.layout)) == ["jobs/0"]
+    assert kept_on("d", raised, ("a",)) == ["jobs/0"]
+    assert kept_on("d", topic._replace(next_layout=raised.layout), ("a",)) == ["jobs/0"]
     assert "d" in nodes_of(raised.layout)  # type: ignore[arg-type]
 
 
