@@ -96,8 +96,8 @@ class Round:
         """
         heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]
         return all(
-            sum(node in heard for node in nodes)
-            >= min(majority_of(len(nodes)), sum(node not in gone for node in nodes))
+            sum(node in heard for node in nodes) >= majority_of(len(nodes))
+            or (gone and {*nodes} - {*gone} <= {*heard})
             for nodes in sets
         )
 

@@ -425,7 +425,9 @@ class Context(Placing):
                     replica.alter(topic, now)
                 elif waits:
                     continue
-                elif self.state.me in (*members, *topic.learners_of(number)):
+                elif self.state.me in members or (
+                    topic.layout and self.state.me in topic.learners_of(number)
+                ):
                     replica = self.replicas[partition] = Replica(self.state, topic, partition)
                     if partition in self.slots:
                         replica.trust_slot(self.slots[partition])
