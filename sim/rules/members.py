@@ -138,10 +138,11 @@ RULES = (
         off="it accepts every removal",
         scenario=growing(
             "members-removed",
-            "a partition is moved to d, which is down and drained, through a, and d removed through c",
+            "a partition is moved to d, which is drained, through a, and d removed through c",
             ("drain d", C),
             ("move c d", A),
             ("drop d", C),
+            nodes=(A, B, C, D),
             later=(D,),
             script=(
                 *changed("drain d", 0, C, B),
@@ -159,10 +160,11 @@ RULES = (
         off="it accepts every layout of a topic",
         scenario=growing(
             "members-placed",
-            "d, which is down and drained, is removed through c, and a partition moved to d through a",
+            "d, which is drained, is removed through c, and a partition moved to d through a",
             ("drain d", C),
             ("move c d", A),
             ("drop d", C),
+            nodes=(A, B, C, D),
             later=(D,),
             script=(
                 *changed("drain d", 0, C, B),
