@@ -93,7 +93,7 @@ class SettingsChecker(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.rf = 0
-        self.most_slots = 0  # of the largest set that a layout has
+        self.most_slots = 0  # size of the largest set that a layout has
         self.kept = True
 
     def on_settings(self, row: Row) -> None:

@@ -47,7 +47,7 @@ class Inflicter:
         self.met: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self.delivery: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-        self.moves: Moves | None = None  # of the operator, once there is one
+        self.moves: Moves | None = None  # moves by the operator, once there is one
         self.busy: Counter[str] = Counter()  # nodes that something is being done to, by name
 
     async def run(self, faults: tuple[Fault, ...]) -> None:

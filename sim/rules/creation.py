@@ -64,7 +64,7 @@ def count_refusals(
     message: ProposalReply,
     now: Now,
 ) -> tuple[list[Effect], bool]:
-    """Count every answer to the round that is open, whatever it says."""
+    """Count every answer to the round that is open, with any content."""
     if message.error == Code.NOT_TRUSTED and self.round is not None and message.round == self.round.number:
         self.round.hear(sender, incarnation)
     return _on_proposal_reply(self, owner, context, sender, incarnation, message, now)

@@ -61,19 +61,19 @@ async def chunked(
         limit: messages of all lists together.
     """
     chunk: list[Peek] = []
-    left = most
+    capacity = most
     async with aclosing(items):
         async for item in items:
             whole, rest = bare(item), item.peeked.span
             while rest.size and limit:
-                part = first(whole._replace(peeked=whole.peeked._replace(span=rest)), min(left, limit))
+                part = first(whole._replace(peeked=whole.peeked._replace(span=rest)), min(capacity, limit))
                 chunk.append(part)
                 taken = part.peeked.span
                 rest = rest._replace(start=taken.stop)
-                left, limit = left - taken.size, limit - taken.size
-                if not left:
+                capacity, limit = capacity - taken.size, limit - taken.size
+                if not capacity:
                     yield chunk
-                    chunk, left = [], most
+                    chunk, capacity = [], most
             if not limit:
                 break
     if chunk:
