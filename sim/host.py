@@ -31,7 +31,7 @@ from quorumq.core.messages.effects import (
     Stop,
     Unsent,
 )
-from quorumq.core.messages.records import BatchStored, ClusterMade, JournalRecord, Started
+from quorumq.core.messages.records import BatchStored, ClusterMade, JournalRecord, Started, TopicPut
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests.settle import SettleCoordinator
 from quorumq.core.values.errors import UsageError
@@ -168,6 +168,8 @@ class Host(Machine):
         for record in records:
             if type(record) is BatchStored:  # maybe no client waited for its fsync, and it survived
                 self.sightings.keeps(record.batch.header)
+            elif type(record) is TopicPut:
+                self.sightings.adopts(record.topic)
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         try:
             self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
@@ -378,6 +380,8 @@ class Host(Machine):
                 self.sightings.keeps(record.batch.header)
                 if self.journal.header(record.number) is None:  # its topic was deleted while it was written
                     self.sightings.forgets([record.batch.header])
+            elif type(record) is TopicPut:
+                self.sightings.adopts(record.topic)
             elif type(record) is Started:
                 self.started = True
                 self.links.dial_all()

@@ -19,6 +19,7 @@ from quorumq.core.values.types import (
     NodeId,
     PartitionId,
     Span,
+    Topic,
 )
 from quorumq.history import spans_value
 from sim.observer import Observer
@@ -80,6 +81,12 @@ class Sightings:
         self.stored[key] = None
         self.observer.note(self.name, "store", header.partition, spans=spans_value(header.sections))
 
+    def adopts(self, topic: Topic) -> None:
+        """Note that a register is durable here: until then the node votes by the layout before."""
+        if topic.layout_number > self.layouts.get(topic.id, FIRST_LAYOUT):
+            self.layouts[topic.id] = topic.layout_number
+            self.observer.note_layout(self.name, topic)
+
     def forgets(self, headers: Iterable[BatchHeader | None]) -> None:
         """Count these batches as not stored: they are stored again if their payload comes back."""
         for header in headers:
@@ -97,10 +104,6 @@ class Sightings:
                 self.observer.note_register(self.name, record.group)
             elif kind is TopicPut:
                 self.observer.topics.registers.seen(self.name, record.topic)
-                number = record.topic.layout_number
-                if number > self.layouts.get(record.topic.id, FIRST_LAYOUT):
-                    self.layouts[record.topic.id] = number
-                    self.observer.note_layout(self.name, record.topic)
             elif kind is SessionsClosed:
                 self.world.saw("a producer id was closed")
             elif kind is RecordsMerged:
