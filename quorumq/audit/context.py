@@ -14,6 +14,7 @@ from quorumq.audit.clocks import Times
 from quorumq.audit.lines import Stretch, Summary
 from quorumq.audit.moments import NOWHERE, Moment, sure_by
 from quorumq.audit.remainder import Remainder, by_key
+from quorumq.audit.replicas import Slots, first_of_each
 from quorumq.audit.table import Writer
 from quorumq.history import Row
 
@@ -104,6 +105,7 @@ class Group(NamedTuple):
         deleted: a deletion of the topic was sent that did not fail, so nothing of it has to be there in the end.
         unmade: a deletion of the group was sent that did not fail, in a topic that drops messages that no group needs.
         made_at: seconds of the run at which a node first had it; None without one.
+        widest: slots of the largest replica set that a layout of its topic has.
     """
 
     registers: Sequence[tuple[int, int]] = ()
@@ -124,6 +126,7 @@ class Group(NamedTuple):
     deleted: bool = False
     unmade: bool = False
     made_at: float | None = None
+    widest: int = 0
 
 
 class Purge(NamedTuple):
@@ -159,15 +162,6 @@ class Place(NamedTuple):
     to_list: frozenset[str] | None = None
     listing: frozenset[str] = frozenset()
     inventories: Sequence[Moment] = ()
-
-
-class Slots(NamedTuple):
-    """The replica set of a partition that was moved, as of a layout, and the moment since which a node has it."""
-
-    layout: int
-    nodes: Sequence[str]
-    who: str
-    at: Moment
 
 
 class Context(NamedTuple):
@@ -427,7 +421,7 @@ def contexts(
         (it for it in rows if it["kind"] == "layout"), lambda it: (it["run"], it["topic"], it["partition"])
     )
     moved = {
-        key: [Slots(it["layout"], it["nodes"], it["who"], it["moment"]) for it in items]
+        key: first_of_each(Slots(it["layout"], it["nodes"], it["who"], it["moment"]) for it in items)
         for key, items in layouts.items()
     }
     return Context(
@@ -472,10 +466,14 @@ def _groups(
         for run in by_run.values()
         for call in did_not_fail(it for it in run if it["kind"] == "delete_topic")
     }
+    widest: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        if row["kind"] == "layout":
+            widest[(row["run"], row["topic"])] = max(widest[(row["run"], row["topic"])], len(row["nodes"]))
     of_groups = {
         key: of_group(
             items, seen.get(key), kept=key[0] in keeps and keeps[key[0]](key[1]), deleted=key[:2] in deleted
-        )
+        )._replace(widest=widest.get(key[:2], 0))
         for key, items in named.items()
     }
     return of_groups, {key: tuple(sorted(items)) for key, items in there.items()}

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from quorumq.audit.findings import Check, Judged, Proof, Where
 from quorumq.audit.moments import FAR_S, Moment, apart, maybe, maybe_by, seconds, sure, sure_by
+from quorumq.audit.replicas import most_replicas
 from quorumq.audit.story import Event, Said, Story, crc_text
 from quorumq.core.values.limits import INTERRUPTIONS_MAX
 
@@ -385,15 +386,16 @@ def though_purged(it: Delivery) -> Proof | None:
 def too_many_attempts(it: Delivery) -> Proof | None:
     """Ask if its attempts were counted on from another generation."""
     event, run = it.event, it.story.run
-    rf = it.story.message.rf
-    if not it.is_open or not event.generation or run.hold_min is None or rf is None:
+    message = it.story.message
+    if not it.is_open or not event.generation or run.hold_min is None or message.rf is None:
         return None
+    replicas = most_replicas(message.moved, message.rf)
     known = [one.at for one in it.story.group.known if one.generation == event.generation]
     if not known:
         return None
     ended = it.rejects + math.floor((it.here.high - min(at.low for at in known)) * 1.02 / run.hold_min)
-    ended += it.interruptions if rf * it.interruptions > INTERRUPTIONS_MAX else 0
-    if event.attempt <= 1 + rf * ended:
+    ended += it.interruptions if replicas * it.interruptions > INTERRUPTIONS_MAX else 0
+    if event.attempt <= 1 + replicas * ended:
         return None
     age = seconds(it.here.t - min(at.t for at in known))
     return Proof(

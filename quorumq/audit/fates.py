@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from quorumq.audit.findings import Check, Judged, Proof, Where
 from quorumq.audit.moments import Moment, maybe, seconds, sure, sure_by
+from quorumq.audit.replicas import nodes_until
 from quorumq.audit.story import Event, Story, crc_text
 
 
@@ -158,7 +159,7 @@ class Fate:
             and group.founded is None
             and group.seen is None
             and rf is not None
-            and group.registered <= rf // 2
+            and group.registered <= max(rf, group.widest) // 2
         )
 
     @property
@@ -228,9 +229,10 @@ class Fate:
         copies, rf, made_at = self.message.copies, self.message.rf, self.group.made_at
         if self.message.dies is None or not self.run.steady or rf is None or made_at is None or not copies:
             return False
+        having = {who for _, who in copies}
         return (
             self.last_asked is not None and made_at < min(at.t for at, _ in copies)
-            and len({who for _, who in copies}) >= rf
+            and len(having) >= rf and having >= nodes_until(self.message.moved, self.last_asked)
         )  # fmt: skip
 
     def ends(self) -> Iterator[Moment]:
@@ -348,17 +350,15 @@ def unacked(it: Fate) -> Proof | None:
 
 
 def too_few_copies(it: Fate) -> Proof | None:
-    """Ask if a majority had it when it was confirmed."""
+    """Ask if a majority had it when it was confirmed: of any replica set that may have counted it."""
     message = it.message
-    if (
-        not it.is_first
-        or message.stored is None
-        or message.rf is None
-        or len(message.durable_on) >= message.rf // 2 + 1
-    ):
+    if not it.is_first or message.stored is None or message.rf is None:
+        return None
+    if not message.counting or any(one.has_majority(message.durable_on) for one in message.counting):
         return None
     on = ", ".join(message.durable_on) or "none"
-    text = f"was confirmed at {_time(message.stored)}, and durable on {on} of {int(message.rf)} replicas"
+    sizes = " or ".join(str(size) for size in sorted({one.size for one in message.counting}))
+    text = f"was confirmed at {_time(message.stored)}, and durable on {on} of {sizes} replicas"
     return Proof(text, it.complete and not it.run.unstopped, message.stored.t)
 
 

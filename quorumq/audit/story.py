@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorumq.audit.clocks import moments_of
-from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run, Slots
+from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run
 from quorumq.audit.moments import Moment, maybe_by, seconds
+from quorumq.audit.replicas import ReplicaSet, Slots, counting
 from quorumq.audit.table import Numbers, Table, by_block, spread
 from quorumq.core.values.names import begins_ms_of
 
@@ -221,9 +222,14 @@ class Message:
 
     @cached_property
     def rf(self) -> float | None:
-        """Return its number of replicas: that of the topic's label, or of all topics of the run."""
+        """Return the number of replicas that it was made with: of the topic's label, or of all topics of the run."""
         _, slash, number = self.topic.rpartition("/rf")
         return int(number) if slash and number.isdigit() else self.of_run.rf
+
+    @cached_property
+    def counting(self) -> list[ReplicaSet]:
+        """Return the replica sets that may have counted its publish; [] if its number of replicas is not known."""
+        return [] if self.rf is None else counting(self.moved, self.rf, self.sent, self.stored)
 
     @cached_property
     def durable_on(self) -> list[str]:
@@ -261,13 +267,18 @@ class Story:
         """The lines that confirm a dead letter: a client's, or that of the node with which a majority has buried it."""
         lines = [it for it in self.of("dead_letter") if it.outcome == "ok"]
         nodes: dict[tuple[int, int], set[str]] = {}
+        buried: set[tuple[int, int]] = set()
+        message, rf = self.message, self.message.rf or 3
         result = [it for it in lines if it.client]
         for it in sorted((it for it in lines if not it.client), key=lambda it: it.at):
-            having = nodes.setdefault((it.generation, it.n), set())
-            if it.who not in having:
-                having.add(it.who)
-                if len(having) == (int(self.message.rf or 0) // 2 or 1) + 1:
-                    result.append(it)
+            life = (it.generation, it.n)
+            having = nodes.setdefault(life, set())
+            having.add(it.who)
+            if life not in buried and len(having) > 1 and all(
+                one.has_majority(having) for one in counting(message.moved, rf, it.at, it.at)
+            ):  # fmt: skip
+                buried.add(life)
+                result.append(it)
         return result
 
     def purged(self, dead: bool) -> Iterator[Purge]:
