@@ -39,6 +39,7 @@ from quorumq.audit.findings import (
 )
 from quorumq.audit.lines import Summary
 from quorumq.audit.remainder import lines_once, once, remainder, silent_nodes
+from quorumq.audit.replicas import smallest_sets
 from quorumq.audit.table import Table
 
 T = TypeVar("T")
@@ -124,7 +125,8 @@ def placed(
     if clocks.unplaced:
         silent = {run: None if items is None else len(items) for run, items in silent_nodes(rows, of).items()}
         times = clocks.times
-        result = [promised(asked, times, silent), *parts.map(partial(_promised, times, silent))]
+        smallest = smallest_sets(rows)
+        result = [promised(asked, times, silent), *parts.map(partial(_promised, times, silent, smallest))]
         clocks.trust(tightest(result))
     return clocks.times
 
@@ -133,8 +135,10 @@ def _bounds(times: Times, table: Table) -> Any:
     return bounds(*requests(table, times), times.width)
 
 
-def _promised(times: Times, silent: Mapping[str, int | None], table: Table) -> Any:
-    return promised(requests(table, times)[0], times, silent)
+def _promised(
+    times: Times, silent: Mapping[str, int | None], smallest: Mapping[tuple[str, str, int], int], table: Table
+) -> Any:
+    return promised(requests(table, times, smallest)[0], times, silent)
 
 
 def _stuck(run: Run, out: Judged) -> None:

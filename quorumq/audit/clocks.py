@@ -176,10 +176,15 @@ def clocks_of(
 # --------------------------------------------------------------------------- bounds
 
 
-def requests(table: Table, times: Times) -> tuple[NDArray[Any], NDArray[Any]]:
+def requests(
+    table: Table, times: Times, smallest: Mapping[tuple[str, str, int], int] | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the requests and deliveries of a part whose run has several clocks: rows of `_REQUEST` each.
 
     A batch is known by its first message; the fetch of a delivery by the owner, and it is asked of each message.
+
+    Args:
+        smallest: slots of the smallest replica set of each partition that was moved, by run, topic and partition.
     """
     facts = times.facts(table.writers)
     kinds = np.array([it.kind for it in table.calls], object)
@@ -197,8 +202,10 @@ def requests(table: Table, times: Times) -> tuple[NDArray[Any], NDArray[Any]]:
     numbers = {run: at for at, run in enumerate(sorted(set(runs.tolist())))}
     of_run = np.array([numbers[it] for it in runs.tolist()], np.int64)
     key = batch["space"].astype(np.int64) << 40 | batch["start"]
+    known = smallest or {}
+    slots = np.array([known.get(it[:3], EVERY) for it in table.spaces], np.int64)
     made = _requests(key, role[rows["lead"] & (role < 3)], facts[batch["writer"], 2], who[batch["writer"]],
-                     batch["at"], batch["at"], runs[batch["writer"]])  # fmt: skip
+                     batch["at"], batch["at"], runs[batch["writer"]], slots[batch["space"]])  # fmt: skip
     fetched = rows[np.isin(kind.astype(str), ("hold_won", "deliver")) & (rows["owner"] >= 0)]
     # Message by message: so it does not matter how a history is cut.
     sizes = fetched["stop"] - fetched["start"]
@@ -211,13 +218,17 @@ def requests(table: Table, times: Times) -> tuple[NDArray[Any], NDArray[Any]]:
         new |= np.diff(column, prepend=-1) != 0
     role = np.where(kinds[each["call"]] == "deliver", _SENT, _ANSWER)
     got = _requests(np.cumsum(new), role, facts[each["writer"], 2], who[each["writer"]], each["at"], each["asked"],
-                    runs[each["writer"]])  # fmt: skip
+                    runs[each["writer"]], np.full(len(each), EVERY))  # fmt: skip
     return made, got
 
 
 _REQUEST: Final = np.dtype([
     ("key", "i8"), ("role", "i8"), ("machine", "i8"), ("who", "i8"), ("at", "f8"), ("asked", "f8"), ("run", "O"),
+    ("slots", "i8"),
 ])  # fmt: skip
+
+EVERY: Final = 1 << 40
+"""Slots of a set that did not change: all nodes that say that they have something are in it."""
 
 
 def _requests(*columns: Any) -> NDArray[Any]:
@@ -227,8 +238,16 @@ def _requests(*columns: Any) -> NDArray[Any]:
     return result[np.argsort(result["key"], kind="stable")]
 
 
-def requests_in_context(rows: Iterable[Row], times: Times) -> NDArray[Any]:
-    """Return the creations of topics, and the generations of groups that were confirmed, as requests."""
+def requests_in_context(rows: Sequence[Row], times: Times) -> NDArray[Any]:
+    """Return the creations of topics, and the generations of groups that were confirmed, as requests.
+
+    Nodes that join name more nodes than those that were there before, of which a majority confirms them.
+    """
+    voters: dict[str, int] = {}
+    for row in rows:
+        named = row["settings"].get("nodes") if row["kind"] == "settings" else None
+        if isinstance(named, list):
+            voters[row["run"]] = min(voters.get(row["run"], EVERY), len(named))
     result, keys, names = [], {}, {}  # type: ignore[var-annotated]
     for row in rows:
         kind, outcome = row["kind"], row.get("outcome")
@@ -249,7 +268,18 @@ def requests_in_context(rows: Iterable[Row], times: Times) -> NDArray[Any]:
         )
         number = keys.setdefault(key, len(keys))
         who = names.setdefault(row["who"], len(names))
-        result.append((number, role, clock.machine, who, row["at"], row["at"], row["run"]))
+        result.append(
+            (
+                number,
+                role,
+                clock.machine,
+                who,
+                row["at"],
+                row["at"],
+                row["run"],
+                voters.get(row["run"], EVERY),
+            )
+        )
     return _requests(*zip(*result, strict=True)) if result else np.empty(0, _REQUEST)
 
 
@@ -308,6 +338,8 @@ def promised(made: NDArray[Any], times: Times, silent: Mapping[str, int | None])
 
     They are from the time of the run to the clock of the request. The nodes that confirmed it are among those that have
     it, the silent ones aside. So if k nodes wrote that they have it, k // 2 + 1, less the silent ones, had it by then.
+    Nodes that got it later, as learners or with a slot that was moved, are no reason for more than a majority of the
+    smallest set.
     One of these may be the earliest, on a clock that is not placed.
 
     Args:
@@ -326,11 +358,16 @@ def promised(made: NDArray[Any], times: Times, silent: Mapping[str, int | None])
     order = np.lexsort((low, items["who"], of[rows]))
     request, who, low = of[rows][order], items["who"][order], low[order]
     first = (np.diff(request, prepend=-1) != 0) | (np.diff(who, prepend=-1) != 0)
-    request, low, run = request[first], low[first], items["run"][order][first]
+    request, low, run, slots = (
+        request[first],
+        low[first],
+        items["run"][order][first],
+        items["slots"][order][first],
+    )
     order = np.lexsort((low, request))
-    request, low, run = request[order], low[order], run[order]
+    request, low, run, slots = request[order], low[order], run[order], slots[order]
     begin = np.flatnonzero(np.diff(request, prepend=-1) != 0)
-    count = np.diff(np.append(begin, len(request)))
+    count = np.minimum(np.diff(np.append(begin, len(request))), slots[begin])
     less = np.array(
         [silent.get(it) if silent.get(it) is not None else 1 << 40 for it in run[begin]], np.int64
     )

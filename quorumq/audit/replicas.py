@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from quorumq.audit.moments import Moment, maybe_by, sure_by
 from quorumq.core.values.types import FIRST_LAYOUT
+from quorumq.history import Row
 
 
 class Slots(NamedTuple):
@@ -74,6 +75,16 @@ def _is_over(one: ReplicaSet, adopters: Collection[str], after: frozenset[str]) 
         return len(one.nodes.intersection(adopters)) >= one.size - one.size // 2
     # A layout moves one slot, or adds some. So all nodes of the next set but one at most are in this one.
     return after.issubset(adopters) and (one.size > 1 or len(after) > 1)
+
+
+def smallest_sets(rows: Iterable[Row]) -> dict[tuple[str, str, int], int]:
+    """Return the slots of the smallest set of each partition that was moved, by run, topic and partition."""
+    result: dict[tuple[str, str, int], int] = {}
+    for row in rows:
+        if row["kind"] == "layout":
+            key = (row["run"], row["topic"], row["partition"])
+            result[key] = min(result.get(key, len(row["nodes"])), len(row["nodes"]))
+    return result
 
 
 def nodes_until(moved: Sequence[Slots], at: Moment | None) -> frozenset[str]:

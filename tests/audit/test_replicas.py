@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.audit.audit import Audit
+from quorumq.audit.clocks import Clock, Times, requests_in_context
 from quorumq.audit.findings import BROKEN, Finding
 from quorumq.audit.moments import Moment
 from quorumq.audit.replicas import ReplicaSet, Slots, counting, first_of_each, most_replicas
 from quorumq.history import Row
 from sim.runner import run_schedule
 from sim.schedule import draw
-from tests.audit.stories import Story, buried, held, text_of, ttl_share
+from tests.audit.stories import Story, beside_a_node, buried, held, text_of, ttl_share
 from tests.audit.test_audit import audited
 
 THREE, FIVE = "abc", "abcde"
@@ -149,6 +150,32 @@ def test_a_group_that_no_majority_of_a_raised_set_had_may_never_have_been(
     for node in "abc":
         story.add(f"node:{node}", "store", 0.005, **BATCH)
     assert verdict_of(story.publish().inventory(8).drained(9), "G1", tmp_path) == verdict
+
+
+def test_copies_of_learners_do_not_place_a_clock_too_early(tmp_path: Path) -> None:
+    """Three nodes get each batch a second after it was confirmed by two of three."""
+    story = beside_a_node("r", "abc")
+    for row in list(story.rows):
+        if row["kind"] == "store" and row["who"] == "node:c":
+            op = row["spans"][0][1]
+            story.rows.remove(row)
+            for node in "cde":
+                story.boot.setdefault(f"node:{node}", "m1")
+                story.add(f"node:{node}", "store", op / 5 + 1, **{name: row[name] for name in BATCH})
+    clocks = {row["clock"]: row for row in audit_of(raised(story, 3), tmp_path).clocks}
+    doubt = clocks["m0"]["within"] + clocks["m1"]["within"] + 1e-6
+    assert clocks["m0"]["placed"] > 0.9
+    assert abs(clocks["m0"]["ahead"] - clocks["m1"]["ahead"] + 5000.0) <= doubt
+
+
+def test_registers_are_confirmed_by_a_majority_of_the_nodes_that_were_there_at_first() -> None:
+    rows: list[dict[str, Any]] = []
+    for node, nodes in (("a", "abc"), ("b", "abc"), ("d", "abcde")):
+        settings = {"nodes": list(nodes)}
+        rows.append({"run": "r", "who": f"node:{node}", "at": 0.0, "kind": "settings", "settings": settings})
+        rows.append({"run": "r", "who": f"node:{node}", "at": 1.0, "kind": "topic", "topic": "t"})
+    of = {("r", row["who"]): Clock(True, number, number) for number, row in enumerate(rows)}
+    assert set(requests_in_context(rows, Times(of))["slots"].tolist()) == {3}
 
 
 @pytest.mark.soak
