@@ -212,8 +212,8 @@ class TopicCalls(Calls):
     ) -> ClusterLayout:
         """Have a node be a member of the cluster, or change its addresses.
 
-        An empty node that asks to be let in begins then. It keeps replicas and serves clients; registers stay on the
-        nodes that the cluster was made with. Asked again, it changes nothing.
+        An empty node that asks to be let in begins then. It keeps replicas and serves clients; settings stay on the
+        voters until `move_voter` has one of them leave. Asked again, it changes nothing.
 
         Args:
             address: ``host:port`` for clients, and for the other nodes.
