@@ -1,0 +1,288 @@
+"""A cluster of three nodes becomes nine and then three others, by commands alone, while messages flow.
+
+Clients have the addresses of the first nodes only. ``QUORUMQ_GROWING_RATE`` sets another rate (messages a second).
+The test prints the seconds of each command, and the delays from publish to delivery before and during the balance.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from quorumq.cli.main import main
+from quorumq.client import Client, HoldLost, Message, connect
+from quorumq.core.values.errors import Unanswered
+from quorumq.history import HistoryWriter, read_history
+from quorumq.lab.demo_verdict import Account, keys_of
+from quorumq.lab.leash import Leashed, end, logged
+from quorumq.lab.local import LocalCluster
+from quorumq.lab.ports import HeldPorts
+from tests.e2e.groups import KEPT_S, drained, payloads, publish
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.soak
+
+RATE = float(os.environ.get("QUORUMQ_GROWING_RATE", "50"))
+TOPICS = {"kept": KEPT_S, "settled": 0.0}
+"""Topics with load, and their retention in seconds: payload of the first has to move, that of the second is deleted."""
+PARTITIONS = 6
+ADDED = "abcdef"
+"""Nodes that are added; the last three are left in the end."""
+BACKLOG = 300
+"""Messages of a topic that nobody reads until the end."""
+STEADY_S = 10.0
+
+
+@dataclass
+class Members:
+    """Nodes of a cluster by name: those that it was made with, and those that are added.
+
+    Args:
+        cluster: the first nodes, running.
+        folder: directory for the nodes that are added.
+    """
+
+    cluster: LocalCluster
+    folder: Path
+    addresses: dict[str, str] = field(default_factory=dict)
+    data: dict[str, Path] = field(default_factory=dict)
+    added: dict[str, Leashed] = field(default_factory=dict)
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+    """Commands, and the seconds that each took."""
+    _ports: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.addresses |= zip(self.cluster.nodes, self.cluster.addresses, strict=True)
+        self.data |= {name: self.cluster.data_path(name) for name in self.cluster.nodes}
+
+    @contextmanager
+    def joining(self, names: str) -> Iterator[None]:
+        """Hold ports for nodes that are added during the body, and stop those that were started in the end."""
+        held = HeldPorts(len(names))
+        self._ports = dict(zip(names, held.numbers, strict=True))
+        try:
+            yield
+        finally:
+            end(self.added.values(), 10.0)
+            held.release()
+
+    def start(self, name: str) -> None:
+        """Start a node that asks to be let in."""
+        self.addresses[name] = f"127.0.0.1:{self._ports[name]}"
+        directory = self.folder / name
+        directory.mkdir()
+        self.data[name] = directory / "data"
+        values = tomllib.loads(self.cluster.config_path(self.cluster.nodes[0]).read_text())
+        history = self.cluster.history_path(self.cluster.nodes[0]).with_name(f"{name}.jsonl")
+        file = directory / "node.toml"
+        file.write_text(
+            f'node = "{name}"\ncluster_id = "{values["cluster_id"]}"\nsecret_file = "{values["secret_file"]}"\n'
+            f'data_dir = "data"\nlisten = "{self.addresses[name]}"\nhistory = "{history}"\n'
+            f"join = {json.dumps(self.cluster.addresses)}\n"
+        )
+        self.added[name] = logged(
+            [*self.cluster.command("n1")[:-1], str(file)], directory / "node.log", directory
+        )
+
+    async def run(self, *arguments: str) -> Result:
+        """Run a command with the addresses of all nodes that are there, and note the time that it takes."""
+        environment = {"QUORUMQ_NODES": ",".join(self.addresses.values())}
+        began = time.monotonic()
+        with trio.fail_after(PATIENCE_S):
+            result = await trio.to_thread.run_sync(
+                lambda: CliRunner().invoke(main, [*arguments, "--json"], env=environment),
+                abandon_on_cancel=True,
+            )
+        assert result.exit_code == 0, f"{arguments}: {result.stderr}"
+        if arguments != ("nodes", "list"):
+            self.seconds.append((" ".join(arguments[:3]), time.monotonic() - began))
+        return result
+
+    async def listed(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (await self.run("nodes", "list")).stdout.splitlines()]
+
+    async def grow(self) -> None:
+        """Start and add all nodes, and wait until they serve."""
+        for name in self._ports:
+            self.start(name)
+            await self.run("nodes", "add", name, "--address", self.addresses[name])
+        with trio.fail_after(PATIENCE_S):
+            while not all(row["up"] for row in await self.listed()):
+                await trio.sleep(0.5)
+
+    async def leave(self, name: str) -> None:
+        """Drain and remove a node, stop it, and see that it keeps no message."""
+        await self.run("nodes", "drain", name)
+        await self.run("nodes", "remove", name)
+        del self.addresses[name]
+        if name in self.added:
+            await trio.to_thread.run_sync(partial(end, [self.added[name]], 10.0))
+        elif self.cluster.running(name):
+            await self.cluster.terminate_async(name)
+        exported = await self.run("export", "--data", str(self.data[name]))
+        rows = [line for line in exported.stdout.splitlines() if line]
+        assert not rows, f"{name} was removed and has {len(rows)} messages: {rows[:3]}"
+
+
+@dataclass
+class Steady:
+    """Producers and consumers of each topic, at a steady rate, with histories.
+
+    Args:
+        addresses: addresses that the clients begin with.
+        folder: directory for histories.
+        rate: messages a second, of all producers together.
+    """
+
+    addresses: list[str]
+    folder: Path
+    rate: float
+    published: int = 0
+    acked: int = 0
+    _producing: bool = True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Publish and consume during the body; afterwards publish no more, and go on until all is acked."""
+        async with AsyncExitStack() as stack, trio.open_nursery() as consuming:
+            async with trio.open_nursery() as producing:
+                for topic in TOPICS:
+                    producing.start_soon(self._produce, await self._client(stack, f"p-{topic}"), topic)
+                    for number in range(2):
+                        client = await self._client(stack, f"c{number}-{topic}")
+                        consuming.start_soon(self._consume, client, topic)
+                yield
+                self._producing = False
+            with trio.fail_after(60):
+                while self.acked < self.published:
+                    await trio.sleep(0.05)
+            consuming.cancel_scope.cancel()
+
+    async def _client(self, stack: AsyncExitStack, name: str) -> Client:
+        writer = stack.enter_context(
+            HistoryWriter(self.folder / f"{name}.jsonl", run="growing", who=f"client:{name}")
+        )
+        return await stack.enter_async_context(connect(self.addresses, history=writer, timeout=PATIENCE_S))
+
+    async def _produce(self, client: Client, topic: str) -> None:
+        due = trio.current_time()
+        async with client.producer(topic) as producer:
+            while self._producing:
+                await producer.send(b"x" * 100)
+                self.published += 1
+                due = max(due + len(TOPICS) / self.rate, trio.current_time() - 1.0)
+                await trio.sleep_until(due)
+
+    async def _consume(self, client: Client, topic: str) -> None:
+        async with client.consumer(topic, "g", auto_extend=False) as consumer:
+            async for messages in consumer.batches(20):
+                await self._settle(client, messages)
+
+    async def _settle(self, client: Client, messages: list[Message]) -> None:
+        while unsettled := [message for message in messages if message.outcome is None]:
+            try:
+                await client.ack(unsettled)
+            except (Unanswered, HoldLost):
+                continue
+        self.acked += len(messages)
+
+    def account(self) -> tuple[Account, list[tuple[float, float]]]:
+        """Return the account of all clients' histories, and of each message when it was published and its delay."""
+        account = Account()
+        sent: dict[Any, float] = {}
+        came: dict[Any, float] = {}
+        for row in read_history(sorted(self.folder.glob("*.jsonl"))):
+            account.feed(row)
+            if row["kind"] == "publish" and row["outcome"] == "invoke":
+                for key in keys_of(row):
+                    sent.setdefault(key, row["at"])
+            elif row["kind"] == "deliver":
+                for key in keys_of(row):
+                    came[key] = min(row["at"], came.get(key, row["at"]))
+        return account, sorted((sent[key], at - sent[key]) for key, at in came.items())
+
+
+def percentile(delays: list[tuple[float, float]], begin: float, until: float, share: float = 0.99) -> float:
+    """Return a percentile of the delays of messages that were published in a time."""
+    values = sorted(delay for at, delay in delays if begin <= at < until)
+    assert values, "no message was published in that time"
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[float, float]], list[int]]:
+    """Grow to nine nodes and go to three others under load; return the load, its phases, and the backlog."""
+    phases: dict[str, tuple[float, float]] = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        phases[name] = begin, time.monotonic()
+
+    load = Steady(members.cluster.addresses, folder, RATE)
+    async with connect(members.cluster.addresses, timeout=PATIENCE_S) as client:
+        for topic, retention in TOPICS.items():
+            await client.create_topic(topic, partitions=PARTITIONS, retention=retention)
+        await client.create_topic("backlog", partitions=3)
+        await publish(client, "backlog", range(BACKLOG))
+        with members.joining(ADDED):
+            async with load.running():
+                await trio.sleep(STEADY_S / 2)
+                with phase("three nodes"):
+                    await trio.sleep(STEADY_S)
+                with phase("nodes add"):
+                    await members.grow()
+                with phase("nine nodes"):
+                    await trio.sleep(STEADY_S)
+                with phase("partitions balance"):
+                    await members.run("partitions", "balance")
+                rows = await members.listed()
+                assert not any(row["leaving"] for row in rows), rows
+                assert all(row["replicas"] for row in rows), rows
+                with phase("drain and remove"):
+                    for name in (*members.cluster.nodes, *ADDED[:3]):
+                        await members.leave(name)
+                with phase("three other nodes"):
+                    await trio.sleep(STEADY_S)
+            rows = await members.listed()
+            assert [(row["node"], row["voter"], row["up"]) for row in rows] == [
+                (name, True, True) for name in ADDED[3:]
+            ]
+            backlog = payloads(await drained(client, "backlog", "g"))
+            await client.create_topic("after", partitions=2)
+            await publish(client, "after", range(10))
+            assert payloads(await drained(client, "after", "g")) == list(range(10))
+    return load, phases, backlog
+
+
+def test_three_nodes_become_nine_and_then_three_others_under_load(tmp_path: Path) -> None:
+    histories = tmp_path / "clients"
+    histories.mkdir()
+    with LocalCluster(3, hold_time_max=30.0, history=True, keep=tmp_path / "cluster") as cluster:
+        members = Members(cluster, tmp_path)
+        load, phases, backlog = trio.run(grow, members, histories)
+    for command, seconds in members.seconds:
+        print(f"{command:45} {seconds:7.2f} s")
+    account, delays = load.account()
+    for name, (begin, until) in phases.items():
+        p50, p99 = (1000 * percentile(delays, begin, until, share) for share in (0.5, 0.99))
+        print(f"{name:20} {until - begin:7.1f} s  publish to delivery: p50 {p50:7.1f} ms, p99 {p99:7.1f} ms")
+    print(f"{len(account.published)} published, {account.redelivered} delivered again")
+    assert backlog == list(range(BACKLOG))
+    assert len(account.published) == load.published
+    assert not account.lost(), account.lost()[:5]
+    assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
+    assert not account.overlapping(), account.overlapping()[:5]
+    assert not account.strangers(), account.strangers()[:5]
