@@ -98,15 +98,16 @@ class Members:
 
     async def run(self, *arguments: str) -> Result:
         """Run a command with the addresses of all nodes that are there, and note the time that it takes."""
+        arguments += ("--json",) * (arguments[0] != "export")
         environment = {"QUORUMQ_NODES": ",".join(self.addresses.values())}
         began = time.monotonic()
         with trio.fail_after(PATIENCE_S):
             result = await trio.to_thread.run_sync(
-                lambda: CliRunner().invoke(main, [*arguments, "--json"], env=environment),
+                lambda: CliRunner().invoke(main, arguments, env=environment),
                 abandon_on_cancel=True,
             )
         assert result.exit_code == 0, f"{arguments}: {result.stderr}"
-        if arguments != ("nodes", "list"):
+        if arguments[:2] != ("nodes", "list"):
             self.seconds.append((" ".join(arguments[:3]), time.monotonic() - began))
         return result
 
@@ -156,23 +157,27 @@ class Steady:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Publish and consume during the body; afterwards publish no more, and go on until all is acked."""
-        async with AsyncExitStack() as stack, trio.open_nursery() as consuming:
-            async with trio.open_nursery() as producing:
-                for topic in TOPICS:
-                    producing.start_soon(self._produce, await self._client(stack, f"p-{topic}"), topic)
-                    for number in range(2):
-                        client = await self._client(stack, f"c{number}-{topic}")
-                        consuming.start_soon(self._consume, client, topic)
-                yield
-                self._producing = False
-            with trio.fail_after(60):
-                while self.acked < self.published:
-                    await trio.sleep(0.05)
-            consuming.cancel_scope.cancel()
+        async with AsyncExitStack() as stack:
+            names = [f"{kind}-{topic}" for topic in TOPICS for kind in ("p", "c0", "c1")]
+            clients = {name: await self._client(stack, name) for name in names}
+            async with trio.open_nursery() as consuming:
+                async with trio.open_nursery() as producing:
+                    for name, client in clients.items():
+                        kind, topic = name.split("-")
+                        if kind == "p":
+                            producing.start_soon(self._produce, client, topic)
+                        else:
+                            consuming.start_soon(self._consume, client, topic)
+                    yield
+                    self._producing = False
+                with trio.fail_after(60):
+                    while self.acked < self.published:
+                        await trio.sleep(0.05)
+                consuming.cancel_scope.cancel()
 
     async def _client(self, stack: AsyncExitStack, name: str) -> Client:
         writer = stack.enter_context(
-            HistoryWriter(self.folder / f"{name}.jsonl", run="growing", who=f"client:{name}")
+            HistoryWriter(self.folder / f"{name}.jsonl", run="local", who=f"client:{name}")
         )
         return await stack.enter_async_context(connect(self.addresses, history=writer, timeout=PATIENCE_S))
 
