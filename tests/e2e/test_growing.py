@@ -11,7 +11,7 @@ import os
 import time
 import tomllib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from quorumq.cli.main import main
-from quorumq.client import Client, HoldLost, Message, connect
+from quorumq.client import Client, Message, MessageId, connect
 from quorumq.core.values.errors import Unanswered
 from quorumq.history import HistoryWriter, read_history
 from quorumq.lab.demo_verdict import Account, keys_of
@@ -42,6 +42,8 @@ ADDED = "abcdef"
 """Nodes that are added; the last three are left in the end."""
 BACKLOG = 300
 """Messages of a topic that nobody reads until the end."""
+LATER = 10
+"""Messages of a topic that is made in the end."""
 STEADY_S = 10.0
 
 
@@ -98,7 +100,7 @@ class Members:
 
     async def run(self, *arguments: str) -> Result:
         """Run a command with the addresses of all nodes that are there, and note the time that it takes."""
-        arguments += ("--json",) * (arguments[0] != "export")
+        arguments += ("--json",)
         environment = {"QUORUMQ_NODES": ",".join(self.addresses.values())}
         began = time.monotonic()
         with trio.fail_after(PATIENCE_S):
@@ -132,9 +134,8 @@ class Members:
             await trio.to_thread.run_sync(partial(end, [self.added[name]], 10.0))
         elif self.cluster.running(name):
             await self.cluster.terminate_async(name)
-        exported = await self.run("export", "--data", str(self.data[name]))
-        rows = [line for line in exported.stdout.splitlines() if line]
-        assert not rows, f"{name} was removed and has {len(rows)} messages: {rows[:3]}"
+        kept = exported(self.data[name])
+        assert not kept, f"{name} was removed and has {len(kept)} messages: {list(kept.items())[:3]}"
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Steady:
     folder: Path
     rate: float
     published: int = 0
-    acked: int = 0
+    acked: dict[MessageId, None] = field(default_factory=dict)
     _producing: bool = True
 
     @asynccontextmanager
@@ -159,7 +160,7 @@ class Steady:
         """Publish and consume during the body; afterwards publish no more, and go on until all is acked."""
         async with AsyncExitStack() as stack:
             names = [f"{kind}-{topic}" for topic in TOPICS for kind in ("p", "c0", "c1")]
-            clients = {name: await self._client(stack, name) for name in names}
+            clients = {name: await self.client(stack, name) for name in names}
             async with trio.open_nursery() as consuming:
                 async with trio.open_nursery() as producing:
                     for name, client in clients.items():
@@ -171,11 +172,11 @@ class Steady:
                     yield
                     self._producing = False
                 with trio.fail_after(60):
-                    while self.acked < self.published:
+                    while len(self.acked) < self.published:
                         await trio.sleep(0.05)
                 consuming.cancel_scope.cancel()
 
-    async def _client(self, stack: AsyncExitStack, name: str) -> Client:
+    async def client(self, stack: AsyncExitStack, name: str) -> Client:
         writer = stack.enter_context(
             HistoryWriter(self.folder / f"{name}.jsonl", run="local", who=f"client:{name}")
         )
@@ -197,11 +198,9 @@ class Steady:
 
     async def _settle(self, client: Client, messages: list[Message]) -> None:
         while unsettled := [message for message in messages if message.outcome is None]:
-            try:
+            with suppress(Unanswered):
                 await client.ack(unsettled)
-            except (Unanswered, HoldLost):
-                continue
-        self.acked += len(messages)
+        self.acked.update((message.id, None) for message in messages)
 
     def account(self) -> tuple[Account, list[tuple[float, float]]]:
         """Return the account of all clients' histories, and of each message when it was published and its delay."""
@@ -217,6 +216,14 @@ class Steady:
                 for key in keys_of(row):
                     came[key] = min(row["at"], came.get(key, row["at"]))
         return account, sorted((sent[key], at - sent[key]) for key, at in came.items())
+
+
+def exported(data: Path) -> dict[str, str]:
+    """Return the topic of each message in the directory of a stopped node, by id."""
+    result = CliRunner().invoke(main, ["export", "--data", str(data)])
+    assert result.exit_code == 0, result.stderr
+    rows = map(json.loads, result.stdout.splitlines())
+    return {row["id"]: row["topic"] for row in rows}
 
 
 def percentile(delays: list[tuple[float, float]], begin: float, until: float, share: float = 0.99) -> float:
@@ -237,7 +244,8 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
         phases[name] = begin, time.monotonic()
 
     load = Steady(members.cluster.addresses, folder, RATE)
-    async with connect(members.cluster.addresses, timeout=PATIENCE_S) as client:
+    async with AsyncExitStack() as stack:
+        client = await load.client(stack, "first")
         for topic, retention in TOPICS.items():
             await client.create_topic(topic, partitions=PARTITIONS, retention=retention)
         await client.create_topic("backlog", partitions=3)
@@ -267,8 +275,8 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
             ]
             backlog = payloads(await drained(client, "backlog", "g"))
             await client.create_topic("after", partitions=2)
-            await publish(client, "after", range(10))
-            assert payloads(await drained(client, "after", "g")) == list(range(10))
+            await publish(client, "after", range(LATER))
+            assert payloads(await drained(client, "after", "g")) == list(range(LATER))
     return load, phases, backlog
 
 
@@ -286,8 +294,14 @@ def test_three_nodes_become_nine_and_then_three_others_under_load(tmp_path: Path
         print(f"{name:20} {until - begin:7.1f} s  publish to delivery: p50 {p50:7.1f} ms, p99 {p99:7.1f} ms")
     print(f"{len(account.published)} published, {account.redelivered} delivered again")
     assert backlog == list(range(BACKLOG))
-    assert len(account.published) == load.published
+    assert len(account.published) == load.published + BACKLOG + LATER
+    kept = {id: topic for name in ADDED[3:] for id, topic in exported(members.data[name]).items()}
+    assert list(kept.values()).count("kept") == sum(key[0] == "kept" for key in account.published)
     assert not account.lost(), account.lost()[:5]
     assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
     assert not account.overlapping(), account.overlapping()[:5]
     assert not account.strangers(), account.strangers()[:5]
+    audited = CliRunner().invoke(
+        main, ["audit", "--drained", "--json", str(histories), str(tmp_path / "cluster" / "histories")]
+    )
+    assert audited.exit_code == 0, audited.stdout
