@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from quorumq.client import (
 )
 from quorumq.client.base.context import REFRESH_S
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, LeaveRequest
+from quorumq.core.values.errors import Conflict, Transient
 from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish, take
@@ -797,6 +799,42 @@ async def test_partitions_made_later_are_written_and_read_without_a_restart() ->
                 if len(seen) == len(sent):
                     break
         assert sorted(seen) == sorted(b"%d" % number for number in range(64 * 8))
+
+
+async def move(client: Client, partition: int, source: str, to: str) -> None:
+    """Move a replica of "jobs", as soon as it can be."""
+    with trio.fail_after(100.0):
+        while True:
+            with suppress(Conflict, Transient):
+                await client.move_partition("jobs", partition, source, to)
+                return
+            await trio.sleep(1.0)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_a_consumer_goes_on_after_all_first_replicas_of_its_topic_have_left(partitions: int) -> None:
+    """One replica set has a consumer that names no partition, and two have one that names them."""
+    async with jobs(nodes=8, partitions=partitions) as (cluster, client):
+        replicas = (await client.topic("jobs")).replicas
+        left = {node for members in replicas for node in members}
+        stay = [node for node in cluster.names if node not in left]
+        async with client.consumer("jobs", "g") as consumer:
+            await publish(client, 1)
+            await (await consumer.__anext__()).ack()
+            for number, members in enumerate(replicas):
+                for source, to in zip(members, stay, strict=False):
+                    await move(client, number, source, to)
+            await trio.sleep(30.0)  # the payload follows
+            for name in sorted(left - {node for it in (await client.topic("jobs")).replicas for node in it}):
+                cluster.refuse.add(f"{name}:1")
+                cluster.hang_up(name)
+            for pause in (0.0, 60.0):  # no request of the first sets runs out of time later
+                await trio.sleep(pause)
+                await publish(client, 8)
+                with trio.fail_after(3 * REFRESH_S):
+                    received = await take(consumer, 8)
+                await client.ack(received)
+                assert len({message.payload for message in received}) == 8
 
 
 async def test_an_automatic_extension_does_not_change_why_an_ack_failed() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -82,7 +82,8 @@ class Fetcher:
 
     where: ReplicaSet
     first: str = ""  # address of the node that answered last
-    over: bool = False  # its topic is gone
+    over: bool = False  # its topic is gone, or no partition has these nodes any more
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # of its FETCHes
     buffered: int = 0  # messages in the buffer
     buffered_bytes: int = 0
     wake: trio.Event = field(default_factory=trio.Event)
@@ -186,20 +187,25 @@ class Prefetch:
         while True:
             await trio.sleep(REFRESH_S)
             for name in dict.fromkeys(
-                fetcher.where.topic for fetcher in self._fetchers if fetcher.where.partitions
+                fetcher.where.topic for fetcher in self._fetchers if fetcher.where.nodes
             ):
                 try:
                     topic = await self.context.topic(name, timeout=self.reader.timeout)
                 except QuorumqError:
                     continue  # the fetchers themselves report the error
-                homes = {
-                    fetcher.where.nodes: fetcher for fetcher in self._fetchers if fetcher.where.topic == name
-                }
-                for where in replica_sets(topic):
-                    if where.nodes in homes:
-                        homes[where.nodes].where = where
-                        continue
-                    self._begin(where, nursery)
+                self._follow(name, replica_sets(topic), nursery)
+
+    def _follow(self, name: str, sets: Sequence[ReplicaSet], nursery: trio.Nursery) -> None:
+        """Fetch from the present replica sets of a topic. Those that it had before may be of nodes that have left."""
+        homes = {fetcher.where.nodes: fetcher for fetcher in self._fetchers if fetcher.where.topic == name}
+        if not homes:
+            return  # it was deleted meanwhile
+        for where in sets:
+            if (fetcher := homes.pop(where.nodes, None)) is not None:
+                fetcher.where = where
+            else:
+                self._begin(where, nursery)
+        self._drop(homes.values())
 
     def _begin(self, where: ReplicaSet, nursery: trio.Nursery) -> None:
         fetcher = Fetcher(where)
@@ -234,8 +240,9 @@ class Prefetch:
 
     async def _run_fetcher(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
         try:
-            while not fetcher.over:
-                await self._fetch(fetcher)
+            with fetcher.scope:
+                while not fetcher.over:
+                    await self._fetch(fetcher)
         except QuorumqError as exc:  # can never work
             # A consumer that never got an answer lacks the group, and nothing makes it.
             if isinstance(exc, NotFound) and fetcher.first and self._expected is not None:
@@ -248,14 +255,17 @@ class Prefetch:
         name = fetcher.where.topic
         if not fetcher.over:
             nursery.start_soon(self._expect, name, nursery, LOOK_S)
-        for one in self._fetchers:
-            if one.where.topic == name:
-                one.over = True
-                one.wake.set()
-                if self._hinted is one:
-                    self._hinted = None
-                if self._heard is one:
-                    self._heard = None
+        self._drop([one for one in self._fetchers if one.where.topic == name])
+
+    def _drop(self, fetchers: Iterable[Fetcher]) -> None:
+        """End fetchers. Their messages in the buffer stay."""
+        for one in fetchers:
+            one.over = True
+            one.scope.cancel()
+            if self._hinted is one:
+                self._hinted = None
+            if self._heard is one:
+                self._heard = None
         self._fetchers = [one for one in self._fetchers if not one.over]
 
     def _fail(self, error: QuorumqError) -> None:
@@ -369,7 +379,7 @@ class Prefetch:
 
     def is_idle(self) -> bool:
         """Return True if nothing is in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
-        return not self.in_hand() and not any(fetcher.buffered for fetcher in self._fetchers)
+        return not self.in_hand() and not any(buffer.remaining for buffer in self._buffer)
 
     def _is_alone(self) -> bool:
         """Return True while a lot is in the buffer or in hand: nothing is fetched, and nothing handed over beside it.
