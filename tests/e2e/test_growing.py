@@ -44,7 +44,10 @@ BACKLOG = 300
 """Messages of a topic that nobody reads until the end."""
 LATER = 10
 """Messages of a topic that is made in the end."""
-STEADY_S = 10.0
+STEADY_S = 8.0
+"""Seconds of each phase in which the cluster stays as it is."""
+END_S = 120.0
+"""Limit for the rest of the messages, in seconds: several holds, so less than a client's patience."""
 
 
 @dataclass
@@ -171,7 +174,7 @@ class Steady:
                             consuming.start_soon(self._consume, client, topic)
                     yield
                     self._producing = False
-                with trio.fail_after(60):
+                with trio.fail_after(END_S):
                     while len(self.acked) < self.published:
                         await trio.sleep(0.05)
                 consuming.cancel_scope.cancel()
@@ -273,10 +276,14 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
             assert [(row["node"], row["voter"], row["up"]) for row in rows] == [
                 (name, True, True) for name in ADDED[3:]
             ]
-            backlog = payloads(await drained(client, "backlog", "g"))
-            await client.create_topic("after", partitions=2)
-            await publish(client, "after", range(LATER))
-            assert payloads(await drained(client, "after", "g")) == list(range(LATER))
+            # The first client had nothing to ask meanwhile, so it knows nobody who is left.
+            load.addresses = list(members.addresses.values())
+            client = await load.client(stack, "last")
+            with trio.fail_after(END_S):
+                backlog = payloads(await drained(client, "backlog", "g"))
+                await client.create_topic("after", partitions=2)
+                await publish(client, "after", range(LATER))
+                assert payloads(await drained(client, "after", "g")) == list(range(LATER))
     return load, phases, backlog
 
 
