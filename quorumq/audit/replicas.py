@@ -57,11 +57,13 @@ def counting(moved: Sequence[Slots], rf: float, sent: Moment | None, done: Momen
     result = []
     for at, number in enumerate(numbers):
         mine = ReplicaSet(len(sets[number]), sets[number]) if number in sets else ReplicaSet(int(rf))
-        begun = number == FIRST_LAYOUT or any(it.layout == number and maybe_by(it.at, done) for it in moved)
+        has_begun = number == FIRST_LAYOUT or any(
+            it.layout == number and maybe_by(it.at, done) for it in moved
+        )
         later = [it for it in moved if it.layout > number and sure_by(it.at, sent)]
         passed = any(it.layout >= numbers[at + 2] for it in later) if at + 2 < len(numbers) else False
         if (
-            begun
+            has_begun
             and not passed
             and not (later and _is_over(mine, {it.who for it in later}, sets[numbers[at + 1]]))
         ):
@@ -70,7 +72,7 @@ def counting(moved: Sequence[Slots], rf: float, sent: Moment | None, done: Momen
 
 
 def _is_over(one: ReplicaSet, adopters: Collection[str], after: frozenset[str]) -> bool:
-    """Return True if so many of its nodes have adopted a later layout that the others are no majority."""
+    """Return True if its nodes that have adopted no later layout are no majority of it."""
     if one.nodes is not None:
         return len(one.nodes.intersection(adopters)) >= one.size - one.size // 2
     # A layout moves one slot, or adds some. So all nodes of the next set but one at most are in this one.

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.audit.audit import Audit
+from quorumq.audit.audit import Audit, audit
 from quorumq.audit.clocks import Clock, Times, requests_in_context
+from quorumq.audit.files import files, read
 from quorumq.audit.findings import BROKEN, Finding
 from quorumq.audit.moments import Moment
 from quorumq.audit.replicas import ReplicaSet, Slots, counting, first_of_each, most_replicas
@@ -20,7 +21,6 @@ from quorumq.history import Row
 from sim.runner import run_schedule
 from sim.schedule import draw
 from tests.audit.stories import Story, beside_a_node, buried, held, text_of, ttl_share
-from tests.audit.test_audit import audited
 
 THREE, FIVE = "abc", "abcde"
 BATCH: dict[str, Any] = {"topic": "t", "partition": 0, "spans": [["a.1.1.1", 0, 1]]}
@@ -59,10 +59,16 @@ def with_layouts(story: Story, nodes: str = FIVE) -> Story:
     return raised(story, -3)
 
 
+def audited(path: Path, folder: Path) -> tuple[Audit, list[Finding]]:
+    summary, parts = read(files([str(path)]), folder)
+    result = audit(summary, parts)
+    return result, result.judged.findings
+
+
 def audit_of(story: Story, folder: Path) -> Audit:
     (folder / "h").mkdir()
     (folder / "h" / "r.jsonl").write_text(text_of(story))
-    return audited([folder / "h"], folder / "parts")[0]
+    return audited(folder / "h", folder / "parts")[0]
 
 
 def verdict_of(story: Story, guarantee: str, folder: Path) -> str:
@@ -152,7 +158,7 @@ def test_a_group_that_no_majority_of_a_raised_set_had_may_never_have_been(
     assert verdict_of(story.publish().inventory(8).drained(9), "G1", tmp_path) == verdict
 
 
-def test_copies_of_learners_do_not_place_a_clock_too_early(tmp_path: Path) -> None:
+def test_copies_of_learners_do_not_make_a_clock_early(tmp_path: Path) -> None:
     """Three nodes get each batch a second after it was confirmed by two of three."""
     story = beside_a_node("r", "abc")
     for row in list(story.rows):
@@ -204,7 +210,7 @@ def test_a_simulated_node_whose_disk_is_slow_grants_holds_until_its_layout_is_du
 def broken_in(rows: list[Row], folder: Path) -> list[Finding]:
     folder.mkdir()
     (folder / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [it for it in audited([folder / "r.jsonl"], folder / "parts")[1] if it.verdict == BROKEN]
+    return [it for it in audited(folder / "r.jsonl", folder / "parts")[1] if it.verdict == BROKEN]
 
 
 def test_the_first_line_of_each_node_about_each_layout_is_kept() -> None:
