@@ -477,6 +477,9 @@ def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
     refused = leave(cluster, "remove", "d")
     assert isinstance(refused, m.Failed), "its payload is not copied yet"
     cluster.advance(12.0)
+    refused = leave(cluster, "remove", "d", "d")
+    assert (refused.code, refused.detail) == (Code.NOT_STORED, "a node cannot remove itself: ask another one")
+    assert cluster.nodes["d"].catalogue.cluster.layout.number == 3
     for _ in range(2):
         reply = leave(cluster, "remove", "d", "c")
         assert isinstance(reply, m.ChangeMembersReply), reply

@@ -103,6 +103,9 @@ class MembersCoordinator(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Write the layout that is known here, if it is as wanted; else propose the next one."""
         self.close_rounds(context)
+        if self.request.change == "remove" and self.request.node == context.state.me:
+            # The others refuse this node as soon as they know, so it could not count who does.
+            return self.fail(context, Code.NOT_STORED, "a node cannot remove itself: ask another one")
         self.until = self.until or now.mono + context.config.request_timeout
         if context.adopting and now.mono < self.until:
             return self.look_later(context, now)
