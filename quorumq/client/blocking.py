@@ -304,6 +304,7 @@ class Client(Counterpart[waiting.Client]):
     give_up_source = _blocking(waiting.Client.give_up_source)
     add_node = _blocking(waiting.Client.add_node)
     drain_node = _blocking(waiting.Client.drain_node)
+    move_voter = _blocking(waiting.Client.move_voter)
     remove_node = _blocking(waiting.Client.remove_node)
     topic = _blocking(waiting.Client.topic)
     labels = _blocking(waiting.Client.labels)

@@ -47,6 +47,7 @@ COMMANDS = {
     "status": (),
     "topics create": ("jobs",),
     "topics set": ("jobs", "--ttl", "1"),
+    "topics alter": ("jobs", "--rf", "3"),
     "topics delete": ("jobs", "--yes"),
     "topics list": (),
     "survivors declare": (),
