@@ -241,7 +241,7 @@ def _requests(*columns: Any) -> NDArray[Any]:
 def requests_in_context(rows: Sequence[Row], times: Times) -> NDArray[Any]:
     """Return the creations of topics, and the generations of groups that were confirmed, as requests.
 
-    Nodes that join name more nodes than those that were there before, of which a majority confirms them.
+    Nodes that join name more nodes than those that were there before. A majority of the latter confirms them.
     """
     voters: dict[str, int] = {}
     for row in rows:

@@ -125,9 +125,9 @@ class Scenario:
     later: tuple[NodeId, ...] = ()
     # Requests about a topic, once each, with the node: "create", each other one with one
     # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
-    # make a group, what `GROUP_OPERATIONS` of sim/explorer/facts.py has, and moves of its partition and changes
-    # of the members (sim/explorer/members.py). The cluster has no other topic
-    # then, and no message but what ``stored_on`` names, or "send" publishes.
+    # make a group, what `GROUP_OPERATIONS` of sim/explorer/facts.py has, changes of the members and moves
+    # (sim/explorer/members.py). The cluster has no other topic then, and no message but what ``stored_on`` names, or
+    # "send" publishes.
     operators: tuple[tuple[str, NodeId], ...] = ()
     # Nodes whose time of day is ahead of the others' by a window of names.
     ahead: tuple[NodeId, ...] = ()

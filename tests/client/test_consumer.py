@@ -816,8 +816,8 @@ async def test_a_consumer_goes_on_after_all_first_replicas_of_its_topic_have_lef
     """One replica set has a consumer that names no partition, and two have one that names them."""
     async with jobs(nodes=8, partitions=partitions) as (cluster, client):
         replicas = (await client.topic("jobs")).replicas
-        left = {node for members in replicas for node in members}
-        stay = [node for node in cluster.names if node not in left]
+        first = {node for members in replicas for node in members}
+        stay = [node for node in cluster.names if node not in first]
         async with client.consumer("jobs", "g") as consumer:
             await publish(client, 1)
             await (await consumer.__anext__()).ack()
@@ -825,7 +825,7 @@ async def test_a_consumer_goes_on_after_all_first_replicas_of_its_topic_have_lef
                 for source, to in zip(members, stay, strict=False):
                     await move(client, number, source, to)
             await trio.sleep(30.0)  # the payload follows
-            for name in sorted(left - {node for it in (await client.topic("jobs")).replicas for node in it}):
+            for name in sorted(first - {node for it in (await client.topic("jobs")).replicas for node in it}):
                 cluster.refuse.add(f"{name}:1")
                 cluster.hang_up(name)
             for pause in (0.0, 60.0):  # no request of the first sets runs out of time later

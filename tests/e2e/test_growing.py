@@ -41,7 +41,7 @@ PARTITIONS = 6
 ADDED = "abcdef"
 """Nodes that are added; the last three are left in the end."""
 BACKLOG = 300
-"""Messages of a topic that nobody reads until the end."""
+"""Messages of a topic that is read at the end only."""
 LATER = 10
 """Messages of a topic that is made in the end."""
 STEADY_S = 8.0
@@ -276,7 +276,7 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
             assert [(row["node"], row["voter"], row["up"]) for row in rows] == [
                 (name, True, True) for name in ADDED[3:]
             ]
-            # The first client had nothing to ask meanwhile, so it knows nobody who is left.
+            # The first client had nothing to ask meanwhile, so it knows none of the nodes that are left.
             load.addresses = list(members.addresses.values())
             client = await load.client(stack, "last")
             with trio.fail_after(END_S):

@@ -83,7 +83,7 @@ class Fetcher:
     where: ReplicaSet
     first: str = ""  # address of the node that answered last
     over: bool = False  # its topic is gone, or no partition has these nodes any more
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # of its FETCHes
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # scope of its FETCHes
     buffered: int = 0  # messages in the buffer
     buffered_bytes: int = 0
     wake: trio.Event = field(default_factory=trio.Event)
