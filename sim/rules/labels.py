@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import merge_labels
-from quorumq.core.cluster.rounds import Round
+from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node import nodecore
 from quorumq.core.requests.context import Context
@@ -104,7 +104,7 @@ RULES = (
     Rule(
         "labels-at-a-majority",
         "a change of labels is OK once a majority of the nodes has it",
-        ((Round, "is_majority", lambda self, bits: bool(bits)),),
+        ((RegisterRound, "is_majority", lambda self, bits: bool(bits)),),
         off="it is OK once one node has it",
         scenario=on_a_topic(
             "labels-changed",

@@ -178,7 +178,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deleted-beside-replicas",
         "… and of each partition's replica set",
-        ((Round, "is_majority_of_each", lambda self, bits, replicas: True),),
+        ((Round, "is_majority_of_each", lambda self, bits, replicas, gone=(): True),),
     ),
     Rule(
         "deletion-not-kept",
