@@ -69,7 +69,10 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             at = round(rng.uniform(0.2, 0.9) * seconds, 3)
             at = next((end for start, end in calms if start <= at < end), at)
             faults.append(Fault(at, kind, victim, round(rng.uniform(0.2, 2.0), 2), amount))
-    faults += draw_moves(seed, options, seconds)
+    faults += [
+        move for move in draw_moves(seed, options, seconds)
+        if not any(start <= move.at < end for start, end in calms)
+    ]  # fmt: skip
     named = [renamed(fault) for fault in faults if fault.at < seconds]
     ordered = tuple(sorted(named + shown, key=lambda fault: fault.at))
     return Schedule(seed, "real", dataclasses.replace(options, fault_time=seconds), ordered)
