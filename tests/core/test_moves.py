@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import Send
+from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
@@ -227,7 +230,8 @@ def test_a_release_of_one_source_keeps_the_answers_to_the_others() -> None:
     assert source.release is None, "the slots are others"
 
 
-def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
+def questioned(count: int) -> tuple[Cluster, Batches, Callable[[], list[int]]]:
+    """Return the batches of a new slot, and a call that asks how many of ``count`` messages it lacks."""
     cluster, topic, (old,), (new, *_) = made(rf=1)
     publish(cluster, old, topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
@@ -235,12 +239,18 @@ def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
     cluster.advance(10.0)
     context, partition = cluster.nodes[new].context, PartitionId(topic.id, 0)
     batches = context.replicas[partition].batches
-    request = m.SourceRequest(1, partition, batches.epoch, (Span(ME, 0, 3),))
+    request = m.SourceRequest(1, partition, batches.epoch, (Span(ME, 0, count),))
 
     def lacking() -> list[int]:
         effects = sources.answer(context, old, request, cluster.now)
-        return [one.message.lacking for one in effects if isinstance(one, Send)]  # type: ignore[union-attr]
+        replies = [one.message for one in effects if isinstance(one, Send)]
+        return [one.lacking for one in replies if isinstance(one, m.SourceReply)]
 
+    return cluster, batches, lacking
+
+
+def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
+    _, batches, lacking = questioned(3)
     assert lacking() == [0]
     (batch,) = batches.stored.values()
     batch.durable = False
@@ -250,20 +260,7 @@ def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
 
 def test_a_slot_does_not_lack_what_it_has_reclaimed_even_if_a_rewound_group_may_read_it() -> None:
     """Else a message that the rewind does not cover comes from the source, and is reclaimed again, for ever."""
-    cluster, topic, (old,), (new, *_) = made(rf=1)
-    publish(cluster, old, topic, 0)
-    cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
-    cluster.advance(10.0)
-    context, partition = cluster.nodes[new].context, PartitionId(topic.id, 0)
-    batches = context.replicas[partition].batches
-    request = m.SourceRequest(1, partition, batches.epoch, (Span(ME, 0, 6),))
-
-    def lacking() -> list[int]:
-        effects = sources.answer(context, old, request, cluster.now)
-        replies = [one.message for one in effects if isinstance(one, Send)]
-        return [one.lacking for one in replies if isinstance(one, m.SourceReply)]
-
+    cluster, batches, lacking = questioned(6)
     assert lacking() == [3]
     batches.learn_reclaimed([Span(ME, 3, 6)], cluster.now)
     assert lacking() == [0]

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
-from quorumq.cli.main import main
 from quorumq.lab.leash import end, logged
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import HeldPorts
 from tests.e2e.groups import drained, payloads, publish, through
+from tests.e2e.manual import commands, run
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.soak
-
-PAGE = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
-
-
-def run(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env={"QUORUMQ_NODES": ",".join(cluster.addresses)})
-
-
-def commands() -> list[list[str]]:
-    """The commands of the page's sections."""
-    section = re.search(r"^### Growing\n(.*?)(?=^### Moving)", PAGE, re.S | re.M)
-    assert section
-    return [line.split() for line in re.findall(r"^quorumq (nodes .*|partitions .*)$", section[1], re.M)]
 
 
 def node_file(directory: Path, cluster: LocalCluster, address: str) -> Path:
@@ -62,7 +47,10 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
 
     source = trio.run(before)[0]
     names = {"NODE": "d", "HOST:PORT": address, "TOPIC/0": "jobs/0", "FROM": source, "BY": "n1"}
-    asked = [[names.get(word, word) for word in line] for line in commands()]
+    asked = [
+        [names.get(word, word) for word in line]
+        for line in commands("Growing", "### Moving", "nodes", "partitions")
+    ]
     dry, add, listed, move, balance_dry, balance, drain_dry, drain, remove, replace_dry, _ = asked
     held.release()
     process = logged(command, log, tmp_path / "d")

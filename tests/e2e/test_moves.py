@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
-from quorumq.cli.main import main
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import drained, payloads, publish, through
+from tests.e2e.manual import commands, run
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.soak
-
-PAGE = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
-
-
-def run(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env={"QUORUMQ_NODES": ",".join(cluster.addresses)})
-
-
-def commands() -> list[str]:
-    """The commands of the page's section."""
-    section = re.search(r"^### Moving a partition\n(.*?)(?=^#)", PAGE, re.S | re.M)
-    assert section
-    return re.findall(r"^quorumq (partitions .*)$", section[1], re.M)
 
 
 @pytest.mark.parametrize("own", [4], indirect=True)
@@ -43,7 +27,9 @@ def test_a_partition_moves_off_a_node_that_goes_away(own: LocalCluster) -> None:
     members = trio.run(made)
     source, to = members[0], next(node for node in own.nodes if node not in members)
     names = {"FROM": source, "TO": to}
-    dry, real = [[names.get(word, word) for word in line.split()] for line in commands()]
+    dry, real = [
+        [names.get(word, word) for word in line] for line in commands("Moving a partition", "#", "partitions")
+    ]
     assert "--dry-run" in dry
     plan = run(own, *dry)
     assert plan.exit_code == 0, plan.stderr

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
-from quorumq.cli.main import main
 from quorumq.client import Client
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import drained, payloads, publish, through
+from tests.e2e.manual import commands, run
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.soak
 
-PAGE = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
-
-
-def run(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env={"QUORUMQ_NODES": ",".join(cluster.addresses)})
-
-
-def commands() -> list[list[str]]:
-    """The commands of the page's section."""
-    section = re.search(r"^### Raise the replication factor\n(.*?)(?=^#)", PAGE, re.S | re.M)
-    assert section
-    return [line.split() for line in re.findall(r"^quorumq (topics .*)$", section[1], re.M)]
-
 
 @pytest.mark.parametrize("own", [4], indirect=True)
 def test_a_topic_of_one_replica_gets_three_under_load(own: LocalCluster) -> None:
-    dry, real, waiting = commands()
+    dry, real, waiting = commands("Raise the replication factor", "#", "topics")
     assert "--dry-run" in dry
     assert "--wait" in waiting
     received: list[int] = []
