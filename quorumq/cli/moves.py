@@ -155,7 +155,7 @@ async def check_replacement(client: Client, node: str, by: str) -> MetadataReply
     """Return what is known of the cluster, in which one node can be replaced by another, or was.
 
     Raises:
-        UsageError: the node that is to leave is a voter, no member, or the other one.
+        UsageError: the node that is to leave is no member, or the other one.
     """
     if node == by:
         raise UsageError(f"node {node!r} cannot be replaced by itself: give the id of another one")
@@ -169,7 +169,7 @@ async def check_replacement(client: Client, node: str, by: str) -> MetadataReply
 async def replace(
     client: Client, node: str, by: str, address: str, as_json: bool, *, dead: bool = False, **location: Any
 ) -> int:
-    """Add a node, move all partitions of another one there, and end the membership of that.
+    """Add a node, move all that another one keeps there, and end the membership of that.
 
     Args:
         node: id of the node that leaves.

@@ -156,7 +156,8 @@ async def replace(
             for planned in moves.off(node, by, location["machine"])(known):
                 tell_plan(planned, as_json)
             if moves.leaver(known, node).voter:
-                tell(f"would move settings from {node} to {by}", {"source": node, "to": by}, as_json)
+                fields = {"source": node, "to": by, "outcome": "would move"}
+                tell(f"would move settings from {node} to {by}", fields, as_json)
             return
         moved = await moves.replace(client, node, by, as_json=as_json, dead=dead, **location)
         tell(
