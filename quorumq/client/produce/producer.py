@@ -210,7 +210,8 @@ class Producer:
     async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
 
-        Batches are filled and several kept in flight. ``messages`` is read as they go: ``buffer_bytes`` are in memory.
+        Batches are filled and several kept in flight. ``messages`` is read as they go: at most ``buffer_bytes`` of them
+        are in memory, and the id of each.
 
         Args:
             messages: payloads, or `NewMessage` for those with options of their own.
