@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
-from quorumq.client import Outcome
+from quorumq.client import NotFound, Outcome
 from quorumq.core.messages import AckRequest, Fetch, Metadata, Publish, RejectRequest
 from tests.client.fake import ask_first, connected, fake_cluster
 from tests.client.steps import jobs
@@ -62,3 +63,23 @@ async def test_a_fetch_and_a_reject_are_not_doubled_and_go_elsewhere_when_the_co
             await anext(consumer)
             assert trio.current_time() - began < 0.1, "what was silent just now is asked last"
         assert "a" not in [node for node, _ in cluster.of(Fetch)[seen:]]
+
+
+async def test_a_node_that_was_silent_once_does_not_hide_that_there_is_no_such_topic() -> None:
+    """A read that a node has not answered changes nothing, so a later answer of that node counts."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        lost: list[str] = []
+
+        def lose(node: str, request: object) -> bool:
+            if isinstance(request, Metadata) and not lost:
+                lost.append(node)
+                return True
+            return False
+
+        cluster.lose = lose
+        began = trio.current_time()
+        with pytest.raises(NotFound):
+            await client.topic("jobs")
+        assert lost
+        assert trio.current_time() - began < 2.0
+        assert len(cluster.of(Metadata)) <= 3 * 2, "each node is asked at most twice"

@@ -362,7 +362,7 @@ class Nodes:
         backoff = BACKOFF_MIN_S
         while True:
             missing: NotFound | None = None
-            refused = False
+            refused = silent = False
             pause = 0.0
             for address in self._order(only, first):
                 remaining = until - clock()
@@ -383,6 +383,7 @@ class Nodes:
                     if watch is not None and asked:
                         watch.answered(None, sent=exc.sent)
                     self._doubted[address] = clock() + DOUBT_S
+                    silent = silent or exc.sent
                     attempts.note(where, exc.cause, sent=exc.sent)
                     if not self._closed:
                         self.log.info(
@@ -418,7 +419,7 @@ class Nodes:
                 if isinstance(error, Busy):  # so will others be, or it would be no quota
                     pause = error.delay
                     break
-            if missing is not None and not refused and not attempts.sent:
+            if missing is not None and not refused and not silent and not (writes and attempts.sent):
                 raise missing
             remaining = until - clock()
             if remaining <= pause:
