@@ -424,11 +424,16 @@ class Service:
         self._link_members()
 
     def _link_members(self) -> None:
-        """Keep a link to each other member, and none to a node that is no member any more."""
+        """Keep a link to each other member, and none to a node that is no member any more.
+
+        A node that was removed and added again in one turn is dialled anew, because the core has ended its link.
+        """
         node, nursery = self.node, self._nursery
         assert nursery is not None, "the service runs"
-        present = node.core.catalogue.cluster.present
-        for peer in [peer for peer in self._links if peer not in present]:
+        present, linked = node.core.catalogue.cluster.present, node.core.state.links
+        for peer in [
+            peer for peer in self._links if peer not in present or (peer in node.links and peer not in linked)
+        ]:
             self._links.pop(peer).cancel()
             if peer in self._peers:
                 self._peers[peer].give_up("it is no member of the cluster any more")

@@ -11,9 +11,10 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.members import first_layout
+from quorumq.core.messages.effects import Received
 from quorumq.core.messages.records import ClusterMade, ClusterPut, Started
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Incarnation
+from quorumq.core.values.types import Incarnation, MemberState
 from quorumq.node.admission import wrong_listener
 from quorumq.node.config import ConfigError, ServeConfig, make_config, with_join
 from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
@@ -108,6 +109,22 @@ async def test_a_node_waits_until_it_is_added_and_serves() -> None:
         assert payloads(await client.ask(fetch())) == [b"x"]
         known = await client.ask(m.Metadata())
         assert [info.address for info in known.nodes] == [f"127.0.0.1:740{at}" for at in (1, 2, 3, 4)]
+
+
+async def test_a_node_that_is_removed_and_added_in_one_turn_gets_its_links_back() -> None:
+    async with added() as cluster:
+        node = cluster.services["a"].node
+        layout = node.core.catalogue.cluster.layout
+        gone = layout.members[3]._replace(state=MemberState.REMOVED)
+        removed = layout._replace(number=layout.number + 1, members=(*layout.members[:3], gone))
+        again = removed._replace(number=removed.number + 1, members=(*removed.members, layout.members[3]))
+        own = node.core.state.incarnation
+        puts = [m.PutCluster(0, each) for each in (removed, again)]
+        node.feed(*[Received(m.Envelope("a", own, "a", own, 0, put)) for put in puts])
+        assert "d" not in node.core.state.links
+        await trio.sleep(5)
+        assert "d" in node.core.state.links
+        assert "a" in cluster.services["d"].node.core.state.links
 
 
 async def test_a_directory_that_has_begun_needs_neither_a_list_nor_an_answer() -> None:
