@@ -273,7 +273,10 @@ class Host(Machine):
                 return
             events = tuple(self.turn)
             self.turn.clear()
+        members = core.catalogue.cluster
         driver.feed(*events)
+        if core.catalogue.cluster is not members:
+            self.links.end_unlinked()
         if options.check and self.recall_rng.random() < options.check:
             self.check()
         if options.recall and self.recall_rng.random() < options.recall:

@@ -117,6 +117,13 @@ class Links:
         if link is not None:
             self.world.after(seconds, self.on_link_lost, peer, (self.machine.life, link[1]))
 
+    def end_unlinked(self) -> None:
+        """Break the connections with nodes to which the core has ended its link, as they were removed."""
+        if self.machine.core is not None:
+            for peer in [peer for peer in self.up if peer not in self.machine.core.state.links]:
+                self.lose(peer, 0.0)
+                self.peers[peer].lose(self.name, self.world.options.latency)
+
     def send(self, to: NodeId, message: m.PeerMessage) -> None:
         """Send over our connection; dropped if there is none."""
         link = self.up.get(to)
