@@ -20,7 +20,6 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Final, Protocol
 
 import trio
-from crc32c import crc32c
 
 from quorumq.core import messages as m
 from quorumq.core.messages import effects as e
@@ -40,18 +39,16 @@ from quorumq.node.health import Health
 from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import TOLD_OF_MANY, Readers
 from quorumq.node.shares import Shares
+from quorumq.node.slices import read_slice
 from quorumq.node.trace import Trace
 from quorumq.node.traffic import Traffic
 from quorumq.node.turns import Turns
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
-from quorumq.wire.batch import Corrupt, decode_header
+from quorumq.wire.batch import decode_header
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import encode_message
 from quorumq.wire.receipts import key_number, sign_slices
-
-CHECKED_WHOLE_BYTES: Final = 256 * 1024
-"""Batches up to this size are checked as a whole whenever a part of one is read."""
 
 TIMER_S: Final = 0.0005
 """Seconds by which a call may come early and still be due: the timer's clock is another one."""
@@ -559,41 +556,11 @@ class Node:
     # ----------------------------------------------------------------------- reading
 
     def read_slice(self, part: m.Slice) -> bytes | memoryview:
-        """Return the bytes of a slice, checked against the CRCs of the batch or of its records.
-
-        Raises:
-            DamagedBatch: they differ from the bytes published.
-            StorageError: the disk cannot be read.
-        """
-        header = part.header
-        start, stop = header.end_of(part.first - 1), header.end_of(part.stop - 1)
-        size = header.end_of(header.size - 1)
-        whole = size <= CHECKED_WHOLE_BYTES or 2 * (stop - start) >= size
-        data = self.store.read_slice(part.batch, start, stop, check=whole)
-        if not whole:
-            try:
-                check_records(part, data)
-            except Corrupt as error:
-                raise DamagedBatch(str(error), part.batch) from None
-        return data
+        """Return the bytes of a slice, checked; raises as `quorumq.node.slices.read_slice` does."""
+        return read_slice(self.store, part)
 
     def damaged(self, number: int, error: Exception) -> None:
         """Note that a batch cannot be read here: the core chooses it no more, and fetches it from a peer."""
         self.store.set_aside(number)
         self.log.error("batch_damaged", batch=number, error=str(error))
         self.feed(e.Damaged(number))
-
-
-def check_records(part: m.Slice, data: bytes | memoryview) -> None:
-    """See that ``data`` is records [first, stop) of a batch as they were published.
-
-    Raises:
-        Corrupt: a record has another CRC-32C.
-    """
-    header = part.header
-    at, view = header.end_of(part.first - 1), memoryview(data)
-    for index in range(part.first, part.stop):
-        size = header.end_of(index) - at
-        if crc32c(view[:size]) != header.crc_of(index):
-            raise Corrupt(f"batch {header.key()}: record {index} is damaged on disk")
-        at, view = at + size, view[size:]
