@@ -45,7 +45,7 @@ def serve(config: Path, directory_is_newest: bool, join: tuple[str, ...]) -> Non
 
     The exit code is 0 after a clean stop, and otherwise that of the reason, which is the last line of the log.
     """
-    from quorumq.node.config import load_config, with_join
+    from quorumq.node.reread import ConfigFile
     from quorumq.node.serve import run
 
-    raise click.exceptions.Exit(run(with_join(load_config(config), join), directory_is_newest))
+    raise click.exceptions.Exit(run(ConfigFile(config, join), directory_is_newest))

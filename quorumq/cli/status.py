@@ -306,6 +306,10 @@ def _problems_of_files(name: str, row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}'s certificate {when}: put a new one in place, it is read without a restart"
     if row.get("clients_file_problem"):
         yield f"{name} goes by the clients file of before: {row['clients_file_problem']}"
+    if row.get("config_file_problem"):
+        yield f"{name} goes by its configuration file of before: {row['config_file_problem']}"
+    if keys := row.get("needs_restart"):
+        yield f"{name} needs a restart for other values of {', '.join(keys)}, which its configuration file has by now"
 
 
 def _names(node: str, used: Mapping[str, int]) -> Iterator[str]:

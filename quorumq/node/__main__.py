@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from quorumq.node.config import ConfigError, load_config
+from quorumq.node.config import ConfigError
+from quorumq.node.reread import ConfigFile
 from quorumq.node.serve import run
 
 
@@ -22,11 +23,11 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     try:
-        config = load_config(arguments.config)
+        file = ConfigFile(arguments.config)
     except ConfigError as error:
         print(f"quorumq: {error}", file=sys.stderr)
         return error.exit_code
-    return run(config, arguments.directory_is_newest)
+    return run(file, arguments.directory_is_newest)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.values.errors import Unauthorized, UsageError
 from quorumq.core.values.limits import MIB
 from quorumq.node.quotas import Begun, Quotas, Usage
+from quorumq.node.reread import WatchedFile
 from quorumq.wire.rights import Client, check_rights, check_seen, covers
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -227,39 +228,23 @@ class Clients:
     def __init__(self, path: str, log: Any) -> None:
         self.version = 0
         self.problem = ""
-        self._path = path
         self._log = log
-        self._stat = self._seen = self._look()
+        self._file = WatchedFile(path)
         self._entries = read_clients(path)
         self._usages: dict[str, Usage] = {}
 
-    def _look(self) -> tuple[int, ...]:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return ()
-        return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
-
     def refresh(self) -> bool:
-        """Read the file again if it changed, and stayed the same since the look before: it may be half copied.
-
-        Returns:
-            True if the clients are others now.
-        """
-        stat, seen = self._look(), self._seen
-        self._seen = stat
-        if stat == self._stat or stat != seen:
+        """Read the file again if it has changed. Return True if the clients are others now."""
+        if not self._file.has_changed():
             return False
-        self._stat = stat
         try:
-            entries = read_clients(self._path)
+            entries = read_clients(self._file.path)
         except UsageError as error:
             self.problem = str(error)
             self._log.error("clients_file_ignored", reason=f"{error}; the clients stay those of before")
             return False
         self.problem = ""
-        if self._look() != stat:  # changed while it was read
-            self._stat = (-1,)
+        if not self._file.was_steady():
             return False
         before, self._entries = self._entries, entries
         self.version += 1

@@ -38,6 +38,7 @@ from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
 from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import TOLD_OF_MANY, Readers
+from quorumq.node.reread import ConfigFile
 from quorumq.node.shares import Shares
 from quorumq.node.slices import read_slice
 from quorumq.node.trace import Trace
@@ -117,6 +118,7 @@ class Node:
     log: Any
     history: InitVar[HistoryWriter | None] = None
     """Writes the node's, wherever that goes; None: to the file that ``config`` names, if any."""
+    file: ConfigFile | None = None  # that ``config`` came from; None if that does not change
     readers: Readers = field(default_factory=Readers)
     traffic: Traffic = field(default_factory=Traffic)
     links: dict[NodeId, Link] = field(default_factory=dict)  # our connections to peers, by node id
@@ -393,11 +395,13 @@ class Node:
                 self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, m.StatusReply) and "node" in reply.facts:  # else it goes on with partitions
-            facts = {**reply.facts, **self.health.facts(self.capacity.inflight_bytes, self.store)}
-            facts |= self.producer_clocks.facts(self.driver.mono)
-            facts["insecure"] = bool(self.config.exposed)
-            facts["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
-            reply = reply._replace(facts=facts)
+            status = {**reply.facts, **self.health.facts(self.capacity.inflight_bytes, self.store)}
+            status |= self.producer_clocks.facts(self.driver.mono)
+            status["insecure"] = bool(self.config.exposed)
+            status["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
+            status["config_file_problem"] = self.file.problem if self.file is not None else ""
+            status["needs_restart"] = self.file.needs_restart if self.file is not None else []
+            reply = reply._replace(facts=status)
         if isinstance(reply, m.DescribeGroupReply):
             (reply,) = self.readers.describe((reply,), self.core.catalogue.topics, self.driver.mono)
         if isinstance(reply, m.DescribeGroupsReply):
@@ -515,7 +519,7 @@ class Node:
             self.feed(e.MemoryFull(""))
 
     async def watch(self) -> None:
-        """Every second look at memory and disk, mark what is durable, and flush. Runs until cancelled."""
+        """Every second look at memory, disk and files, mark what is durable, and flush. Runs until cancelled."""
         while True:
             self.committer.retry()
             self._check_space()
@@ -524,10 +528,13 @@ class Node:
             self._report_lost()
             self._report_names()
             self.trace.flush()
-            for _ in range(2):  # a change of the file of clients counts after two looks
+            for _ in range(2):  # a change of a file counts after two looks
                 if self.clients is not None and self.clients.refresh():
                     for connection in list(self.shown.values()):
                         connection.clients_changed()
+                if self.file is not None and self.file.refresh(self.log):
+                    config = self.file.config
+                    self.feed(e.MovesLimited(config.move_bytes_per_s, config.moves_at_once))
                 await trio.sleep(0.5)
 
     def _report_names(self) -> None:

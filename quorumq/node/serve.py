@@ -44,6 +44,7 @@ from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
 from quorumq.node.links import Dial, address_of, keep_link
 from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.node.reread import ConfigFile
 from quorumq.node.tls import Certificates
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
 from quorumq.storage.commit import NoRoom
@@ -75,8 +76,9 @@ FULL_START_S: Final = 5.0
 """Seconds after which a start begins again, if its disk has no room even without the last reserve."""
 
 
-def run(config: ServeConfig, newest: bool = False) -> int:
+def run(file: ConfigFile, newest: bool = False) -> int:
     """Run a node until SIGTERM or SIGINT, or until it must stop. Returns the exit code of the process."""
+    config = file.config
     log = make_log(config.log_format, config.log_level, config.node)
     if not __debug__:
         log.error(
@@ -84,7 +86,7 @@ def run(config: ServeConfig, newest: bool = False) -> int:
         )
         return EXIT_REFUSED
     try:
-        return trio.run(_run, config, log, newest)
+        return trio.run(_run, file, log, newest)
     except KeyboardInterrupt:  # once it has started, a signal is a request to stop
         log.warning("node_stops", reason="interrupted while it started", exit_code=EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
@@ -93,9 +95,9 @@ def run(config: ServeConfig, newest: bool = False) -> int:
         return EXIT_BUG
 
 
-async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
-    _raise_file_limit(config, log)
-    while (code := await _run_node(config, log, newest)) in (EXIT_AGAIN, EXIT_FULL):
+async def _run(file: ConfigFile, log: Any, newest: bool) -> int:
+    _raise_file_limit(file.config, log)
+    while (code := await _run_node(file, log, newest)) in (EXIT_AGAIN, EXIT_FULL):
         if code == EXIT_FULL:
             await trio.sleep(FULL_START_S)
         else:
@@ -103,8 +105,9 @@ async def _run(config: ServeConfig, log: Any, newest: bool) -> int:
     return code
 
 
-async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
+async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
     """Run one node until it stops; EXIT_AGAIN and EXIT_FULL if another one is to be built from its directory."""
+    config = file.config
     if config.exposed and not config.insecure:
         log.error(
             "start_refused",
@@ -136,7 +139,7 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
         certificates = None
         if config.tls_cert:
             certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca, log)
-        node = await _open(config, log, commits, newest, certificates)
+        node = await _open(file, log, commits, newest, certificates)
         if node is None:
             for sock in (*sockets, *of_peers, *seen_from):
                 sock.close()
@@ -183,12 +186,15 @@ async def _run_node(config: ServeConfig, log: Any, newest: bool) -> int:
 
 
 async def _open(
-    config: ServeConfig, log: Any, commits: CommitThread, newest: bool, certificates: Certificates | None
+    file: ConfigFile, log: Any, commits: CommitThread, newest: bool, certificates: Certificates | None
 ) -> Node | None:
     """Open the node. With an empty directory and ``join`` it asks to be let in first; None if it was stopped before."""
+    config = file.config
 
     def opened(admitted: Admitted | None = None) -> Node:
-        return open_node(config, config.data_dir, log=log, commits=commits, newest=newest, admitted=admitted)
+        return open_node(
+            config, config.data_dir, log=log, commits=commits, newest=newest, admitted=admitted, file=file
+        )
 
     try:
         return opened()
@@ -236,6 +242,7 @@ def open_node(
     newest: bool = False,
     history: HistoryWriter | None = None,
     admitted: Admitted | None = None,
+    file: ConfigFile | None = None,
 ) -> Node:
     """Read the journal, build the core from it, and make this start durable. Blocks for the disk.
 
@@ -243,6 +250,7 @@ def open_node(
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
         admitted: answer of the cluster that an empty directory with ``join`` begins with.
+        file: the file that ``config`` came from, if the node is to follow its changes.
 
     Raises:
         NotAdmitted: it is such a directory, and there is no answer.
@@ -308,7 +316,9 @@ def open_node(
             log.warning("directory_damaged", reason=store.not_trusted, data_dir=config.data_dir)
         for damage in store.damaged:
             log.error("batch_damaged", batch=damage.record.number, segment=damage.position.segment)
-        node = Node(core, store, config, clock=clock, rng=rng, commits=commits, log=log, history=history)
+        node = Node(
+            core, store, config, clock=clock, rng=rng, commits=commits, log=log, history=history, file=file
+        )
         node.start()
     except BaseException:
         store.abandon()

@@ -134,6 +134,14 @@ def test_the_space_on_the_disk_is_said_where_it_is_known(fields: dict[str, Any],
             {"clients_file_problem": "it names no client"},
             "n1 goes by the clients file of before: it names no client",
         ),
+        (
+            {"config_file_problem": "node is missing"},
+            "n1 goes by its configuration file of before: node is missing",
+        ),
+        (
+            {"needs_restart": ["heartbeat"]},
+            "n1 needs a restart for other values of heartbeat, which its configuration file has by now",
+        ),
         ({"resync": "damaged"}, "n1 is not trusted and learns from the others: damaged"),
         (
             {"outdated": "it lacks d = 'd:7401'"},

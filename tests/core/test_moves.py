@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages.effects import Send
+from quorumq.core.messages.effects import MovesLimited, Send
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.release import Release
@@ -407,3 +407,42 @@ def test_a_node_gives_to_no_more_moves_at_a_time_than_its_limit() -> None:
     assert giving.held_up(Now(13.0, 0)) == []
     assert not giving.begin(first, Now(14.0, 0))
     assert giving.begin(first, Now(19.5, 0)), "the other asked for nothing for three intervals"
+
+
+def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> None:
+    """Bytes that were given without a limit are no debt, or a limit would stop the move for as long as they take."""
+    cluster = Cluster(3)
+    topic = cluster.topic(rf=1)
+    (old,) = topic.replicas[0]
+    new = next(name for name in cluster.names if name != old)
+    for first in range(40):
+        batch = cluster.batch(topic, ME, first, [b"x" * 50_000])
+        assert isinstance(cluster.ask(old, m.Publish(batch)), m.PublishReply)
+    giving = cluster.nodes[old].context.giving
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(1.0)
+    cluster.feed(old, MovesLimited(bytes_per_s=1_000, at_once=2))
+    cluster.advance(10.0)
+    batches = cluster.nodes[new].replicas[PartitionId(topic.id, 0)].batches
+    slow = batches.present.messages
+    assert slow < 40
+    assert [row["state"] for row in shown(cluster, old)] == ["leaving", "limited"]
+    status = cluster.nodes[old].status(cluster.now)
+    assert (status["move_bytes_per_s"], status["moves_at_once"]) == (1_000, 2)
+    cluster.feed(old, MovesLimited(bytes_per_s=0, at_once=0))
+    cluster.advance(5.0)
+    assert batches.present.messages == 40
+    assert giving.budget < -1_000_000, "given without a limit"
+    cluster.feed(old, MovesLimited(bytes_per_s=1_000, at_once=0))
+    assert not giving.is_used_up
+
+
+def test_a_lower_number_of_moves_has_those_wait_that_began_last() -> None:
+    giving, parts = (
+        Giving(NodeConfig(node="a", nodes=("a", "b"))),
+        [PartitionId(b"t", number) for number in range(3)],
+    )
+    assert all(giving.begin(part, Now(10.0, 0)) for part in parts)
+    giving.limit(0, 1, Now(11.0, 0))
+    assert giving.held_up(Now(11.0, 0)) == [(part, parts[:1]) for part in parts[1:]]
+    assert [giving.begin(part, Now(12.0, 0)) for part in parts] == [True, False, False]

@@ -17,14 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from quorumq.cli.probe import status_of
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.lab.ports import free_ports
 from quorumq.node import serve
-from quorumq.node.config import load_config
 from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.node.reread import ConfigFile
 from quorumq.storage.records import DURABLE_MARK
 from tests.e2e.raw import Raw, size_of
-from tests.node.programs import start, until, write_config
+from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
 from tests.storage.samples import record_headers
 
@@ -101,6 +102,17 @@ def test_a_process_is_seen_from_outside_where_it_is_told_to_and_ends_with_that(t
     assert "(http_listen)" in text
 
 
+def test_a_process_goes_by_new_limits_of_moves_without_a_restart(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    with running(path) as (process, _):
+        assert status_of(address(path), PATIENCE_S)["move_bytes_per_s"] == 0
+        path.write_text(path.read_text() + "move_bytes_per_s = 1000\nheartbeat = 0.4\n")
+        assert '"needs_restart":["heartbeat"]' in until(process, "config_file_read").replace(" ", "")
+        status = status_of(address(path), PATIENCE_S)
+        assert (status["move_bytes_per_s"], status["needs_restart"]) == (1000, ["heartbeat"])
+        assert status["config_file_problem"] == ""
+
+
 def test_a_node_that_listens_where_no_one_dials_it_says_so(tmp_path: Path) -> None:
     port, other = free_ports(2)
     path = write_config(tmp_path, listen=f"127.0.0.1:{port}")
@@ -123,7 +135,7 @@ def test_only_what_a_configuration_mends_is_called_a_wrong_one(
         raise error
 
     monkeypatch.setattr(serve, "open_node", broken)
-    assert serve.run(load_config(write_config(tmp_path))) == code
+    assert serve.run(ConfigFile(write_config(tmp_path))) == code
 
 
 def test_a_data_directory_that_is_none_a_lock_that_is_a_link_and_a_segment_of_any_size_are_refused(

@@ -204,6 +204,16 @@ class MemoryFull(NamedTuple):
     detail: str
 
 
+class MovesLimited(NamedTuple):
+    """Notice of other limits of the payload that this node gives to moves: bytes a second, partitions at a time.
+
+    0 is no limit.
+    """
+
+    bytes_per_s: int
+    at_once: int
+
+
 class Damaged(NamedTuple):
     """Notice that stored batch ``number`` is unreadable: it must not be chosen, and is fetched from a peer.
 
@@ -230,6 +240,7 @@ Event = Union[
     LinkDown,
     DiskFull,
     MemoryFull,
+    MovesLimited,
     Damaged,
     CleanStop,
 ]

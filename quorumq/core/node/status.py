@@ -61,6 +61,8 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "moves": [
             {**row, **progress._asdict()} for row, progress in islice(moves(context, now), MOVES_SHOWN_MAX)
         ],
+        "move_bytes_per_s": context.giving.bytes_per_s,
+        "moves_at_once": context.giving.at_once,
         "peers": others,
         **members_status(context),
     }
