@@ -114,8 +114,8 @@ def is_empty(client: Client) -> bool:
 
 @pytest.mark.soak
 @pytest.mark.skipif(
-    not (find_spec("hypercorn") and find_spec("kombu") and (find_spec("boto3") or BOTO3.is_dir())),
-    reason="needs quorumq[gateway], quorumq[kombu], and boto3, here or in build/boto3 (make soak)",
+    not (find_spec("hypercorn") and find_spec("celery") and (find_spec("boto3") or BOTO3.is_dir())),
+    reason="needs quorumq[gateway], quorumq[celery], and boto3, here or in build/boto3 (make soak)",
 )
 def test_clients_share_a_topic_while_nodes_and_gateways_are_killed(
     own: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
