@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import types as T
 
-from quorumq.history import COMMON, FIELDS, Field
-
 TEXT: Final = T.StringType()
 TEXTS: Final = T.ArrayType(T.StringType(), containsNull=False)
 NUMBER: Final = T.LongType()
@@ -24,10 +22,6 @@ BYTES: Final = T.BinaryType()
 TIME: Final = T.TimestampType()
 FLAG: Final = T.BooleanType()
 SECONDS: Final = T.DoubleType()
-SPANS: Final = T.ArrayType(
-    T.StructType().add("producer_id", TEXT, False).add("start", NUMBER, False).add("stop", NUMBER, False),
-    containsNull=False,
-)
 
 
 class Column(NamedTuple):
@@ -66,24 +60,6 @@ _SPAN: Final = (
 
 SHARED: Final = {"Columns of messages": (*_NAME, *_CONTENT), "Columns of spans": _SPAN}
 """Columns of several tables, which docs/spark.md lists once, by its heading."""
-
-_HISTORY: Final = {**COMMON, **dict(sorted(FIELDS.items()))}
-_SHAPES: Final = {
-    "integer": NUMBER, "number": SECONDS, "flag": FLAG, "texts": TEXTS, "spans": SPANS,
-    "links": T.ArrayType(TEXTS, containsNull=False),
-}  # fmt: skip
-"""Spark's types for the shapes of a history's fields; any other is text."""
-
-_COUNTS: Final = {
-    **dict.fromkeys(("attempt", "history", "n", "partition"), SMALL),
-    **dict.fromkeys(("buried", "generation"), GENERATION),
-}
-"""Integers of a history that are not shown as numbers of 64 bits."""
-
-
-def _field(name: str, field: Field, nullable: bool) -> Column:
-    return Column(name, _COUNTS.get(name, _SHAPES.get(field.shape, TEXT)), field.meaning, nullable)
-
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "copies": (
@@ -174,7 +150,6 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("reason", TEXT, "what was found, in words"),
         Column("impact", TEXT, "what the tables lack for it"),
     ),
-    "history": tuple(_field(name, field, name not in COMMON) for name, field in _HISTORY.items()),
 }
 """Every table by its name in `option("table", …)`."""
 

@@ -36,14 +36,11 @@ from .options import Options, Wanted, read_options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FLAG = "spark.sql.python.filterPushdown.enabled"
-"""Spark hands filters to a source in Python only if this is on."""
-
 
 def register(session: SparkSession) -> None:
     """Make ``format("quorumq")`` known to a session, and let Spark push filters down to it."""
     session.dataSource.register(QuorumqDataSource)
-    session.conf.set(FLAG, "true")
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 class QuorumqDataSource(DataSource):
@@ -65,7 +62,7 @@ class QuorumqDataSource(DataSource):
             from .stream import SinceReader
 
             return SinceReader(options, schema)
-        return (PushingReader if options.pushdown else Reader)(options, schema)
+        return Reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from .stream import DeathsStream
@@ -101,7 +98,7 @@ def check_schema(table: str, schema: StructType) -> None:
 
 
 class Reader(DataSourceReader):
-    """A batch read. Spark applies all filters; the options alone decide the rows that are read."""
+    """A batch read. Rows that Spark's filters rule out are not read, and Spark applies all filters again."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
@@ -111,8 +108,11 @@ class Reader(DataSourceReader):
     @property
     def module(self) -> Any:
         """The module that plans and reads: imported only when needed."""
-        name = "histories" if self.options.table == "history" else "live" if self.options.nodes else "offline"
-        return importlib.import_module(f".{name}", __package__)
+        return importlib.import_module(".live" if self.options.nodes else ".offline", __package__)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.selection.push(filters)
+        return filters
 
     def partitions(self) -> Sequence[Any]:
         return cast("Sequence[Any]", self.module.plan(self.options, self.selection))
@@ -120,14 +120,6 @@ class Reader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if type(partition).__name__ != "InputPartition":  # Spark makes one if there is nothing to read
             yield from self.module.read(partition, self.options, self.selection, self.schema)
-
-
-class PushingReader(Reader):
-    """The same with Spark's filters: rows that they rule out are not read. Spark applies them again all the same."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.selection.push(filters)
-        return filters
 
 
 __all__ = ["QuorumqDataSource", "register"]

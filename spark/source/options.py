@@ -18,7 +18,7 @@ READ: Final = {
     "table": "which table: " + ", ".join(TABLES),
     "data": "data directories of nodes, offline: separated by commas, or a JSON list; `load(path)` means the same",
     "nodes": "`host:port,…` of a running cluster, live: a look that holds, counts and consumes nothing",
-    "path": "for `history`: files in JSON Lines (`.gz` too), or directories of them; else as `data`",
+    "path": "the same as `data`",
     "columns": "only these columns, separated by commas: what is not wanted is not read",
     "topic": "only these topics, by name, separated by commas",
     "partition": "only these partitions, separated by commas",
@@ -35,17 +35,14 @@ READ: Final = {
     "splitBytes": "bytes of a journal that one Spark task reads (default 67108864)",
     "buckets": "Spark tasks per topic partition, each with a share of the producer ids (default 1)",
     "timeout": "live: seconds that a request may take, all attempts together (default 30)",
-    "pushdown": "false: for a session with spark.sql.python.filterPushdown.enabled off (default true)",
 }
 """Options of `read`."""
 
 STREAM: Final = {
     **{
         name: READ[name]
-        for name in ("table", "data", "path", "columns", "topic", "partition", "group", "bodies")
+        for name in ["table", "data", "path", "columns", "topic", "partition", "group", "bodies", "onDamage"]
     },
-    "onDamage": READ["onDamage"],
-    "maxRowsPerTrigger": "most dead letters of a micro-batch; a node's snapshot is not cut (default: no limit)",
     "maxBytesPerTrigger": "most bytes of journals that a micro-batch reads, of all nodes together (default 268435456)",
     "from": "earliest (default): begin with the dead letters that are there; latest: with those that come",
     "onGap": "fail (default): a node's journal no longer reaches back to the checkpoint, or it is another one; reread: "
@@ -63,47 +60,35 @@ WRITE: Final = {
 }
 """Options of `write`."""
 
-ALIASES: Final = {
-    "startingOffsets": "from",
-    "failOnDataLoss": "onGap",
-    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
-    "subscribe": "topic",
-    "kafka.bootstrap.servers": "nodes",
-}
-"""Names that users of Kafka's source know, and ours."""
-
-_ALIAS_VALUES: Final = {"onGap": {"true": "fail", "false": "reread"}}
-
 LIVE_TABLES: Final = ("messages", "deadletters", "tombstones", "holds")
 OFFLINE_TABLES: Final = ("copies", "messages", "deadletters", "tombstones", "problems")
 TIMEOUT_S: Final = 30.0
 SPLIT_BYTES: Final = 64 << 20
+BATCH_BYTES: Final = 256 << 20
+"""Bytes of journals that a micro-batch reads if no option says how many."""
 
 
 class Options(NamedTuple):
     """A checked request to read."""
 
     table: str
-    data: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    groups: frozenset[str] | None = None
-    bodies: bool = True
-    verify: bool = True
-    settled: bool = True
-    report: bool = False
-    split_bytes: int = SPLIT_BYTES
-    buckets: int = 1
-    timeout: float = TIMEOUT_S
-    pushdown: bool = True
-    latest: bool = False
-    reread: bool = False
-    max_rows: int = 0
-    max_bytes: int = 0
-    since: Mapping[str, Mapping[str, Any]] | None = None
+    data: tuple[str, ...]
+    nodes: tuple[str, ...]
+    columns: tuple[str, ...]
+    topics: frozenset[str] | None
+    partitions: frozenset[int] | None
+    groups: frozenset[str] | None
+    bodies: bool
+    verify: bool
+    settled: bool
+    report: bool
+    split_bytes: int
+    buckets: int
+    timeout: float
+    latest: bool
+    reread: bool
+    max_bytes: int
+    since: Mapping[str, Mapping[str, Any]] | None
 
 
 def names_in(value: str) -> tuple[str, ...]:
@@ -123,23 +108,15 @@ def names_in(value: str) -> tuple[str, ...]:
 def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their own names, given in any case; UsageError for an unknown one."""
     by_lower = {name.lower(): name for name in [*known, "paths"]}
-    aliases = {alias.lower(): name for alias, name in ALIASES.items() if name in known}
-    result: dict[str, str] = {}
-    for name, value in given.items():
-        own = by_lower.get(name.lower()) or aliases.get(name.lower())
-        if own is None:
+    for name in given:
+        if name.lower() not in by_lower:
             raise UsageError(f"there is no option {name!r}; there are: {', '.join(known)}")
-        if own in result:
-            raise UsageError(f"option {own} is given twice: as {name!r} too")
-        result[own] = (
-            value if name.lower() in by_lower else _ALIAS_VALUES.get(own, {}).get(value.lower(), value)
-        )
-    return result
+    return {by_lower[name.lower()]: value for name, value in given.items()}
 
 
-def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return an option that is true or false."""
-    value = options.get(name, str(default)).strip().lower()
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """Return an option that is true, which it is by default, or false."""
+    value = options.get(name, "true").strip().lower()
     if value not in ("true", "false"):
         raise UsageError(f"option {name} is {value!r}: it must be true or false")
     return value == "true"
@@ -178,12 +155,9 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
     if table not in TABLES:
         problem = f"there is no table {table!r}" if table else "option table is missing"
         raise UsageError(f"{problem}: it must be one of {', '.join(TABLES)}")
-    data = names_in(options.get("data", ""))
-    paths = names_in(options["paths"]) if "paths" in options else names_in(options.get("path", ""))
+    data = sum((names_in(options.get(name, "")) for name in ("data", "path", "paths")), ())
     nodes = names_in(options.get("nodes", ""))
-    if table != "history":
-        data, paths = (*data, *paths), ()
-    _check_location(table, data, nodes, paths, bool(stream))
+    _check_location(table, data, nodes, bool(stream))
     columns = names_in(options.get("columns", ""))
     there = [column.name for column in TABLES[table]]
     for name in columns:
@@ -198,27 +172,24 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
     if not all(text.isascii() and text.isdigit() for text in partitions):
         raise UsageError(f"option partition is {options['partition']!r}: it must be numbers from 0 on")
     return Options(
-        table,
-        data,
-        nodes,
-        paths,
-        columns,
-        frozenset(topics) if topics else None,
-        frozenset(map(int, partitions)) if partitions else None,
-        frozenset(groups) if groups else None,
-        flag(options, "bodies", True),
-        flag(options, "verify", True),
-        flag(options, "settled", True),
-        one_of(options, "onDamage", ("fail", "report")) == "report",
-        int(number(options, "splitBytes", SPLIT_BYTES, 1)),
-        int(number(options, "buckets", 1, 1)),
-        number(options, "timeout", TIMEOUT_S, 0.1),
-        flag(options, "pushdown", True),
-        one_of(options, "from", ("earliest", "latest")) == "latest",
-        one_of(options, "onGap", ("fail", "reread")) == "reread",
-        int(number(options, "maxRowsPerTrigger", 0, 1)),
-        int(number(options, "maxBytesPerTrigger", 0, 1)),
-        _positions(options.get("since", ""), table, bool(data)),
+        table=table,
+        data=data,
+        nodes=nodes,
+        columns=columns,
+        topics=frozenset(topics) or None,
+        partitions=frozenset(map(int, partitions)) or None,
+        groups=frozenset(groups) or None,
+        bodies=flag(options, "bodies"),
+        verify=flag(options, "verify"),
+        settled=flag(options, "settled"),
+        report=one_of(options, "onDamage", ("fail", "report")) == "report",
+        split_bytes=int(number(options, "splitBytes", SPLIT_BYTES, 1)),
+        buckets=int(number(options, "buckets", 1, 1)),
+        timeout=number(options, "timeout", TIMEOUT_S, 0.1),
+        latest=one_of(options, "from", ("earliest", "latest")) == "latest",
+        reread=one_of(options, "onGap", ("fail", "reread")) == "reread",
+        max_bytes=int(number(options, "maxBytesPerTrigger", BATCH_BYTES, 1)),
+        since=_positions(options.get("since", ""), table, bool(data)),
     )
 
 
@@ -236,13 +207,7 @@ def _positions(text: str, table: str, offline: bool) -> Mapping[str, Mapping[str
     raise UsageError(f"option since is {text!r:.100}: it must be `positions` of the summary.json of a run")
 
 
-def _check_location(
-    table: str, data: tuple[str, ...], nodes: tuple[str, ...], paths: tuple[str, ...], stream: bool
-) -> None:
-    if table == "history":
-        if data or nodes or not paths:
-            raise UsageError("table history is read from files: give option path, and neither data nor nodes")
-        return
+def _check_location(table: str, data: tuple[str, ...], nodes: tuple[str, ...], stream: bool) -> None:
     if stream and table != "deadletters":
         raise UsageError(f"only table deadletters can be followed, not {table}")
     if bool(data) == bool(nodes):

@@ -22,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -39,7 +38,7 @@ from .causes import Rank
 from .deaths import resolution_of
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
 from .journals import SegmentGone
-from .options import Options
+from .options import BATCH_BYTES, Options
 from .planning import segments_in
 from .reader import CONTENT
 from .registers import Registers
@@ -49,9 +48,6 @@ TASK_BYTES: Final = 4 << 20
 TASK_PARTS: Final = 32
 TASK_CODES: Final = 1000
 """Most deaths, bytes of records, parts and packed codes of one task."""
-
-BATCH_BYTES: Final = 256 << 20
-"""Bytes of journals that a micro-batch reads if no option says how many."""
 
 
 class Fate(NamedTuple):
@@ -127,9 +123,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset({})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self.options.max_rows:
-            return ReadMaxRows(self.options.max_rows)
-        return ReadMaxBytes(self.options.max_bytes or BATCH_BYTES)
+        return ReadMaxBytes(self.options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
         for path in self.options.data:
@@ -138,12 +132,9 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.targets[path] = (number, os.path.getsize(os.path.join(path, segment_name(number))))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit | None) -> dict[str, Any]:
-        most = 1 << 62 if isinstance(limit, ReadAllAvailable) else BATCH_BYTES
-        if isinstance(limit, ReadMaxBytes):
-            most = limit.max_bytes
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 1 << 62
         self._follow(start, -(-most // len(self.options.data)))
-        end = self._offset(start)
-        return self._cut(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+        return self._offset(start)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return what the nodes have, for the progress of the query, and the directories that are away."""
@@ -159,34 +150,6 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = dict(start)
         for tail in self.tails.values():
             end[tail.node] = {"directory": f"{tail.directory:016x}", "position": tail.position}
-        return end
-
-    def _cut(self, start: dict[str, Any], end: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Return an offset with at most ``rows`` new deaths, about as far in each node.
-
-        A snapshot is not cut, so that there may be more.
-        """
-        each: list[tuple[float, str, Entry]] = []
-        for tail in self.tails.values():
-            count = len(tail.entries)
-            each += [(at / count, tail.node, entry) for at, entry in enumerate(tail.entries)]
-        names: set[bytes] = set()
-        taken: dict[str, int] = {}
-        cuts: dict[str, int] = {}
-        for _, node, entry in sorted(each, key=lambda item: item[:2]):
-            if node in cuts:
-                continue
-            if entry.name not in names and entry.name not in self.seen:
-                if len(names) >= rows and entry.position != taken.get(node):
-                    cuts[node] = entry.position - 1
-                    continue
-                names.add(entry.name)
-            taken[node] = entry.position
-        for node, position in cuts.items():
-            if node in taken or node in start:
-                end[node]["position"] = position
-            else:
-                del end[node]
         return end
 
     # ------------------------------------------------------------------ nodes

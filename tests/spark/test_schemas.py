@@ -1,4 +1,4 @@
-"""The tables are a contract: complete, explained, and the history's is that of quorumq/history."""
+"""The tables are a contract: complete and explained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from quorumq.history import COMMON, FIELDS
 from spark.schemas import SHARED, TABLES, Column, schema
 from spark.source.options import READ, STREAM, WRITE
 
@@ -33,10 +32,6 @@ def test_a_schema_carries_the_meanings(table: str) -> None:
     ]
 
 
-def test_the_history_has_every_field_of_the_schema_of_histories() -> None:
-    assert [column.name for column in TABLES["history"]] == [*COMMON, *sorted(FIELDS)]
-
-
 def section(title: str) -> str:
     match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOC, re.S | re.M)
     assert match is not None, f"no page of Spark has a section {title!r}"
@@ -51,7 +46,7 @@ def rows_in(title: str) -> list[str]:
     return [line for line in section(title).splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.parametrize("table", [name for name in TABLES if name != "history"])
+@pytest.mark.parametrize("table", TABLES)
 def test_the_page_lists_every_column(table: str) -> None:
     shared = {title: columns for title, columns in SHARED.items() if set(columns) <= set(TABLES[table])}
     named = {title for title in SHARED if title.lower() in section(f"`{table}`")}

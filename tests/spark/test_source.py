@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from quorumq.core.values.types import Kind, ProducerId, Record, Span
 from spark.schemas import TABLES, schema
-from spark.source import FLAG
 from spark.source.options import OFFLINE_TABLES
 from tests.spark.cluster_on_disk import DiskCluster, cause_of, rows_of
 
@@ -73,23 +72,9 @@ def test_filters_and_columns_read_less_and_give_the_same(spark: SparkSession, cl
     for frame in (
         whole.where(condition),
         narrow.load(data_of(cluster)).where(condition),
-        narrow.option("pushdown", "false").load(data_of(cluster)).where(condition),
     ):
         assert sorted(row["id"] for row in frame.collect()) == expected
     assert narrow.load(data_of(cluster)).columns == ["id", "topic", "partition", "published_at"]
-
-
-def test_without_the_flag_it_reads_with_an_option_and_says_so_without(
-    spark: SparkSession, cluster: DiskCluster
-) -> None:
-    reader = spark.read.format("quorumq").option("table", "tombstones")
-    spark.conf.set(FLAG, "false")
-    try:
-        with pytest.raises(Exception, match=FLAG):
-            reader.load(data_of(cluster)).count()
-        assert reader.option("pushdown", "false").load(data_of(cluster)).where("kind = 'dead'").count() == 10
-    finally:
-        spark.conf.set(FLAG, "true")
 
 
 def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster) -> None:
@@ -114,7 +99,6 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
         ({"table": "copies", "data": "a", "partition": "-1"}, "must be numbers"),
         ({"table": "copies", "data": "a", "onDamage": "ignore"}, "must be fail or report"),
         ({"table": "copies", "data": "[1"}, "begins like a JSON list"),
-        ({"table": "history", "data": "a"}, "give option path"),
     ],
 )
 def test_options_that_cannot_be_read_are_refused(
@@ -143,4 +127,4 @@ def test_a_directory_that_is_no_nodes_is_refused(spark: SparkSession, tmp_path: 
 def test_the_offline_and_live_tables_are_all_there_are() -> None:
     from spark.source.options import LIVE_TABLES
 
-    assert {*OFFLINE_TABLES, *LIVE_TABLES, "history"} == set(TABLES)
+    assert {*OFFLINE_TABLES, *LIVE_TABLES} == set(TABLES)

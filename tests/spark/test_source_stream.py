@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.errors import StorageError, UsageError
@@ -251,8 +251,8 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scan, "frame", counted)
 
 
-@pytest.mark.parametrize("limit", [ReadMaxRows(7), ReadMaxBytes(20_000)])
-def test_a_limited_batch_ends_early_and_nothing_comes_twice(tmp_path: Path, limit: ReadLimit) -> None:
+def test_a_limited_batch_ends_early_and_nothing_comes_twice(tmp_path: Path) -> None:
+    limit = ReadMaxBytes(20_000)
     cluster = DiskCluster(tmp_path)
     for at in range(6):
         bury(cluster, 10, first=100 * at)
@@ -269,7 +269,7 @@ def test_a_limited_batch_ends_early_and_nothing_comes_twice(tmp_path: Path, limi
         start = end
     assert len(set(deaths)) == len(deaths) == 60
     assert len(sizes) > 3
-    assert max(sizes) <= (7 if isinstance(limit, ReadMaxRows) else 30)
+    assert max(sizes) <= 30
     cluster.close()
 
 
@@ -350,22 +350,6 @@ def test_a_batch_says_the_settled_messages(tmp_path: Path) -> None:
     ]
     assert {row["seq"]: row["resolution"] for row in rows} == {0: "dead", 1: "purged", 2: "redriven"}
     cluster.close()
-
-
-def test_names_that_kafka_has_are_known() -> None:
-    options = read_options(
-        {
-            "table": "deadletters", "data": "a", "startingOffsets": "latest", "failOnDataLoss": "false",
-            "maxOffsetsPerTrigger": "10", "subscribe": "orders",
-        },
-        stream=True,
-    )  # fmt: skip
-    assert (options.latest, options.reread, options.max_rows) == (True, True, 10)
-    assert options.topics == frozenset({"orders"})
-    with pytest.raises(UsageError, match="given twice"):
-        read_options(
-            {"table": "deadletters", "data": "a", "from": "latest", "startingOffsets": "latest"}, stream=True
-        )
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_stream_that_repeats_its_last_batch_adds_nothing(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     nodes = ",".join(cluster.addresses)
-    options = {"kafka.bootstrap.servers": nodes, "checkpointLocation": str(tmp_path / "checkpoint")}
+    options = {"nodes": nodes, "checkpointLocation": str(tmp_path / "checkpoint")}
 
     def run() -> None:
         source = spark.readStream.schema("payload string").text(str(tmp_path / "in"))
