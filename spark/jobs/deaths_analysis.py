@@ -137,9 +137,6 @@ def analyse(inputs: Input, out: Folder, settings: Settings) -> dict[str, DataFra
     store("ages", t.ages(cube, sketches, now))
     store("deploys", rates.deploys(counts, begin, end, seconds, now))
     store("poison", t.poison(again, cube, now))
-    store("attempts", t.attempts(cube, now))
-    store("sizes", t.sizes(cube, now))
-    store("to_death", t.to_death(cube, now))
     if inputs.problems is not None:
         store("problems", inputs.problems)
     return frames

@@ -48,9 +48,6 @@ def tops_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
         ],
         "poison": _top(frames["poison"], many, "kind", "name"),
         "decisions": _top(frames["decisions"], "rank"),
-        "attempts": _histogram(frames["attempts"], "attempts", "reason"),
-        "sizes": _histogram(frames["sizes"], "size_from", "size_to"),
-        "to_death": _histogram(frames["to_death"], "seconds_from", "seconds_to"),
         "period": plain(frames["period"].first()),
         "payloads": payloads,
     }  # fmt: skip
@@ -61,10 +58,6 @@ def tops_of(frames: Mapping[str, DataFrame], payloads: bool) -> dict[str, Any]:
 
 def _top(rows: DataFrame, *order: Column | str, most: int = TOP) -> list[dict[str, Any]]:
     return [plain(row) for row in rows.orderBy(*order).limit(most).collect()]
-
-
-def _histogram(rows: DataFrame, *by: str) -> list[dict[str, Any]]:
-    return _top(rows.groupBy(*by).agg(*summed("deaths")), *by)
 
 
 def summarised(

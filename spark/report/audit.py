@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from .. import COMMAND
-from . import plots
 from .page import (
     EMPTY,
     Column,
@@ -20,7 +19,6 @@ from .page import (
     cards,
     counted,
     duration,
-    figure,
     join,
     note,
     number,
@@ -80,9 +78,6 @@ CAUSES: Final = {
 
 SHORT: Final = 8
 """Most rows of a table that needs no filter."""
-
-DRAWN: Final = 12
-"""Most topics and groups that fit into the plot."""
 
 
 def page(summary: Row, guarantees: Mapping[str, str]) -> str:
@@ -354,29 +349,9 @@ def latency(summary: Row) -> Html:
         Column("p50", "n", f"half waited less{of}", took("p50")),
         Column("p99", "n", f"99 of 100 waited less{of}", took("p99")), Column("Longest", "n", of=took("max")),
     ]  # fmt: skip
-    drawn = [row for row in summary["latency"] if row["p50"] is not None and row["max"] > 0]
-    drawn.sort(key=lambda row: -row["p99"])
-    plot = EMPTY
-    if len(drawn) > 1:
-        bars = [
-            (
-                f"{plots.short(row['topic'], 22)} · {plots.short(row['group'], 16)}",
-                row["p50"],
-                row["p99"],
-                row["max"],
-            )
-            for row in drawn[:DRAWN]
-        ]
-        plot = figure(
-            "From publish to first delivery",
-            "the axis is logarithmic" + (f"; the {DRAWN} slowest" if len(drawn) > DRAWN else ""),
-            plots.ranges("latency", "Waiting times by topic and group", bars),
-            wide=True,
-            legend=plots.legend([("from p50 to p99", 0), ("the longest", 1)]),
-        )
     said = "From the publish to the first delivery, for each group. Redeliveries are counted, and not timed."
     shown = listed(summary, "latency", columns, empty="Nothing was delivered.")
-    return section("latency", "How long messages waited", said, plot, shown)
+    return section("latency", "How long messages waited", said, shown)
 
 
 def redeliveries(summary: Row) -> Html:

@@ -8,7 +8,6 @@ tested without Spark. It shows tops: all rows are in the tables.
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -44,8 +43,8 @@ Row = dict[str, Any]
 
 SHOWN_MULTIPLES: Final = 6
 TABLES: Final = (
-    "letters", "samples", "places", "failures", "counts", "rates", "bursts", "ages", "deploys", "poison", "attempts",
-    "sizes", "to_death", "decisions", "problems",
+    "letters", "samples", "places", "failures", "counts", "rates", "bursts", "ages", "deploys", "poison", "decisions",
+    "problems",
 )  # fmt: skip
 """Tables that are written under OUT/tables, in this order."""
 
@@ -188,18 +187,19 @@ def over_time(summary: Row, tops: Row) -> Html:
     for row in tops["rates"]:
         groups.setdefault((row["topic"], row["group"]), []).append(row)
     largest = sorted(groups, key=lambda name: -sum(row["deaths"] for row in groups[name]))[:SHOWN_MULTIPLES]
-    lines = [
-        (plots.short(f"{topic} · {group}", 90), [row["from_at"] for row in groups[(topic, group)]],
-         [row["deaths"] for row in groups[(topic, group)]], [row["burst"] for row in groups[(topic, group)]],
-         groups[(topic, group)][0]["usual"])
-        for topic, group in largest
+    high = (plots.colour(0), plots.COLOURS["--burst"])
+    panels = [
+        plots.Panel(
+            plots.short(" · ".join(name), 90), [row["from_at"] for row in rows],
+            [([row["deaths"] for row in rows], [high[row["burst"]] for row in rows])], rows[0]["usual"],
+        )
+        for name in largest if (rows := groups[name])
     ]  # fmt: skip
     multiples = figure(
         "Deaths by topic and group",
         f"{width}, UTC; dashed: the usual (median); red: bursts" + (
             f"; the {SHOWN_MULTIPLES} largest groups" if len(groups) > SHOWN_MULTIPLES else ""),
-        plots.small_multiples("groups", "Deaths over time by topic and group", lines, tops["period"]["seconds"]),
-        wide=True,
+        plots.over_time("groups", "Deaths over time by topic and group", panels, tops["period"]["seconds"], 74),
     )  # fmt: skip
     columns = [
         Column("From", "t", "UTC", "from_at"), Column("Lasted", "n", of=took("lasted")), Column("Topic"),
@@ -221,43 +221,17 @@ def stacked(
 ) -> Html:
     """Return deaths over time, with a colour for each name; ``rest`` is the name of those without one."""
     times, series = pivot(tops[f"by_{column}"], column, tops["period"])
-    named = [(name or rest, values, index) for name, values, index in series]
     seconds = tops["period"]["seconds"]
+    panel = plots.Panel("", times, [(values, plots.colour(index)) for _, values, index in series])
     return figure(
         caption, f"{plots.width_of(seconds)}, {hint}",
-        plots.stacked(f"by-{column}", f"{caption} over time", times, seconds, named),
-        legend=plots.legend([(said(name), index) for name, _, index in named]), wide=True,
+        plots.over_time(f"by-{column}", f"{caption} over time", [panel], seconds, 260),
+        legend=plots.legend([(said(name or rest), index) for name, _, index in series]),
     )  # fmt: skip
 
 
 def how_long(summary: Row, tops: Row) -> Html:
-    """Return times to death, attempts, sizes, ages."""
-    rows = tops["to_death"]
-    drawn: list[Html] = []
-    if rows:
-        steps = filled(rows)
-        drawn.append(figure(
-            "Time to death", "from publish to death; four buckets to a power of ten",
-            plots.bars("death", "Time to death", [rough(row["seconds_from"]) for row in steps],
-                       [("", [row["deaths"] for row in steps], 0)]),
-        ))  # fmt: skip
-    by_attempt = attempts(tops["attempts"])
-    if by_attempt:
-        labels, series = by_attempt
-        drawn.append(figure(
-            "Attempts", "how often it had been delivered when it died",
-            plots.bars("attempts", "Attempts", labels, series),
-            legend=plots.legend([(name, index) for name, _, index in series]) if len(series) > 1 else EMPTY,
-        ))  # fmt: skip
-    known = [row for row in tops["sizes"] if row["size_from"] is not None]
-    unknown = sum(row["deaths"] for row in tops["sizes"] if row["size_from"] is None)
-    if known:
-        drawn.append(figure(
-            "Payload size",
-            "from the size below to twice as much" + (f"; {number(unknown)} not known" if unknown else ""),
-            plots.bars("sizes", "Payload sizes", [size(low) for low, _ in doubled(known)],
-                       [("", [count for _, count in doubled(known)], 2)]),
-        ))  # fmt: skip
+    """Return ages and times to death."""
     columns = [
         Column("Topic"), Column("Group"), DEAD, Column("Deaths", "n"),
         Column("Age p50", "n", "since the death of those dead now", took("age_p50")),
@@ -265,10 +239,7 @@ def how_long(summary: Row, tops: Row) -> Html:
         Column("To death p50", "n", "from publish to death", took("to_death_p50")),
         Column("To death p99", "n", of=took("to_death_p99")), Column("Longest", "n", of=took("to_death_max")),
     ]  # fmt: skip
-    figures = tag("div", join(drawn), class_="figures")
-    return section(
-        "ages", "How long, how often, how large", figures, table(columns, tops["ages"], empty="None.")
-    )
+    return section("ages", "How long", table(columns, tops["ages"], empty="None."))
 
 
 def where(summary: Row, tops: Row) -> Html:
@@ -494,56 +465,6 @@ def pivot(
     times = [datetime.fromtimestamp(bucket, zone) for bucket in buckets]
     series = [(key, counts[key], index) for index, key in enumerate(names)]
     return times, series + [(key, counts[key], plots.OTHERS) for key in rest]
-
-
-def filled(rows: Sequence[Row]) -> list[Row]:
-    """Return a histogram of powers of ten with its empty buckets."""
-    made: list[Row] = []
-    for row in rows:
-        while made and row["seconds_from"] > made[-1]["seconds_to"] * 1.001:
-            low = made[-1]["seconds_to"]
-            made.append({"seconds_from": low, "seconds_to": low * 10**0.25, "deaths": 0})
-        made.append(row)
-    return made
-
-
-def rough(seconds: float) -> str:
-    """Return a time in one unit, for below a bar."""
-    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
-    length, name = next((unit for unit in units if seconds >= unit[0]), units[-1])
-    return f"{seconds / length:.0f} {name}"
-
-
-def doubled(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return a histogram of powers of two with its empty buckets: from, count."""
-    deaths = {row["size_from"]: row["deaths"] for row in rows}
-    sizes, low = [], min(deaths)
-    while low <= max(deaths):
-        sizes.append(low)
-        low = max(1, 2 * low)
-    return [(low, deaths.get(low, 0)) for low in sizes]
-
-
-def attempts(
-    rows: Sequence[Row], most: int = 12
-) -> tuple[list[str], list[tuple[str, list[int], int]]] | None:
-    """Return attempts as bars, stacked by reason; those above ``most`` together."""
-    if not rows:
-        return None
-    high = min(max(row["attempts"] for row in rows), most)
-    low = min([1, *(row["attempts"] for row in rows)])
-    labels = [str(count) for count in range(low, high + 1)]
-    if any(row["attempts"] > most for row in rows):
-        labels[-1] = f"{most}+"
-    deaths: Counter[tuple[str, int]] = Counter()
-    for row in rows:
-        deaths[(row["reason"], min(row["attempts"], high))] += row["deaths"]
-    reasons = [name for name in REASONS if any(row["reason"] == name for row in rows)]
-    series = [
-        (reason, [deaths[(reason, count)] for count in range(low, high + 1)], index)
-        for index, reason in enumerate(reasons)
-    ]
-    return labels, series
 
 
 def bytes_text(data: bytes) -> str:

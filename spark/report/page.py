@@ -246,10 +246,10 @@ def tables_beside(names: Iterable[str]) -> Html:
     return section("tables", "Tables", text, tag("pre", lines))
 
 
-def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY, wide: bool = False) -> Html:
+def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY) -> Html:
     """Return a plot with its caption."""
     head = tag("figcaption", join((caption, tag("small", hint)), ""))
-    return tag("figure", join((head, svg, legend)), class_="wide" if wide else None)
+    return tag("figure", join((head, svg, legend)))
 
 
 def note(level: str, content: Any, *, class_: str = "") -> Html:

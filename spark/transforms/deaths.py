@@ -90,13 +90,12 @@ MEASURES: Final = f"""
     last_died_at TIMESTAMP, oldest_died_at TIMESTAMP, oldest_dated_at TIMESTAMP, oldest_published_at TIMESTAMP"""
 CUBE: Final = f"""
     of STRING, topic STRING, `group` STRING, failure STRING, topic_id STRING, reason STRING, error_class STRING,
-    consumer_version STRING, host STRING, consumer STRING, node STRING, from_at TIMESTAMP, attempts INT,
-    size_from BIGINT, step BIGINT, {MEASURES}"""
+    consumer_version STRING, host STRING, consumer STRING, node STRING, from_at TIMESTAMP, {MEASURES}"""
 SETS: Final[Mapping[str, tuple[str, ...]]] = {
     "cause": (*KIND, "topic_id", "reason", "error_class"),
     "place": (*KIND, "consumer_version", "host", "consumer", "node"),
     "time": (*KIND, "consumer_version", "from_at"),
-    "size": (*GROUP, "reason", "attempts", "size_from", "step"),
+    "group": GROUP,
 }
 """Columns of a cell of the cube, by the value of its column ``of``."""
 
@@ -107,10 +106,6 @@ SKETCHES: Final = """
 AGAIN: Final = """
     topic STRING, `group` STRING, failure STRING, kind STRING, name STRING, id STRING, deaths BIGINT, dead BIGINT,
     first_died_at TIMESTAMP, last_died_at TIMESTAMP, redrives INT"""
-ATTEMPTS: Final = "date DATE, topic STRING, `group` STRING, reason STRING, attempts INT, deaths BIGINT"
-SIZES: Final = "date DATE, topic STRING, `group` STRING, size_from BIGINT, size_to BIGINT, deaths BIGINT"
-TO_DEATH: Final = """
-    date DATE, topic STRING, `group` STRING, seconds_from DOUBLE, seconds_to DOUBLE, deaths BIGINT"""
 
 
 def deaths(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
@@ -150,7 +145,6 @@ def cube(
     """
     seconds_to, dead = F.col("seconds_to_death"), F.col("resolution") == "dead"
     known = F.col("dated") & (seconds_to >= 0)
-    power = F.floor(F.log10(F.greatest(seconds_to, F.lit(0.001))) * 4)
     since = F.lit(False)
     rows = deaths
     if previous is not None:
@@ -158,11 +152,7 @@ def cube(
         rows = deaths.join(before, [*KIND], "left")
         since = F.col("known") & (F.col("until").isNull() | (F.col("died_at") > F.col("until")))
     recent = F.col("died_at") > F.lit(now) - F.expr(f"INTERVAL {quiet_s} SECONDS")
-    rows = with_columns(rows, {
-        "from_at": F.when(F.col("dated"), bucket(F.col("died_at"), seconds)),
-        "size_from": "CASE WHEN size = 0 THEN 0 WHEN size > 0 THEN bigint(pow(2.0, int(floor(log2(size))))) END",
-        "step": F.when(known, F.when(seconds_to < 0.001, -13).otherwise(F.greatest(power, F.lit(-12)))),
-    })  # fmt: skip
+    rows = rows.withColumn("from_at", F.when(F.col("dated"), bucket(F.col("died_at"), seconds)))
     columns = list(dict.fromkeys(name for names in SETS.values() for name in names))
     of = F.coalesce(*(F.when(F.grouping(names[-1]) == 0, F.lit(of)) for of, names in SETS.items()))
     cells = rows.groupingSets([[*names] for names in SETS.values()], *columns).agg(
@@ -341,7 +331,7 @@ def ages(cube: DataFrame, sketches: DataFrame, now: datetime) -> DataFrame:
     node's: counted as ``skewed``, in no quantile.
     """
     of_group = sketches.where(F.col("failure").isNull()).select(*GROUP, "age", "to_death")
-    made = totals(cells(cube, "size"), *GROUP).join(of_group, [*GROUP])
+    made = totals(cells(cube, "group"), *GROUP).join(of_group, [*GROUP])
     more: dict[str, str | Column] = {
         f"{name}_p{of}": f"{name}[{at}]" for name in ("age", "to_death") for at, of in enumerate((50, 99))
     }
@@ -435,7 +425,7 @@ def poison(again: DataFrame, cube: DataFrame, now: datetime) -> DataFrame:
         "kind = 'key' AND messages >= {poison_key} OR kind = 'payload' AND messages >= {poison_payload} "
         "OR kind = 'message' AND redrives >= {poison_redrives}"
     ).format(**DEFAULTS._asdict())
-    total = cells(cube, "size").groupBy(*GROUP).agg(F.sum("deaths").alias("all"))
+    total = cells(cube, "group").groupBy(*GROUP).agg(F.sum("deaths").alias("all"))
     made = (
         by_message.groupBy(*name)
         .agg(F.count("*").alias("messages"), F.min("id").alias("sample_id"), *numbers)
@@ -445,31 +435,6 @@ def poison(again: DataFrame, cube: DataFrame, now: datetime) -> DataFrame:
         .withColumn("share", F.col("deaths") / F.col("all"))
     )
     return shaped(made, POISON, now)
-
-
-def attempts(cube: DataFrame, now: datetime) -> DataFrame:
-    """Return the numbers of deliveries of messages at their death: CUBE in, ATTEMPTS out."""
-    return shaped(
-        cells(cube, "size").groupBy(*GROUP, "reason", "attempts").agg(*summed("deaths")), ATTEMPTS, now
-    )
-
-
-def sizes(cube: DataFrame, now: datetime) -> DataFrame:
-    """Return payload sizes in powers of two, `size_from` to below `size_to`: CUBE in, SIZES out; null: not known."""
-    made = cells(cube, "size").groupBy(*GROUP, "size_from").agg(*summed("deaths"))
-    high = F.expr("if(size_from IS NOT NULL, greatest(1, 2 * size_from), NULL)")
-    return shaped(made.withColumn("size_to", high), SIZES, now)
-
-
-def to_death(cube: DataFrame, now: datetime) -> DataFrame:
-    """Return time from publish to death in seconds, four buckets to a power of ten: CUBE in, TO_DEATH out.
-
-    Below a millisecond is in the bucket that begins with 0; unknown and negative times are left out.
-    """
-    made = cells(cube, "size").where(F.col("step").isNotNull()).groupBy(*GROUP, "step").agg(*summed("deaths"))
-    low = F.when(F.col("step") < -12, 0.0).otherwise(F.pow(F.lit(10.0), F.col("step") / 4))
-    high = F.pow(F.lit(10.0), (F.col("step") + 1) / 4)
-    return shaped(made.withColumns({"seconds_from": low, "seconds_to": high}), TO_DEATH, now)
 
 
 def counted() -> list[Column]:

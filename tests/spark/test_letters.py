@@ -222,27 +222,6 @@ def test_keys_payloads_and_messages_that_die_again_are_found(spark: SparkSession
     ], key=repr)  # fmt: skip
 
 
-def test_histograms_have_attempts_sizes_and_times(spark: SparkSession) -> None:
-    letters = made(
-        spark,
-        letter(1, payload=b"", attempts=1, published_at=at(0)),
-        letter(2, payload=b"x", attempts=3, published_at=at(-0.002)),
-        letter(3, payload=b"x" * 1023, attempts=3, published_at=at(-1)),
-        letter(4, payload=b"x" * 1024, attempts=3, reason="max-deliveries", published_at=at(-1.7)),
-        letter(5, payload=None, attempts=0, published_at=at(5)),
-    )
-    cube = cubed(letters).cache()
-    assert shown(t.attempts(cube, NOON), "attempts", "reason", "deaths") == [
-        (0, "rejected", 1), (1, "rejected", 1), (3, "max-deliveries", 1), (3, "rejected", 2),
-    ]  # fmt: skip
-    assert shown(t.sizes(cube, NOON), "size_from", "size_to", "deaths") == [
-        (0, 1, 1), (1, 2, 1), (1024, 2048, 1), (512, 1024, 1), (None, None, 1),
-    ]  # fmt: skip
-    assert shown(t.to_death(cube, NOON), "seconds_from", "seconds_to", "deaths") == [
-        (0.0, 0.001, 1), (0.0018, 0.0032, 1), (1.0, 1.7783, 2),
-    ]  # fmt: skip
-
-
 def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSession) -> None:
     rng = random.Random(7)
     rows = [

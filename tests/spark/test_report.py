@@ -40,11 +40,6 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
         "poison": [{**kind, "kind": "message", "name": word, "messages": 1, "deaths": 2, "dead": 1, "redrives": 1,
                     "failures": 1, "share": 0.01, "last_died_at": NOON, "sample_id": word}],
         "decisions": [{**kind, "verdict": "redrive", "messages": 12, "reason": word, "rate": 1.0}],
-        "attempts": [{"attempts": 1, "reason": "rejected", "deaths": 1000},
-                     {"attempts": 30, "reason": "expired", "deaths": 234}],
-        "sizes": [{"size_from": None, "deaths": 4}, {"size_from": 64, "deaths": 30}, {"size_from": 1024, "deaths": 5}],
-        "to_death": [{"seconds_from": 1.0, "seconds_to": 1.778, "deaths": 9},
-                     {"seconds_from": 100.0, "seconds_to": 177.8, "deaths": 3}],
         "period": {"begin": times[0], "end": NOON, "seconds": 900},
         "payloads": payloads,
         "by_failure": [{"failure": name, "from_at": at, "deaths": 3} for at in times[::2] for name in (word, "")],
@@ -146,7 +141,7 @@ def test_no_dead_letters_is_a_report_that_says_so() -> None:
 
 def test_dead_letters_without_times_are_shown_without_plots_over_time() -> None:
     summary, details = facts("word")
-    details.update(by_failure=[], by_version=[], rates=[], bursts=[], deploys=[], to_death=[])
+    details.update(by_failure=[], by_version=[], rates=[], bursts=[], deploys=[])
     assert "nothing to draw" in page(summary, details)
 
 
@@ -174,6 +169,6 @@ def test_a_browser_shows_it_and_runs_its_script_only(tmp_path: Path, width: int)
     assert seen["sorted"] == "Dead"
     assert seen["shown"] == "0 of 1"
     assert seen["images"] == 0
-    assert seen["plots"] == 6
+    assert seen["plots"] == 3
     assert seen["clipped"] == 0
     assert seen["wide"] <= max(width, 500), "nothing sticks out: tables and plots scroll by themselves"
