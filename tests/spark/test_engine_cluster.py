@@ -33,10 +33,18 @@ ENVIRON = {
 }  # fmt: skip
 
 
+def launched(log: Path) -> str:
+    """The home of a Java for the process that writes this log."""
+    home = log.with_suffix(".java")
+    home.mkdir()
+    launcher(find_java(), home)
+    return str(home)
+
+
 @contextmanager
 def process(log: Path, pattern: str, *arguments: object) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A class of Spark, until `pattern` is in its log; gives the process and the match."""
-    environ = {**ENVIRON, "JAVA_HOME": str(launcher(find_java()))}
+    environ = {**ENVIRON, "JAVA_HOME": launched(log)}
     command = [str(SPARK / "bin/spark-class"), *map(str, arguments)]
     with log.open("w") as output:
         started = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environ)
@@ -97,7 +105,7 @@ def submitted(master: str, log: Path, conf: dict[str, str], *arguments: object) 
     with log.open("w") as output:
         return subprocess.Popen(
             list(map(str, [*command, *arguments])), stdout=output, stderr=subprocess.STDOUT,
-            env={**ENVIRON, "JAVA_HOME": str(launcher(find_java()))},
+            env={**ENVIRON, "JAVA_HOME": launched(log)},
         )  # fmt: skip
 
 

