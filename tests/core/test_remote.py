@@ -11,10 +11,13 @@ from quorumq.core.messages import (
     DeleteTopic,
     DeleteTopicReply,
     Failed,
+    MovePartition,
+    MovePartitionReply,
     OpenSession,
     Publish,
     RemoteFetch,
     RemoteFetchReply,
+    ResyncReply,
 )
 from quorumq.core.messages.effects import Effect, Gone, Unsent
 from quorumq.core.node.nodecore import NodeCore
@@ -67,6 +70,60 @@ def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(cap
     assert sizes_of(reply) >= 1
     assert sum(bytes_of(part) for part in reply.slices) <= most  # type: ignore[attr-defined]
     assert sizes_of(asked(cluster, "c", fetch(most=1000))) == 79 - sizes_of(reply)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_fetch_of_one_message_asks_every_node(number: int) -> None:
+    """Its limit leaves nothing to divide, and one partition alone has a message."""
+    cluster = Cluster(5)
+    topic = cluster.topic(rf=1, partitions=8)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    assert len({*topic.replicas}) >= 3
+    key = cluster.submit("b", fetch(most=1, hold_time=60.0, wait=5.0))
+    cluster.advance(0.1)
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
+    cluster.advance(0.1)
+    assert sizes_of(cluster.replies[key]) == 1
+
+
+@pytest.mark.parametrize("rf", [1, 3])
+def test_a_sub_fetch_that_a_move_ends_is_asked_for_anew(rf: int) -> None:
+    """Else no node looks at its partitions until the other sub-fetches end, after seconds."""
+    cluster = Cluster(5)
+    topic = cluster.topic(rf=rf, partitions=8)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    number = next(at for at, members in enumerate(topic.replicas) if members != topic.replicas[0])
+    client = next((it for it in cluster.names if it not in topic.replicas[number]), "a")
+    key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
+    cluster.advance(0.1)
+    for source in topic.replicas[number]:  # all of its replicas, one after the other
+        register = cluster.nodes[client].topics[topic.id]
+        others = [it for it in cluster.names if it not in register.replicas[number]]
+        to = next((it for it in others if it not in topic.replicas[number]), others[0])
+        moved = asked(cluster, client, MovePartition("jobs", number, source, to), 1.0 / rf)
+        assert isinstance(moved, MovePartitionReply), moved
+    cluster.ask(client, Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
+    cluster.advance(0.2)
+    assert sizes_of(cluster.replies[key]) == 1
+
+
+def test_partitions_that_every_node_refuses_are_asked_for_again() -> None:
+    """A new slot does not vote at once, and the FETCH has a sub-fetch parked elsewhere meanwhile."""
+    cluster = Cluster(5)
+    topic = cluster.topic(rf=1, partitions=8)
+    producer_id = cluster.ask("a", OpenSession()).producer_id
+    source = topic.replicas[0][0]
+    to, client = [it for it in cluster.names if it != source][:2]
+    key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
+    cluster.drop = lambda sender, peer, message: isinstance(message, ResyncReply)
+    assert isinstance(cluster.ask(client, MovePartition("jobs", 0, source, to)), MovePartitionReply)
+    cluster.advance(0.2)
+    assert key not in cluster.replies
+    cluster.drop = lambda sender, peer, message: False
+    cluster.advance(0.7)
+    cluster.ask(client, Publish(cluster.batch(topic, producer_id, 0, [b"x"], 0)))
+    cluster.advance(0.2)
+    assert sizes_of(cluster.replies[key]) == 1
 
 
 @pytest.mark.parametrize("node", ["a", "b", "c"])

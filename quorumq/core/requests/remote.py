@@ -25,6 +25,9 @@ GATHER_S = 0.003
 SUB_FETCH_MARGIN_S = 1.0
 """Seconds beyond its longest wait after which a sub-fetch to a silent node is given up."""
 
+ASK_AGAIN_S = 0.1
+"""Seconds after which partitions that every node has refused are asked for again."""
+
 SUSPECT_SHARE = 0.5
 """Probability that suspects replace the first deliveries that another node returned before."""
 
@@ -33,10 +36,19 @@ CALLED_OFF_MAX = 1000
 
 
 class SubFetch(NamedTuple):
-    """A part of a FETCH that another node serves, and the time until which its answer is of use (monotonic seconds)."""
+    """A part of a FETCH that another node serves.
+
+    Attributes:
+        until: time until which its answer is of use (monotonic seconds).
+        partitions: partitions that it is about.
+        messages, size: its share of the FETCH's limits, in messages and bytes.
+    """
 
     node: NodeId
     until: float
+    partitions: tuple[PartitionId, ...]
+    messages: int
+    size: int
 
 
 class SubFetchCoordinator(FetchCoordinator):
@@ -68,7 +80,7 @@ class SubFetchCoordinator(FetchCoordinator):
 class SplitCoordinator(GroupReader):
     """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions."""
 
-    __slots__ = ("asked", "crowded", "over", "problem", "slices", "started", "sub_fetches")
+    __slots__ = ("asked", "crowded", "over", "problem", "slices", "started", "sub_fetches", "unserved")
 
     def __init__(self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
         super().__init__(key, request, partitions, now)
@@ -76,20 +88,31 @@ class SplitCoordinator(GroupReader):
         self.slices: list[m.Slice] = []
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
+        self.unserved: list[SubFetch] = []  # not open: each node has refused their partitions
         self.problem: m.Failed | None = None
         self.over = False
         self.crowded = False  # a reply exceeded the limit of bytes
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        return self._open_legs(context, self.partitions, now)
+        return self._open_all(context, now)
 
-    def _open_legs(self, context: Context, partitions: tuple[PartitionId, ...], now: Now) -> list[Effect]:
-        """Ask one node for each partition, dividing the limits that are left."""
+    def _open_all(self, context: Context, now: Now) -> list[Effect]:
+        """Ask one node for each partition of the FETCH: none is asked now."""
+        self.unserved.clear()
+        messages = max(0, self.request.max_messages - self.won_messages)
+        size = max(0, self.request.max_bytes - self.won_bytes)
+        return self._open_legs(context, self.partitions, messages, size, now)
+
+    def _open_legs(
+        self, context: Context, partitions: tuple[PartitionId, ...], messages: int, size: int, now: Now
+    ) -> list[Effect]:
+        """Ask one node for each partition, dividing the limits of ``messages`` and bytes (``size``) among them."""
         shares: dict[NodeId, list[PartitionId]] = {}
-        for at, partition in enumerate(partitions):
+        refused: list[PartitionId] = []  # by each node
+        wanted = dict.fromkeys(self.partitions)  # without topics that were deleted meanwhile
+        for at, partition in enumerate(one for one in partitions if one in wanted):
             target = self._target(context, partition, at, now)
-            if target is not None:
-                shares.setdefault(target, []).append(partition)
+            (refused if target is None else shares.setdefault(target, [])).append(partition)
         if not shares and not self.sub_fetches:
             if self.problem is None:
                 topic = self.request.topics[0]
@@ -98,16 +121,13 @@ class SplitCoordinator(GroupReader):
                 )
                 self.problem = m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
             return self._answer(context, now)
-        messages = max(0, self.request.max_messages - self.won_messages)
-        size = max(0, self.request.max_bytes - self.won_bytes)
         effects: list[Effect] = []
-        left = len(shares)
+        left = len(shares) + bool(refused)
         for target, some in shares.items():
-            share = -(-messages // left)
-            capacity = -(-size // left)
+            # Each node is asked, however few messages are to come: one of them alone may have any.
+            share = max(1, -(-messages // left))
+            capacity = max(1, -(-size // left))
             messages, size, left = messages - share, size - capacity, left - 1
-            if share <= 0 or capacity <= 0:
-                continue
             wait = max(0.0, self.park_until - now.mono)
             sub_fetch = self.request._replace(
                 max_messages=share,
@@ -118,10 +138,12 @@ class SplitCoordinator(GroupReader):
                 idle=self.request.idle and not self.slices,
             )
             this = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
-            self.sub_fetches[this.number] = SubFetch(
-                target, now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
-            )
+            until = now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
+            self.sub_fetches[this.number] = SubFetch(target, until, tuple(some), share, capacity)
             effects.append(Send(target, m.RemoteFetch(this.number, tuple(some), sub_fetch)))
+        if refused:
+            self.unserved.append(SubFetch("", 0.0, tuple(refused), max(1, messages), max(1, size)))
+            context.state.at(now.mono + ASK_AGAIN_S, ("again", self.key))
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
@@ -139,7 +161,7 @@ class SplitCoordinator(GroupReader):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.RemoteFetchReply)
-        self.sub_fetches.pop(message.round)
+        ended = self.sub_fetches.pop(message.round)
         self.close_round(context, message.round)
         self.told = self.told or message.suspects
         effects: list[Effect] = []
@@ -167,9 +189,8 @@ class SplitCoordinator(GroupReader):
         if message.code:
             self.problem = m.Failed(message.code, message.detail, 1, 0)
             self.asked[sender] = None
-            lost = tuple(found for found in self.partitions if sender in context.catalogue.members_of(found))
-            if now.mono < self.park_until and lost:
-                return effects + self._open_legs(context, lost, now)
+        if not message.slices:
+            return effects + self._go_on(context, now, ended)
         return effects + self._go_on(context, now)
 
     def _takes_suspects(self, context: Context) -> bool:
@@ -182,20 +203,32 @@ class SplitCoordinator(GroupReader):
         share = 0.0 if self.request.had_lot or is_suspect(self.slices[0]) else SUSPECT_SHARE
         return share > 0 and context.rng.random() < share
 
-    def _go_on(self, context: Context, now: Now) -> list[Effect]:
+    def _go_on(self, context: Context, now: Now, ended: SubFetch | None = None) -> list[Effect]:
+        """Answer, or wait for the other sub-fetches. One that ``ended`` with no message is asked for anew meanwhile.
+
+        Why: its node may have left the replica set, and no node would look at its partitions while others are parked.
+        """
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
         full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
         if not self.sub_fetches:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)
-            return self._open_legs(context, self.partitions, now)
+            return self._open_all(context, now)
         if full:
             return self._answer(context, now)
+        if ended is not None and not enough and now.mono < self.park_until:
+            return self._open_legs(context, *ended[2:], now)
         if enough and not self.over:
             self.over = True
             context.state.at(now.mono + GATHER_S, ("gathered", self.key))
         return []
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        """Ask again for partitions that each node has refused: a slot may vote by now."""
+        self.asked.clear()
+        again, self.unserved = self.unserved, []
+        return [effect for ended in again for effect in self._open_legs(context, *ended[2:], now)]
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
         """Answer: there is enough, and the other sub-fetches have had their chance."""
@@ -229,7 +262,7 @@ class SplitCoordinator(GroupReader):
         self.problem = m.Failed(
             Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
         )
-        return call_off(context, number, sub_fetch.node) + self._go_on(context, now)
+        return call_off(context, number, sub_fetch.node) + self._go_on(context, now, sub_fetch)
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
