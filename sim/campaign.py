@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import json
 import subprocess
 import time
 from collections import defaultdict
@@ -33,8 +30,6 @@ class Report:
     seen: dict[str, int] = field(default_factory=dict)  # number of seeds that saw each of sim/sometimes.py
     # A seed's trace hash, of the first ten, so that two campaigns can be compared.
     traces: dict[int, str] = field(default_factory=dict)
-    with_fault: dict[str, int] = field(default_factory=dict)  # number of seeds with each kind of fault
-    faults: dict[int, int] = field(default_factory=dict)  # number of seeds by their number of faults
     seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
@@ -42,12 +37,6 @@ class Report:
         self.seeds += 1
         for name, count in outcome.counts.items():
             self.counts[name] = self.counts.get(name, 0.0) + count
-        kinds = [name for name in outcome.counts if name.startswith("fault ")]
-        for name in kinds:
-            kind = name.removeprefix("fault ")
-            self.with_fault[kind] = self.with_fault.get(kind, 0) + 1
-        total = int(sum(outcome.counts[name] for name in kinds))
-        self.faults[total] = self.faults.get(total, 0) + 1
         for name in outcome.seen:
             self.seen[name] = self.seen.get(name, 0) + 1
         if len(self.traces) < 10:
@@ -111,47 +100,9 @@ class Report:
             "rates": self.rates(),
             "messages_per_seed": self.per_seed("sent"),
             "faults_per_seed": self.per_seed("fault"),
-            "seeds_with_fault": dict(sorted(self.with_fault.items(), key=lambda item: -item[1])),
-            "seeds_by_faults": {str(number): self.faults[number] for number in sorted(self.faults)},
             "counts": {name: round(count, 3) for name, count in sorted(self.counts.items())},
             "traces": {str(seed): trace for seed, trace in self.traces.items()},
         }
-
-
-class OtherCampaign(Exception):
-    """A file that holds another campaign than the one that is to go on."""
-
-
-def saved(report: Report, first: int) -> str:
-    """Return a campaign so far as text, so that `resumed` can go on with it."""
-    return json.dumps({"commit": commit(), "first": first, "report": dataclasses.asdict(report)})
-
-
-def resumed(text: str, profile: str, first: int) -> Report:
-    """Return the campaign of a text that `saved` wrote.
-
-    Raises:
-        OtherCampaign: it is of another commit, profile or first seed, or no campaign at all.
-    """
-    try:
-        value = json.loads(text)
-        report = Report(**value["report"])
-        here = (commit(), profile, first)
-        there = (value["commit"], report.profile, value["first"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise OtherCampaign(f"not a campaign: {error}") from None
-    if here != there:
-        names = ("commit", "profile", "first seed")
-        differing = [
-            f"{name} {old}, not {new}"
-            for name, old, new in zip(names, there, here, strict=True)
-            if old != new
-        ]
-        raise OtherCampaign(f"a campaign of {', and '.join(differing)}: name another file")
-    report.failures = [(seed, violations) for seed, violations in report.failures]
-    report.traces = {int(seed): trace for seed, trace in report.traces.items()}
-    report.faults = {int(number): seeds for number, seeds in report.faults.items()}
-    return report
 
 
 def run_seed(seed: int, profile: str) -> Outcome:
@@ -162,23 +113,17 @@ def run_seed(seed: int, profile: str) -> Outcome:
 def run_campaign(
     profile: str,
     first: int,
-    seeds: int | None,
+    seeds: int,
     jobs: int,
     on_outcome: Callable[[Outcome, Report], bool] | None = None,
-    report: Report | None = None,
 ) -> Report:
     """Run seeds ``first`` up to ``first + seeds``; the report is the same for any number of jobs, but for the times.
 
     Args:
-        seeds: number of seeds; None: until ``on_outcome`` ends it.
         on_outcome: called after each run, in order of the seeds; True ends the campaign.
-        report: report of the seeds that ran before, to go on with.
     """
-    report = report if report is not None else Report(profile)
-    began = time.perf_counter() - report.seconds
-    begin = first + report.seeds
-    seeds_left = itertools.count(begin) if seeds is None else range(begin, first + seeds)
-    for outcome in spread(partial(run_seed, profile=profile), seeds_left, jobs, chunksize=8):
+    report, began = Report(profile), time.perf_counter()
+    for outcome in spread(partial(run_seed, profile=profile), range(first, first + seeds), jobs, chunksize=8):
         report.add(outcome)
         report.seconds = time.perf_counter() - began
         if on_outcome is not None and on_outcome(outcome, report):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -12,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sim import command_line
-from sim.campaign import OtherCampaign, Report, commit, resumed, run_campaign, saved
+from sim.campaign import Report, commit, run_campaign
 from sim.replay import replay
 from sim.runner import Outcome
 from sim.schedule import Schedule, draw
 
-SAVE_EVERY_S = 10.0
-"""Seconds between two saves of a campaign that can be resumed."""
+FAILURES_MAX = 10
+"""Failed seeds after which a campaign ends."""
 
 
 @click.command("run")
@@ -32,15 +31,6 @@ SAVE_EVERY_S = 10.0
 )
 @command_line.schedule("Run the schedule in this file (JSON, as printed for one seed).")
 @command_line.without
-@click.option("--keep-going", is_flag=True, help="Do not stop at the tenth seed that fails.")
-@click.option(
-    "--until-failure", is_flag=True, help="Run seed after seed until one fails; --seeds is not looked at."
-)
-@command_line.file(
-    "--resume",
-    "resume_path",
-    text="Keep what the campaign has come to in this file, and go on from there if it is there already.",
-)
 def run(
     seeds: int,
     seed: int | None,
@@ -50,9 +40,6 @@ def run(
     history_path: Path | None,
     path: Path | None,
     rule: str | None,
-    keep_going: bool,
-    until_failure: bool,
-    resume_path: Path | None,
 ) -> None:
     """Run whole clusters of the real node core under random faults, and check what happened.
 
@@ -60,26 +47,16 @@ def run(
     Exits with 1 when a promise was broken, or when a campaign of 1,000 seeds or more missed something that it must see.
     """
     source = click.get_current_context().get_parameter_source("seeds")
-    single = path is not None or history_path is not None
     one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
-    single = single or (one_seed and not until_failure and resume_path is None)
-    if single:
+    if path is not None or history_path is not None or one_seed:
         schedule = command_line.schedule_from(path) if path is not None else draw(seed or 0, profile)
         sys.exit(_run_one(schedule, as_json, history_path, rule))
     if rule is not None:
         raise click.UsageError("--without goes with one run: say --seed N")
     first = seed or 0
     console = Console(stderr=as_json, highlight=False)
-    report = Report(profile)
-    if resume_path is not None and resume_path.exists():
-        try:
-            report = resumed(resume_path.read_text(), profile, first)
-        except (OtherCampaign, OSError) as error:
-            raise click.ClickException(f"{resume_path}: {error}") from None
-        console.print(f"{report.seeds:,} seeds of it are in {resume_path}")
-    last = "until one fails" if until_failure else f"to {first + seeds - 1}"
-    console.print(f"commit {commit()}, profile {profile}, seeds {first} {last}, {jobs} jobs")
-    ended = _run_many(console, report, first, None if until_failure else seeds, jobs, keep_going, resume_path)
+    console.print(f"commit {commit()}, profile {profile}, seeds {first} to {first + seeds - 1}, {jobs} jobs")
+    report, ended = _run_many(console, profile, first, seeds, jobs)
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
@@ -92,54 +69,31 @@ def repeats(profile: str, seed: int) -> list[str]:
     return [f"python -m sim {command} --profile {profile} --seed {seed}" for command in ("run", "shrink")]
 
 
-def _run_many(
-    console: Console,
-    report: Report,
-    first: int,
-    seeds: int | None,
-    jobs: int,
-    keep_going: bool,
-    resume_path: Path | None,
-) -> bool:
-    """Run the campaign, with its progress; return True if it came to its end, and was not stopped by Ctrl-C."""
-    saved_at = report.seconds
-    failures_max = 1 if seeds is None else 10
+def _run_many(console: Console, profile: str, first: int, seeds: int, jobs: int) -> tuple[Report, bool]:
+    """Run the campaign, with its progress; return what it has come to, and False if Ctrl-C stopped it."""
+    latest = Report(profile)
+    with command_line.progress(console, False, seeds) as progress:
+        task = progress.add_task("seeds", total=seeds)
 
-    def save() -> None:
-        nonlocal saved_at
-        saved_at = report.seconds
-        if resume_path is not None:
-            beside = resume_path.with_name(resume_path.name + ".new")
-            command_line.written(beside, saved(report, first))
-            beside.replace(resume_path)
+        def on_outcome(outcome: Outcome, report: Report) -> bool:
+            nonlocal latest
+            latest = report
+            if outcome.violations:
+                console.print(f"[red]seed {outcome.seed}[/]: {outcome.violations[0]}", soft_wrap=True)
+                for again in repeats(profile, outcome.seed):
+                    console.print(f"  {again}", soft_wrap=True)
+            if report.seeds % 1000 == 0:
+                console.print(f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s")
+            rate = report.seeds / max(report.seconds, 1e-9)
+            description = f"{report.failed} failed, {rate:.1f} seeds/s"
+            progress.update(task, completed=report.seeds, description=description)
+            return report.failed >= FAILURES_MAX
 
-    save()  # if it cannot be kept, nothing is run
-    try:
-        with command_line.progress(console, False, seeds) as progress:
-            task = progress.add_task("seeds", total=seeds, completed=report.seeds)
-
-            def on_outcome(outcome: Outcome, report: Report) -> bool:
-                if outcome.violations:
-                    console.print(f"[red]seed {outcome.seed}[/]: {outcome.violations[0]}", soft_wrap=True)
-                    for again in repeats(report.profile, outcome.seed):
-                        console.print(f"  {again}", soft_wrap=True)
-                if report.seeds % 1000 == 0:
-                    console.print(f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s")
-                rate = report.seeds / max(report.seconds, 1e-9)
-                description = f"{report.failed} failed, {rate:.1f} seeds/s"
-                progress.update(task, completed=report.seeds, description=description)
-                if report.seconds - saved_at > SAVE_EVERY_S:
-                    save()
-                return report.failed >= failures_max and (seeds is None or not keep_going)
-
-            run_campaign(report.profile, first, seeds, jobs, on_outcome, report)
-    except KeyboardInterrupt:
-        go_on = f"--resume {resume_path} goes on" if resume_path else "with --resume FILE it could go on"
-        console.print(f"stopped after {report.seeds:,} seeds; {go_on}", soft_wrap=True)
-        return False
-    finally:
-        save()
-    return True
+        try:
+            return run_campaign(profile, first, seeds, jobs, on_outcome), True
+        except KeyboardInterrupt:
+            console.print(f"stopped: --seed {first + latest.seeds} --seeds N goes on", soft_wrap=True)
+            return latest, False
 
 
 def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule: str | None) -> int:
@@ -182,28 +136,9 @@ def print_report(console: Console, report: Report) -> None:
     for name, value in report.rates().items():
         table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
-    console.print(bars("seen in how many seeds", report.seen, report.seeds, sorted(report.seen)))
-    kinds = sorted(report.with_fault, key=lambda kind: (-report.with_fault[kind], kind))
-    console.print(bars("seeds with this kind of fault", report.with_fault, report.seeds, kinds))
-    counts = {f"{number} faults": seeds for number, seeds in report.faults.items()}
-    numbers = [f"{number} faults" for number in sorted(report.faults)]
-    console.print(bars("seeds with so many faults", counts, report.seeds, numbers))
     for title, prefix in (("messages", "sent"), ("faults", "fault")):
         kinds_of = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(prefix).items())
         console.print(f"{title} per seed: {kinds_of}")
     for name in report.never_seen:
         console.print(f"[red]never seen[/]: {name}")
     console.print("ok" if report.ok else "[red]FAILED[/]")
-
-
-def bars(title: str, counts: Mapping[str, int], total: int, order: Iterable[str]) -> Table:
-    """Return a histogram."""
-    table = Table(title=title)
-    table.add_column("what")
-    table.add_column("seeds", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("", no_wrap=True)
-    for name in order:
-        share = counts[name] / max(1, total)
-        table.add_row(name, f"{counts[name]:,}", f"{100 * share:.1f} %", "█" * round(20 * share))
-    return table
