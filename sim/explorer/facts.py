@@ -112,6 +112,11 @@ class Facts(NamedTuple):
     paused: bool = False
     pause_ends: tuple[int, int] = (0, 0)  # requests that end a pause: sent, and answered with success
 
+    @property
+    def reads_anew(self) -> bool:
+        """Return True if a confirmed rewind covers the message, and it was not settled since."""
+        return self.covers > max(self.finished, 0)
+
 
 CREATIONS = ("set", "set latest", "read", "read latest")
 MOVES = ("again", "remove")

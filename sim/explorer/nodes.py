@@ -99,6 +99,7 @@ class Nodes:
         self.core_steps = 0
         self.partition: PartitionId | None = None
         self._ahead = scenario.ahead
+        self._reclaims = scenario.reclaims > 0
         self.moved: Topic | None = None  # the register with the layout that moves the partition, adopted
         self._max_wait = HOLD_S if scenario.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
@@ -107,7 +108,12 @@ class Nodes:
 
     def number(self, core: NodeCore, journal: int, pending: tuple[Persist, ...]) -> int:
         """Return the number of a node's state."""
-        key = (core.config.node, journal, pending, key_of(core))
+        key: Hashable = (core.config.node, journal, pending, key_of(core))
+        if self._reclaims:
+            key = (
+                key,
+                *[(tuple(each.reclaim.settled), *each.views.to_reclaim) for each in core.replicas.values()],
+            )
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = len(self.locals)
@@ -229,6 +235,8 @@ class Nodes:
                 hold = min(HOLD_S, self.locals[local].core.config.hold_time_max)
                 asked = fetch(group, now, idle, hold, self._max_wait, self.named)
                 return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
+            case ("reclaim",):
+                return self._fire(local, now, what)
             case ("adopt",):
                 return self.step(local, [Ours(PutTopic(0, self.moved))], now)  # type: ignore[arg-type]
             case ("ask", int(key), request):

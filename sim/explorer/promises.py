@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.messages import FetchReply, StoreReply
-from quorumq.core.values.types import Kind, Latest
+from quorumq.core.values.types import Kind, Latest, NodeId, PartitionId
 from sim.explorer.facts import Facts, is_asked_for
 from sim.explorer.nodes import Local
 from sim.explorer.requests import DEAD_GROUP, SPAN, creation
@@ -128,6 +128,33 @@ def deleted(world: World, locals_: Locals) -> str:
     return ""
 
 
+def voting_sets(world: World, locals_: Locals) -> list[tuple[NodeId, ...]]:
+    """Return the sets of the first partition, by the layouts that nodes have adopted, in which a majority votes."""
+    voting: dict[tuple[NodeId, ...], int] = {}
+    for local in locals_:
+        core = world.nodes.locals[local].core
+        replica = core.replicas.get(PartitionId(world.topic, 0))
+        if replica is not None and core.config.node in replica.members:
+            voting.setdefault(replica.members, 0)
+            voting[replica.members] += replica.is_trusted and core.state.trusted
+    return [members for members, nodes in voting.items() if nodes > len(members) // 2]
+
+
+def one_set(world: World, locals_: Locals) -> str:
+    """Check LAYOUTS: never do the majorities of two sets of a partition vote at once."""
+    sets = voting_sets(world, locals_)
+    both = " and of ".join(", ".join(members) for members in sets)
+    return f"one set: majorities of {both} vote" if len(sets) > 1 else ""
+
+
+def kept_payload(world: World, locals_: Locals) -> str:
+    """Check RECLAIM: no payload goes that the group reads anew, as a rewind had said OK before any sweep."""
+    for node in (world.nodes.locals[local] for local in locals_):
+        if any(replica.batches.reclaimed.messages for replica in node.core.replicas.values()):
+            return f"RECLAIM: node {node.node} has dropped what the group reads since a rewind that was OK"
+    return ""
+
+
 def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
     """Check SETGROUP, BEGIN: the OK creation of the group is what a majority has, of the nodes and of each replica
     set; and of a group from latest what was there before is skipped, and nothing that came later."""
@@ -147,10 +174,13 @@ def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
     }
     topics = [this.core.catalogue.topics.get(world.topic) for this in every]
     sets = max((topic.replicas for topic in topics if topic is not None), key=len)
+    if len({topic.layout_number for topic in topics if topic is not None}) > 1:
+        sets = (*voting_sets(world, locals_), *sets[1:])
     registrars = tuple(name for name in world.scenario.nodes if name not in world.scenario.later)
     for members in (registrars, *sets):
-        if len(having.intersection(members)) <= len(members) // 2:
-            return f"stands: of {', '.join(members)} only {len(having)} have the group as its creation was OK"
+        there = len(having.intersection(members))
+        if there <= len(members) // 2:
+            return f"stands: of {', '.join(members)} only {there} have the group as its creation was OK"
     if not stands.latest:
         return ""
     skipped = [this.node for this in every if this.rank[3] == Kind.SKIPPED]

@@ -56,11 +56,11 @@ def is_change(kind: str) -> bool:
     return kind.split()[0] in (*CHANGES, "move")
 
 
-def change_request(kind: str) -> m.ClientRequest:
+def change_request(kind: str, topic: str) -> m.ClientRequest:
     """Return the request of such an operation: "add d", "drain d", "drop d" or "move c d"."""
     change, *nodes = kind.split()
     if change == "move":
-        return m.MovePartition(CREATED, 0, *nodes)
+        return m.MovePartition(topic, 0, *nodes)
     return m.ChangeMembers(CHANGES[change], nodes[0], f"{nodes[0]}:1" if change == "add" else "")
 
 
@@ -79,7 +79,7 @@ def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> m.Clien
     """Return the request of an operator of the scenario; ``topic`` is the topic to delete."""
     kind = scenario.operators[index][0]
     if is_change(kind):
-        return change_request(kind)
+        return change_request(kind, TOPIC if scenario.has_work else CREATED)
     match kind:
         case "alter":
             return m.AlterTopic(CREATED, partitions=2)

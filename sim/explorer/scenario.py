@@ -88,6 +88,8 @@ class Scenario:
     leaves: int = counted()
     redrives: int = counted()
     offers: int = counted()  # rounds of anti-entropy between two nodes
+    # RECLAIMs of one node each. A rewind is confirmed before the first of them, by the script.
+    reclaims: int = counted()
     rewinds: int = counted()  # rewinds of the group, through the nodes of ``rewind_via``
     purges: int = counted()  # purges of the group's dead letters
     dead_reads: int = counted()  # FETCHes of one dead letter each, through the nodes of ``dead_via``
@@ -127,7 +129,7 @@ class Scenario:
     # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
     # make a group, what `GROUP_OPERATIONS` of sim/explorer/facts.py has, changes of the members and moves
     # (sim/explorer/members.py). The cluster has no other topic then, and no message but what ``stored_on`` names, or
-    # "send" publishes.
+    # "send" publishes; but for changes of the members beside FETCHes.
     operators: tuple[tuple[str, NodeId], ...] = ()
     # Nodes whose time of day is ahead of the others' by a window of names.
     ahead: tuple[NodeId, ...] = ()
@@ -148,6 +150,11 @@ class Scenario:
     def index(self) -> dict[NodeId, int]:
         """Return the index of each node."""
         return {name: at for at, name in enumerate(self.nodes)}
+
+    @property
+    def has_work(self) -> bool:
+        """Return True if clients work on the first topic. Operators may change the members beside them."""
+        return not self.operators or self.attempts > 0
 
     @cached_property
     def symmetric(self) -> bool:

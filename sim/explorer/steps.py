@@ -54,6 +54,7 @@ class Explorer:
         self._seen: dict[tuple[int, Group], tuple[int, str]] = {}
         self._on_groups = any(kind in GROUP_OPERATIONS for kind, _ in scenario.operators)
         self._on_members = any(requests.is_change(kind) for kind, _ in scenario.operators)
+        self._moves = bool(scenario.operators) and (bool(scenario.move) or self._on_members)
         self._spent: dict[tuple[int, int], int] = {}
         self._ticked: dict[tuple[int, int], int] = {}
         self._alone: dict[State, list[tuple[int, Action]]] = {}
@@ -125,7 +126,8 @@ class Explorer:
             problem = problem or promises.granted_in_vain(world, outcome.sent)
         state = (*locals_, found, budget, fact)
         facts = self._facts.all[fact]
-        if facts.dead[1] >= 0 or facts.redriven[1] >= 0:
+        settled, reads_anew = max(facts.dead[1], facts.redriven[1]) >= 0, facts.reads_anew
+        if settled:
             problem = problem or promises.conserved(world, locals_, facts)
         if self.scenario.beside:
             problem = problem or promises.unnamed(world, locals_)
@@ -133,6 +135,10 @@ class Explorer:
             problem = problem or promises.spared(world, locals_)
         if self.scenario.operators:
             problem = problem or promises.one_topic(world, locals_, facts)
+        if self._moves:
+            problem = problem or promises.one_set(world, locals_)
+        if self.scenario.reclaims and reads_anew:
+            problem = problem or promises.kept_payload(world, locals_)
         if self._on_members:
             problem = problem or members.members_broken(world, locals_, facts)
         if self._on_groups:
@@ -226,6 +232,10 @@ class Explorer:
             for at in range(self.count):
                 for peer in sorted(nodes.locals[state[at]].links):
                     yield self._one(paid, at, ("offer", peer), tick)
+        if left[SLOT["reclaims"]]:
+            paid = (*state[:-2], self.spend(budget, SLOT["reclaims"]), fact)
+            for at in range(self.count):
+                yield self._one(paid, at, ("reclaim",), tick)
         if left[0]:
             yield self._tick(state, tick)
 

@@ -19,7 +19,7 @@ from quorumq.core.values.types import (
     Topic,
     Value,
 )
-from sim.explorer.requests import creation
+from sim.explorer.requests import creation, is_change
 from sim.explorer.scenario import START
 from sim.explorer.steps import Action, Explorer, State, Step
 
@@ -32,6 +32,7 @@ BY_ITSELF = {
     "clean stop": "{} stops cleanly and starts again",
     "lose": "{} loses its disk, and starts again with an empty one",
     "adopt": "{} adopts the layout",
+    "reclaim": "{} looks for what to reclaim",
     "restore": "{} starts from an old backup of its directory, elsewhere",
     "offer": "{} offers anti-entropy to {}",
     "again": "{} proposes again",
@@ -141,6 +142,8 @@ class Teller:
                 )
                 if how in OPERATORS:
                     return f"operator: {OPERATORS[how]} through {name}", []
+                if is_change(how):
+                    return f"operator: {how.upper()} through {name}", []
                 if how == "create":
                     rf = creation(self.explorer.scenario, index).rf
                     return f"client: CREATE c{index} (rf {rf}) through {name}", []

@@ -32,9 +32,11 @@ class Traffic:
         self.to: list[int] = []
         self.fetching: dict[int, int] = {}
         self.lost = NOT_SENT if scenario.offers else (*NOT_SENT, m.SyncOffer)
-        if scenario.operators:
+        if scenario.operators:  # a move is adopted as its coordinator says
+            self.lost = tuple(kind for kind in self.lost if kind is not m.PutTopic)
+        if not scenario.has_work:
             self.lost = NOT_SENT_OF_OPERATORS
-        self._news = not scenario.operators
+        self._news = scenario.has_work
         self._index = scenario.index
 
     def is_lost(self, message: m.PeerMessage) -> bool:

@@ -52,7 +52,7 @@ class World:
 
     Attributes:
         members: the replicas; all nodes if operators work on topics.
-        topic: the topic to alter and delete.
+        topic: the topic that operators and clients work on.
     """
 
     def __init__(self, scenario: Scenario, switches: Switches) -> None:
@@ -189,7 +189,7 @@ class World:
                 assert scenario.nodes[b] in scenario.joining
                 continue
             locals_[a], locals_[b] = linked[0].local, linked[1].local
-        if not scenario.operators:
+        if scenario.has_work:
             self._first_topic(locals_, now)
         else:
             self.members = scenario.nodes
@@ -197,6 +197,8 @@ class World:
                 topic = self._create(locals_, m.CreateTopic(CREATED, scenario.rf), now).topic
                 self.topic = topic.id
                 self._store(locals_, topic, scenario.stored_on, now)
+                if scenario.move:
+                    self._choose_layout(locals_, topic, now)
         can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes
         can_crash = can_crash or scenario.resyncs or scenario.restores
         for index, local in enumerate(locals_):
@@ -220,7 +222,7 @@ class World:
         topic = self._create(
             locals_, m.CreateTopic(TOPIC, scenario.rf, 1, scenario.max_deliveries), now
         ).topic
-        self.nodes.partition = PartitionId(topic.id, 0)
+        self.topic, self.nodes.partition = topic.id, PartitionId(topic.id, 0)
         self.members = topic.replicas[0]
         for index, name in enumerate(scenario.nodes):
             if name in self.members:
@@ -259,9 +261,10 @@ class World:
         for index in range(len(locals_)):
             put = m.PutTopic(0, topic._replace(next_layout=layout))
             self._settle(locals_, index, Ours(put), now)
-            self.nodes.locals[locals_[index]].core.catalogue.settled_groups[
-                (PartitionId(topic.id, 0), GROUP)
-            ] = None
+            if self.scenario.has_work:
+                self.nodes.locals[locals_[index]].core.catalogue.settled_groups[
+                    (PartitionId(topic.id, 0), GROUP)
+                ] = None
 
     def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
         """Store the message at these nodes."""

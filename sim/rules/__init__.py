@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from sim.rules import (
     acks,
+    beside_moves,
     claims,
     creation,
     dead_letters,
@@ -36,7 +37,7 @@ from sim.rules.rule import Rule, patched, prepared
 
 _MODULES = (
     recovery, holds, piggyback, acks, suspects, dead_letters, groups, creation, decisions, topics, messages, labels,
-    claims, pauses, moves, members, limited, names,
+    claims, pauses, moves, beside_moves, members, limited, names,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(rule for module in _MODULES for rule in module.RULES)
 

@@ -149,6 +149,14 @@ BROKEN = {
     "move-epoch-counts": "G2",
     "move-quarantine": "G2",
     "move-adoption-durable": "G3",
+    "move-deletion-of-each-set": "DELETE",
+    "move-group-of-each-set": "stands",
+    "move-groups-of-its-layout": "RECLAIM",
+    "move-is-announced": "one set",
+    "resync-adopts-what-is-chosen": "one set",
+    "move-waits-for-the-last-one": "stuck",
+    "layout-outlives-changes": "one set",
+    "move-holds-out-of-quarantine": "G2",
     "members-are-chosen": "one layout",
     "members-are-durable": "members",
     "resync-brings-members": "members",
@@ -193,6 +201,9 @@ EXHAUSTED = {
     "names-ask-enough",
     "move-epoch-counts",
     "move-the-leaver-tells",
+    "move-is-announced",
+    "resync-adopts-what-is-chosen",
+    "layout-outlives-changes",
     "members-are-durable",
     "removed-nodes-are-not-waited-for",
     "raise-tellers-have-adopted",
@@ -233,6 +244,7 @@ EXHAUSTED_LATER = {
     "claim-outlasts-its-hold",
     "removal-of-a-node-in-use",
     "placing-on-a-removed-node",
+    "move-waits-for-the-last-one",
 }
 """Rules whose scenarios have more states: `make soak` exhausts them."""
 

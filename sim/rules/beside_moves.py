@@ -1,0 +1,269 @@
+"""Rules of layouts beside other work: registers, RECLAIM, restarts, lost disks and a second move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumq.core.cluster import catalogue, peer_groups
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.topics import merge_topics, required_sets, with_layout
+from quorumq.core.messages import GroupsRequest
+from quorumq.core.messages.effects import Effect
+from quorumq.core.partition import hold_recovery
+from quorumq.core.partition.replica import Replica
+from quorumq.core.recovery import trust
+from quorumq.core.requests import registers, registration
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.moving import LayoutCoordinator
+from quorumq.core.values.types import Machines, NodeId, Now, Topic
+from sim.explorer.scenario import Scenario
+from sim.rules.moves import adopt, asked, moving, told
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, answered, links, ran_out, restarted, won
+from sim.rules.topics import newer
+
+
+def present_sets(
+    topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> list[tuple[tuple[NodeId, ...], ...]]:
+    """Return the present set of each partition, without those before and after it."""
+    return [sets[:1] for sets in required_sets(topic, nodes, machines)]
+
+
+def all_present(
+    topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()
+) -> tuple[tuple[NodeId, ...], ...]:
+    return tuple(members for sets in present_sets(topic, nodes, machines) for members in sets)
+
+
+def adopts_at_once(self: LayoutCoordinator, context: Context, now: Now) -> list[Effect]:
+    topic = context.catalogue.topics[self.topic.id]
+    if topic.next_layout is None:
+        return _start(self, context, now)
+    adopted = with_layout(topic, topic.next_layout)._replace(next_layout=None)
+    return context.take_in_topic(adopted, now) + _start(self, context, now)
+
+
+_start = LayoutCoordinator.start
+
+
+def tells_all(
+    known: Catalogue, joining: Iterable[bytes], sender: NodeId, message: GroupsRequest
+) -> list[Effect]:
+    layouts = peer_groups.layouts_of(known, message.topics)
+    return _tell(known, (), sender, message._replace(layouts=layouts))
+
+
+_tell = peer_groups.tell
+
+
+def layout_by_stamp(ours: Topic, theirs: Topic) -> Topic:
+    last, merged = newer(ours, theirs), merge_topics(ours, theirs)
+    if ours.stamp == theirs.stamp:
+        return merged
+    return merged._replace(replicas=last.replicas, layout=last.layout, next_layout=last.next_layout)
+
+
+def tells_in_quarantine(replica: Replica, epoch: int, now: Now) -> bool:
+    return replica.epoch == epoch
+
+
+FIVE = (A, B, C, D, E)
+
+RULES = (
+    Rule(
+        "move-deletion-of-each-set",
+        "a deletion needs a majority of the set before a move, too",
+        ((registers, "all_sets", all_present),),
+        off="of the present set alone",
+        scenario=Scenario(
+            "move-delete",
+            "c's slot goes to d, and the topic is deleted through d",
+            nodes=FIVE,
+            move=(C, D),
+            attempts=0,
+            operators=(("delete", D),),
+            stored_on=(A, B, C),
+            give_up=False,
+            script=(*adopt(A, D), ("ask", D, "delete", 0), *answered("PutTopic", "PutReply", D, A, E)),
+        ),
+    ),
+    Rule(
+        "move-group-of-each-set",
+        "a group is there once a majority of the set before a move has it, too",
+        ((registration, "required_sets", present_sets),),
+        off="of the present set alone",
+        scenario=Scenario(
+            "move-group",
+            "c's slot goes to d; a first FETCH through d",
+            nodes=FIVE,
+            move=(C, D),
+            attempts=0,
+            operators=(("read", A),),
+            give_up=False,
+            script=(*adopt(A, D), ("ask", A, "read", 0), *answered("Accept", "ProposalReply", A, D, E)),
+        ),
+    ),
+    Rule(
+        "move-groups-of-its-layout",
+        "a node tells its groups for RECLAIM only to those with its layout, and not while its slot is new",
+        ((peer_groups, "tell", tells_all),),
+        off="it tells all",
+        scenario=Scenario(
+            "move-reclaim",
+            "c's slot goes to d; a0 runs out, a rewind is OK at a and c, b gets the ACK of a0, and reclaims",
+            nodes=(A, B, C, D),
+            later=(D,),
+            operators=(("move c d", C),),
+            give_up=False,
+            via=(B,),
+            coordinators=(B,),
+            rewind_via=(A,),
+            attempts=1,
+            acks=1,
+            rewinds=1,
+            reclaims=2,
+            ticks=2,
+            script=(
+                *ran_out(B),
+                ("ask", A, "rewind"),
+                *answered("Prepare", "ProposalReply", A, C),
+                *answered("Accept", "ProposalReply", A, C),
+                *answered("PutGroup", "PutReply", A, C),
+                ("ask", B, "ack", 0),
+                ("ask", C, "move c d", 0),
+                *answered("SlotRequest", "SlotReply", C, A, B),
+                *answered("Prepare", "ProposalReply", C, A),
+                *answered("Accept", "ProposalReply", C, A),
+                *answered("PutTopic", "PutReply", C, A),
+                ("deliver", "PutTopic", C, B),
+                ("deliver", "PutTopic", C, D),
+                ("reclaim", B),
+                ("may", "deliver", "GroupsRequest", B, D),
+            ),
+        ),
+    ),
+    Rule(
+        "move-is-announced",
+        "a layout is adopted only once a majority of the voters has it as chosen",
+        ((LayoutCoordinator, "start", adopts_at_once),),
+        off="it is adopted where it was chosen",
+        scenario=Scenario(
+            "move-announced",
+            "the only slot goes from c to d, which c tells before it loses its disk and hears a and b",
+            nodes=(A, B, C, D),
+            later=(D,),
+            rf=1,
+            attempts=0,
+            operators=(("move c d", C),),
+            resyncs=1,
+            restart_nodes=(C,),
+            give_up=False,
+            script=(
+                ("ask", C, "move c d", 0),
+                *answered("Prepare", "ProposalReply", C, A),
+                *answered("Accept", "ProposalReply", C, A),
+                ("may", "deliver", "PutTopic", C, D),
+                *told(D, C),
+                ("lose", C),
+                *links(C, A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "resync-adopts-what-is-chosen",
+        "a resync adopts a layout that is only chosen, and asks the nodes of that set",
+        ((trust, "adopt_chosen", lambda context, now: []),),
+        off="it keeps to the adopted one",
+        scenario=Scenario(
+            "move-chosen",
+            "the only slot goes from c to d, which c tells before it loses its disk; a has the layout as chosen",
+            nodes=(A, B, C, D),
+            later=(D,),
+            rf=1,
+            attempts=0,
+            operators=(("move c d", C),),
+            resyncs=1,
+            restart_nodes=(C,),
+            give_up=False,
+            script=(
+                ("ask", C, "move c d", 0),
+                *answered("Prepare", "ProposalReply", C, A),
+                *answered("Accept", "ProposalReply", C, A),
+                *answered("PutTopic", "PutReply", C, A),
+                ("deliver", "PutTopic", C, D),
+                *told(D, C),
+                ("lose", C),
+                *links(C, A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "move-waits-for-the-last-one",
+        "the next set is proposed only when every slot is trusted",
+        ((LayoutCoordinator, "may_propose", lambda self, context, round_, nodes: True),),
+        off="it is proposed at once",
+        scenario=Scenario(
+            "move-back",
+            "c's slot goes to d, which hears nothing, and back; b loses its disk",
+            nodes=(A, B, C, D),
+            later=(D,),
+            move=(C, D),
+            attempts=0,
+            operators=(("move d c", A),),
+            resyncs=1,
+            restart_nodes=(B,),
+            give_up=False,
+            goal="every slot votes",
+            script=(
+                *adopt(A, B, C, D),
+                ("ask", A, "move d c", 0),
+                ("may", "deliver", "SlotRequest", A, D),
+                ("may", "deliver", "SlotReply", D, A),
+                *asked("Prepare", "ProposalReply", A, C),
+                *asked("Accept", "ProposalReply", A, C),
+                *asked("PutTopic", "PutReply", A, C),
+                *asked("PutTopic", "PutReply", A, C, D),
+                ("lose", B),
+                *links(B, A, C, D),
+            ),
+        ),
+    ),
+    Rule(
+        "layout-outlives-changes",
+        "a layout wins by its number, whatever the settings' stamps are",
+        ((catalogue, "merge_topics", layout_by_stamp),),
+        off="it goes with the newest setting",
+        scenario=Scenario(
+            "move-alter",
+            "c's slot goes to d, which a and b tell; an ALTER through c, which does not know",
+            nodes=(A, B, C, D),
+            later=(D,),
+            move=(C, D),
+            attempts=0,
+            operators=(("forbid", C),),
+            give_up=False,
+            script=(*adopt(A, B, D), *told(D, A, B)),
+        ),
+    ),
+    Rule(
+        "move-holds-out-of-quarantine",
+        "the node that had a slot tells its holds once it is out of quarantine itself",
+        ((hold_recovery, "is_teller", tells_in_quarantine),),
+        off="it tells what it has",
+        scenario=moving(
+            "move-restart",
+            "a0 is live by the votes of a and c, c is started again, and its slot goes to d",
+            (
+                *won(A, C),
+                *restarted(C, A, B, D),
+                *adopt(A, B, C, D),
+                *told(D, A, B),
+            ),
+            restarts=1,
+            restart_nodes=(C,),
+            ticks=1,
+            coordinators=(A, B),
+        ),
+    ),
+)
