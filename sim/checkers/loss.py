@@ -12,7 +12,8 @@ heard of the redrive.
 
 Losing nothing in one run proves little if no disk is lost, so the cause is judged as well: when a publish
 is confirmed, a majority of the replicas must have written that its messages are durable there, unless every group
-has been acking, purging or skipping them already, as another try's. (Judged if the first line says `rf`.)
+has been acking, purging or skipping them already, as another try's. (Judged if the first line says `rf`.) If
+layouts changed the set, that is a majority of one of those that may have counted the publish.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sim.checkers.base import (
     naming,
     purged_by,
 )
+from sim.checkers.replica_sets import ReplicaSets
 
 
 class NoLoss(TopicChecker, DrainedChecker):
@@ -64,9 +66,12 @@ class NoLoss(TopicChecker, DrainedChecker):
         # A redrive at this n was asked for, and none at it is confirmed.
         self.unsure: dict[GroupKey, int] = {}
         self.stored: dict[Key, dict[str, None]] = {}
+        self.replica_sets = ReplicaSets()
+        self.asked: dict[tuple[str, int], float] = {}  # when each publish was sent
 
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
+            self.asked[row["who"], row["op"]] = row["at"]
             for key in messages(row):
                 self.sent.setdefault(key, row["at"])
                 self.published_ms[key] = begins_ms_of(key[1], row.get("published_ms", 0))
@@ -76,6 +81,10 @@ class NoLoss(TopicChecker, DrainedChecker):
             self._checker_stored(row)
         elif row.get("detail") == "conflict":
             self.broken(f"{row['spans']} was refused as a conflict, and every retry has the same bytes")
+
+    def on_layout(self, row: Row) -> None:
+        super().on_layout(row)
+        self.replica_sets.see(row)
 
     def on_store(self, row: Row) -> None:
         if self.rf:
@@ -175,13 +184,15 @@ class NoLoss(TopicChecker, DrainedChecker):
     def _checker_stored(self, row: Row) -> None:
         if not self.rf:
             return
+        sent = self.asked.get((row["who"], row["op"]), 0.0)
+        sets = self.replica_sets.counting(row["topic"], row["partition"], self.rf, sent)
         for key in messages(row):
             if self.groups and all(self._maybe_settled(group, key) for group in self.groups):
                 continue  # settled under an earlier try, it need not be stored by this one
             nodes = self.stored.get(key, {})
-            if len(nodes) <= self.rf // 2:
-                where = ", ".join(nodes) or "no node"
-                self.broken(f"{name(key)} is confirmed, and durable on {where} of {self.rf} replicas")
+            if not any(one.has_majority(nodes) for one in sets):
+                where, sizes = ", ".join(nodes) or "no node", " or ".join(str(one.size) for one in sets)
+                self.broken(f"{name(key)} is confirmed, and durable on {where} of {sizes} replicas")
                 return
 
     def drained(self) -> None:

@@ -227,6 +227,35 @@ def test_a_confirmed_publish_is_durable_on_a_majority_by_then() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("sets", "stored", "kept"),
+    [
+        (("abcde:abcde",), "ab", False),
+        (("abcde:abcde",), "abe", True),
+        (("a:abcde",), "ab", True),
+        (("ade:abcde",), "bc", True),
+        (("abd:abd",), "bc", False),
+        (("abd:abd",), "bd", True),
+        (("ad:abd",), "bc", True),
+        (("abd:abd", "ae:aed"), "bc", False),
+        (("abd:abd", "ae:aed", "a:aef"), "bd", False),
+        (("abcde:abcde", "ab:abcdf"), "ade", True),
+        (("abcde:abcde", "abc:abcdf"), "ade", False),
+    ],
+)
+def test_a_confirmed_publish_is_durable_on_a_majority_of_a_set_that_may_have_counted_it(
+    sets: tuple[str, ...], stored: str, kept: bool
+) -> None:
+    """The set was abc; ``sets`` are later ones, each with the nodes that had adopted it before the publish."""
+    story = Story().add("sim", "settings", history=1, settings={"rf": 3})
+    for number, (adopters, nodes) in enumerate((each.split(":") for each in sets), 2):
+        for node in adopters:
+            story.add(f"node:{node}", "layout", topic="t", partition=0, layout=number, nodes=[*nodes])
+    for node in stored:
+        story.add(f"node:{node}", "store", topic="t", partition=0, spans=[[PRODUCER_ID, 0, 1]])
+    assert story.publish().broken() == ([] if kept else ["no loss"])
+
+
 def test_no_thin_air() -> None:
     assert Story().deliver(5).broken() == ["no thin air"]
     assert Story().publish().deliver(5, crc="0000000b").broken() == ["no thin air"]
