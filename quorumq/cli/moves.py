@@ -15,7 +15,7 @@ from quorumq.cli.common import print_json, say
 from quorumq.client import Client
 from quorumq.core.cluster.topics import rendezvous, replica_set
 from quorumq.core.messages import MetadataReply, NodeInfo
-from quorumq.core.values.errors import Conflict, Transient, UsageError
+from quorumq.core.values.errors import Conflict, StorageFull, Transient, UsageError
 from quorumq.core.values.types import Machines, MemberState, Topic
 
 AGAIN_S: Final = 1.0
@@ -45,7 +45,7 @@ def placing(known: MetadataReply) -> tuple[tuple[str, ...], Machines]:
 
 
 def off(node: str, to: str = "", machine: str = "") -> Plan:
-    """Return the plan that moves every partition off a node, each to the node that ranks first for it.
+    """Return the plan that moves every partition off a node, each to the node with space that ranks first for it.
 
     Args:
         node: id of the node that is left.
@@ -55,7 +55,7 @@ def off(node: str, to: str = "", machine: str = "") -> Plan:
 
     def plan(known: MetadataReply) -> list[Move]:
         joined, machines = placing(known)
-        on = dict(machines)
+        on, full = dict(machines), [info.node for info in known.nodes if info.full]
         if to and to not in [info.node for info in known.nodes]:
             joined, on[to] = (*joined, to), machine or to
         moves: list[Move] = []
@@ -69,7 +69,8 @@ def off(node: str, to: str = "", machine: str = "") -> Plan:
                     raise UsageError(
                         f"{topic.name}/{number} is on {', '.join(members)}, and no other node is left for it: add one"
                     )
-                first = to if to in others else rendezvous(others, topic.id, number)[0]
+                able = [it for it in others if it not in full] or others
+                first = to if to in others else rendezvous(able, topic.id, number)[0]
                 moves.append(Move(topic.name, number, node, first))
         return moves
 
@@ -94,6 +95,20 @@ def balanced(known: MetadataReply) -> list[Move]:
             rest = [node for node in coming if node not in [to for _, to in pairs]]
             pairs += zip(others, rest, strict=False)
             moves += [Move(topic.name, number, source, to) for source, to in pairs]
+    return moves
+
+
+def planned(plan: Plan, known: MetadataReply) -> list[Move]:
+    """Return the moves of a plan.
+
+    Raises:
+        StorageFull: a node that would get a partition takes no messages now. Names it, and the remedy.
+    """
+    moves = plan(known)
+    full = {info.node: info.full for info in known.nodes if info.full}
+    for move in moves:
+        if move.to in full:
+            raise StorageFull(f"{move} cannot be made: {full[move.to]}")
     return moves
 
 
@@ -230,14 +245,19 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
 
     Returns:
         Count of moves.
+
+    Raises:
+        StorageFull: a node that is to get a partition takes no messages now. What was moved stays so.
     """
     made, said = 0, ""
     while True:
         known = await client.metadata()
-        moves, waits = plan(known), copying(known, node)
+        moves, waits = planned(plan, known), copying(known, node)
         if not moves and not waits:
             return made
         why = f"waits until the payload of {', '.join(waits[:5])} is copied" if not moves else ""
+        if why:
+            why += "".join(f"; {info.full}" for info in known.nodes if info.full and info.node != node)
         if why and not dead and node in [info.node for info in known.nodes if not info.up]:
             why += f"; {node} is away: if it is gone for good, --dead gives up the messages that it alone had"
         if dead and not moves and (moves := kept_by(known, node)):

@@ -84,13 +84,13 @@ async def drain(node: str, to: str, dead: bool, dry_run: bool, where: Where, as_
     If the node is dead for good, it ends with --dead. Breaking it off keeps what was moved; repeating it goes on.
     `nodes add` with the node's address takes it back into use.
     """
-    from quorumq.cli.moves import carry_out, leaver, move_voter, off
+    from quorumq.cli.moves import carry_out, leaver, move_voter, off, planned
 
     async with cluster(where) as client:
         if dry_run:
             known = await client.metadata()
             info = leaver(known, node)
-            for move in off(node, to)(known):
+            for move in planned(off(node, to), known):
                 tell_plan(move, as_json)
             if info.voter:
                 tell(f"would move settings from {node}", {"source": node, "outcome": "would move"}, as_json)
@@ -153,8 +153,8 @@ async def replace(
         if dry_run:
             known = await moves.check_replacement(client, node, by)
             await client.add_node(by, **location, dry_run=True)
-            for planned in moves.off(node, by, location["machine"])(known):
-                tell_plan(planned, as_json)
+            for move in moves.planned(moves.off(node, by, location["machine"]), known):
+                tell_plan(move, as_json)
             if moves.leaver(known, node).voter:
                 fields = {"source": node, "to": by, "outcome": "would move"}
                 tell(f"would move settings from {node} to {by}", fields, as_json)

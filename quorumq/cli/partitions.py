@@ -111,12 +111,12 @@ async def balance(dry_run: bool, where: Where, as_json: bool) -> None:
     It takes as many moves as the nodes that were added or drained since ask for, and no more; no machine gets two
     replicas of a partition. Breaking it off keeps what was moved; repeating it goes on.
     """
-    from quorumq.cli.moves import balanced, carry_out
+    from quorumq.cli.moves import balanced, carry_out, planned
 
     async with cluster(where) as client:
         if dry_run:
-            for planned in balanced(await client.metadata()):
-                tell(f"would move {planned}", {**planned._asdict(), "outcome": "would move"}, as_json)
+            for it in planned(balanced, await client.metadata()):
+                tell(f"would move {it}", {**it._asdict(), "outcome": "would move"}, as_json)
             return
         moved = await carry_out(client, balanced, as_json)
         tell(f"balanced: {moved} replicas moved", {"moved": moved, "outcome": "balanced"}, as_json)

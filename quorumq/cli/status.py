@@ -424,6 +424,7 @@ def move_lines(rows: Sequence[Mapping[str, Any]], topic: str = "", partition: in
         "leaving": "left {where} and keeps its payload until all replicas have it",
         "limited": "gives no payload of {where} now, by its limit of moves",
         "away": "has a replica of {where}, whose payload a node that left keeps as well and cannot be reached",
+        "full": "has no space for the payload of {where} that it lacks: make space there, or move it back",
         "copying": "copies its payload of {where} to nodes that get a replica then",
         "short": "has a replica of {where}, which is to have more replicas than there are nodes for",
         "chosen": "knows that a move of {where} was chosen, which no majority has heard of yet",

@@ -22,7 +22,7 @@ from quorumq.cli.common import (
 )
 from quorumq.core.cluster.topics import ON_EXPIRY
 from quorumq.core.values import limits
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import StorageFull, UsageError
 from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
@@ -143,14 +143,17 @@ async def alter(name: str, rf: int, dry_run: bool, wait: bool, where: Where, as_
     """
     from quorumq.cli.moves import placing
     from quorumq.cli.partitions import followed
-    from quorumq.core.cluster.raising import check_raise
+    from quorumq.core.cluster.raising import check_raise, check_space
     from quorumq.core.messages import AlterTopic
 
     async with cluster(where) as client:
         if dry_run:
-            (topic,) = (await client.metadata(name)).topics
-            if problem := check_raise(AlterTopic(name, rf=rf), topic, *placing(await client.metadata())):
+            (topic,), known = (await client.metadata(name)).topics, await client.metadata()
+            if problem := check_raise(AlterTopic(name, rf=rf), topic, *placing(known)):
                 raise UsageError(problem)
+            full = {info.node: info.full for info in known.nodes if info.full}
+            if problem := check_space(topic, rf, *placing(known), full):
+                raise StorageFull(problem)
             adds = to_be_added(topic, rf)
             fields = {"topic": name, "rf": rf, "adds": adds, "outcome": "would be raised"}
             tell(f"{name}: {plural(adds, 'replica')} would be added", fields, as_json)

@@ -90,7 +90,6 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("GroupsReply", "number"): (0, limits.WORDS_END),
     ("PartitionId", "number"): (0, limits.PARTITIONS_MAX),
     **{(kind, "epoch"): (-1, limits.NUMBERS_END) for kind in EPOCH_REPLIES},
-    ("Heartbeat", "disk_free"): (-1, 1 << 63),
     ("FindName", "window_s"): (limits.NAME_WINDOW_MIN_S, limits.NAME_WINDOW_MAX_S + 1),
     ("FindName", "slot"): (0, limits.NAME_SLOTS),
     **{(kind, "page"): (0, limits.REGISTER_BUCKETS) for kind in ("RegistersReply", "DeletedPage")},

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.cli.moves import balanced, carry_out, check_removal, move_voter, off, replace
+from quorumq.cli.moves import balanced, carry_out, check_removal, move_voter, off, planned, replace
 from quorumq.core import messages as m
-from quorumq.core.values.errors import UsageError, error_from
-from quorumq.core.values.types import MemberState
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import DiskFull
+from quorumq.core.values.errors import StorageFull, UsageError, error_from
+from quorumq.core.values.types import MemberState, ProducerId
 from tests.core.growing import GrowingCluster
 
 
@@ -214,3 +216,44 @@ async def test_a_removal_is_checked_before_it_is_asked_for() -> None:
         check_removal(await calls.metadata(), "d")
     await carry_out(calls, off("d"), as_json=False, node="d")  # type: ignore[arg-type]
     check_removal(await calls.metadata(), "d")
+
+
+async def test_plans_avoid_full_nodes_and_are_refused_by_name_if_they_cannot() -> None:
+    cluster = grown(partitions=24)
+    calls = Calls(cluster)
+    before = planned(off("b"), await calls.metadata())
+    cluster.feed("d", DiskFull(Capacity.FIRST))
+    cluster.advance(1.0)
+    known = await calls.metadata()
+    after = planned(off("b"), known)
+    assert "d" in [move.to for move in before]
+    assert [move[:3] for move in after] == [move[:3] for move in before]
+    assert "d" not in [move.to for move in after]
+    with pytest.raises(StorageFull, match=r"to d cannot be made: node d has only its reserve .* larger disk"):
+        planned(off("b", "d"), known)
+    with pytest.raises(StorageFull, match="node d has only its reserve"):
+        await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    assert not calls.moved
+    cluster.feed("d", DiskFull(Capacity.PLENTY))
+    cluster.advance(1.0)
+    assert await carry_out(calls, balanced, as_json=False) == len(calls.moved)  # type: ignore[arg-type]
+
+
+async def test_a_drain_says_that_a_node_which_filled_up_has_no_space_for_its_payload(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = grown(partitions=1)
+    calls = Calls(cluster)
+    (source,) = cluster.nodes["b"].topic_named("jobs").replicas[0]  # type: ignore[union-attr]
+    batch = cluster.batch(cluster.nodes["b"].topic_named("jobs"), ProducerId("x", 1, 1, 1), 0, [b"x"])  # type: ignore[arg-type]
+    assert isinstance(cluster.ask(source, m.Publish(batch)), m.PublishReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
+    with trio.move_on_after(20.0):
+        await calls.drain_node(source)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carry_out, calls, off(source, "d"), False, source)
+            await trio.sleep(5.0)
+            cluster.feed("d", DiskFull(Capacity.FIRST))
+            cluster.drop = lambda sender, to, message: False
+    said = capsys.readouterr().err
+    assert "waits until the payload of jobs/0 is copied; node d has only its reserve" in said

@@ -11,7 +11,7 @@ from quorumq.core.cluster.state import NodeState
 from quorumq.core.cluster.topics import layout_digest
 from quorumq.core.messages import VERSIONS, Admitted, Failed, Heartbeat, Hello, LayoutMark, Welcome
 from quorumq.core.messages.effects import Effect, Persist, Reply, Send
-from quorumq.core.messages.records import JournalRecord, PeerPosition, PeerSeen
+from quorumq.core.messages.records import BatchStored, JournalRecord, PeerPosition, PeerSeen
 from quorumq.core.messages.sync import Seen as SeenStart
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DIGEST_BYTES, LAYOUT_MARKS_MAX
@@ -272,6 +272,7 @@ class Peers:
         beat = Heartbeat(
             tuple(waiting),
             quarantine_s,
+            self.full(self.state.me),
             position=self.positions.durable,
             trusted=self.state.trusted,
             layout=self.layout.number,
@@ -280,8 +281,15 @@ class Peers:
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
         """Keep a peer's statement about itself."""
-        facts = self.facts.setdefault(sender, {})
-        facts["quarantine_s"], facts["trusted"] = message.quarantine_s, message.trusted
+        self.facts.setdefault(sender, {}).update(
+            quarantine_s=message.quarantine_s, trusted=message.trusted, full=message.full
+        )
+
+    def full(self, node: NodeId) -> str:
+        """Return why a node takes no new messages, by its last heartbeat, and the remedy; "" if it takes them."""
+        if node == self.state.me:
+            return self.state.no_capacity(BatchStored)
+        return str(self.facts.get(node, {}).get("full", ""))
 
     def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
         """Note how many records of its directory a peer's start reports as durable."""

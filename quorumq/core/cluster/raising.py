@@ -6,9 +6,11 @@ then all of them get slots in one layout, then the set before is dropped (docs/p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quorumq.core.cluster.topics import rendezvous
 from quorumq.core.messages import AlterTopic
-from quorumq.core.values.types import Layout, Machines, NodeId, Placement, ReplicaSlot, Topic
+from quorumq.core.values.types import STAMP_ZERO, Layout, Machines, NodeId, Placement, ReplicaSlot, Topic
 
 
 def check_raise(request: AlterTopic, topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
@@ -34,6 +36,27 @@ def check_raise(request: AlterTopic, topic: Topic, nodes: tuple[NodeId, ...], ma
             f"rf is {request.rf}: it must be odd (an even one tolerates no more failures than the odd one below it) "
             f"and at most {most}, the number of {kind} that are in the cluster and not drained"
         )
+    return ""
+
+
+def check_space(
+    topic: Topic, rf: int, nodes: tuple[NodeId, ...], machines: Machines, full: Mapping[NodeId, str]
+) -> str:
+    """Return why too few nodes can take payload for a raise, or "".
+
+    Args:
+        nodes: the members that may get slots.
+        machines: the machine of each; empty if each has its own.
+        full: nodes that take no payload, each with the reason and the remedy.
+    """
+    target = topic._replace(layout=(topic.layout or Layout(topic.id, 0, STAMP_ZERO, ()))._replace(rf=rf))
+    able = tuple(node for node in nodes if node not in full)
+    for partition, members in enumerate(topic.replicas if full and topic.target_rf != rf else ()):
+        if len(members) + len(learners_of(target, partition, able, machines)) < rf:
+            return (
+                f"rf is {rf}: too few nodes can take the messages of partition {partition} of topic {topic.name!r}. "
+                f"{'; '.join(why for node, why in full.items() if node in nodes)}"
+            )
     return ""
 
 

@@ -137,6 +137,7 @@ class NodeInfo(NamedTuple):
     voter: bool = True  # keeps the registers
     machine: str = ""
     state: int = 0  # `MemberState`
+    full: str = ""  # reason why it takes no new messages, with the remedy; empty if it takes them
 
 
 class MetadataReply(NamedTuple):

@@ -27,7 +27,7 @@ class Heartbeat(NamedTuple):
 
     waiting: tuple[tuple[PartitionId, str], ...]
     quarantine_s: float = 0.0
-    disk_free: int = -1
+    full: str = ""  # reason why the sender takes no new messages, with the remedy; empty if it takes them
     position: int = 0  # records durable in the sender's directory, or 0 if they are not counted
     trusted: bool = True  # True if the sender is trusted
     layout: int = 0  # number of the cluster layout that the sender knows

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import check_changes
-from quorumq.core.cluster.raising import check_raise
+from quorumq.core.cluster.raising import check_raise, check_space
 from quorumq.core.cluster.topics import (
     check_alteration,
     check_placing,
@@ -236,6 +236,10 @@ class RequestRouter:
         if problem:
             return m.Failed(Code.USAGE, problem)
         full = self.context.state.no_capacity(Kind.OPEN)
+        if request.rf is not None and not full:
+            peers = self.context.peers
+            there = {node: why for node in cluster.joined if (why := peers.full(node))}
+            full = check_space(topic, request.rf, *cluster.placing, there)
         if full:
             return m.Failed(Code.STORAGE_FULL, full)
         if request.rf is not None:

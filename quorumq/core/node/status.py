@@ -17,6 +17,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.tally import tally
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.sources import copies_for_move
 from quorumq.core.values import limits
 from quorumq.core.values.types import MemberState, NodeId, Now, PartitionId, Placement, Topic
 
@@ -89,6 +90,7 @@ def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Fa
                 member.node in cluster.voters,
                 member.machine,
                 member.state,
+                context.peers.full(member.node),
             )
             for member in cluster.layout.members
             if member.state != MemberState.REMOVED
@@ -125,7 +127,8 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
     A new slot is ``learning`` until it has the promises of enough nodes. A node that left is ``leaving`` until
     every slot lacks nothing, and knows the progress of the copy. A layout that was chosen and not adopted is
     ``chosen``. A source that cannot be reached is ``away``; of its partition's nodes the first that is up says so. It
-    has a row for a partition that is to get more slots, too: ``copying``, or ``short`` if there are no more nodes.
+    has a row for a partition that is to get more slots, too: ``copying``, or ``short`` if there are no more nodes. A
+    node that lacks payload of a move and takes none, as its disk or memory is full, is ``full``.
     """
     for topic in context.catalogue.live():
         if topic.next_layout is not None:
@@ -134,6 +137,9 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
             partition = PartitionId(topic.id, placement.partition)
             if topic.target_rf > len(placement.slots) and is_first_up(context, placement):
                 yield raise_row(context, topic, placement, now)
+            replica = context.replicas.get(partition)
+            if replica is not None and is_full_for(context, replica, placement):
+                yield move_row(topic.name, placement.partition, "full", []), Progress()
             replica = context.kept(partition) if placement.before else None
             if replica is None:
                 continue
@@ -158,6 +164,13 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
         if kept and kept[0].partition == partition:  # else its topic was deleted
             names = [f"{replica.topic.name}/{replica.partition.number}" for replica in kept[1:]]
             yield move_row(kept[0].topic.name, partition.number, "limited", names), Progress()
+
+
+def is_full_for(context: Context, replica: Replica, placement: Placement) -> bool:
+    """Return True if this node lacks payload of a partition that moves, and takes none now."""
+    me = context.state.me
+    lacks = bool(replica.batches.absent) and copies_for_move(placement, me)
+    return lacks and bool(context.peers.full(me))
 
 
 def move_row(topic: str, partition: int | None, state: str, waits_for: list[NodeId]) -> dict[str, object]:

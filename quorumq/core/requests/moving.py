@@ -294,6 +294,12 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
             "start it, then try again"
         )
         return m.Failed(Code.TOO_FEW_REPLICAS, detail, len(members))
+    has_payload = request.to in members or is_source(topic, request.partition, request.to)
+    full = "" if has_payload or not request.to else context.peers.full(request.to)
+    if full:
+        return m.Failed(
+            Code.STORAGE_FULL, f"to is {request.to!r}: {full}; or move the partition to another node"
+        )
     if request.dry_run:
         return m.MovePartitionReply(topic)
     full = state.no_capacity(Kind.OPEN)

@@ -44,11 +44,13 @@ class RaiseCoordinator(LayoutCoordinator):
         return self.propose(context, topic, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Layout:
-        """Return the layout after the adopted one, with the number and the learners."""
+        """Return the layout after the adopted one, with the number and the learners, nodes with space."""
         topic = self.topic
         before = topic.layout.placements if topic.layout is not None else ()
         layout = Layout(topic.id, topic.layout_number + 1, ballot, before)
-        return raised(layout, topic, self.rf, *context.catalogue.cluster.placing)
+        nodes, machines = context.catalogue.cluster.placing
+        able = tuple(node for node in nodes if not context.peers.full(node))
+        return raised(layout, topic, self.rf, able, machines)
 
     def reply(self) -> m.AlterTopicReply:
         return m.AlterTopicReply(self.merged)

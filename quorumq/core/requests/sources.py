@@ -99,9 +99,15 @@ def on_pull(context: Context, sender: NodeId, message: SyncPull, now: Now) -> li
     placement = replica.placement
     if not (message.spans and placement is not None and (placement.sources or placement.learners)):
         return replica.sync.on_pull(sender, message, now)
-    new = placement.since_of(sender) > FIRST_LAYOUT and bool(placement.sources)
-    new = new or sender in placement.learners
-    return replica.sync.on_pull(sender, message, now, context.giving if new else None)
+    return replica.sync.on_pull(
+        sender, message, now, context.giving if copies_for_move(placement, sender) else None
+    )
+
+
+def copies_for_move(placement: Placement, node: NodeId) -> bool:
+    """Return True if a node copies a partition's payload because the partition moves, or gets more slots."""
+    is_new = placement.since_of(node) > FIRST_LAYOUT and bool(placement.sources)
+    return is_new or node in placement.learners
 
 
 def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) -> list[Effect]:

@@ -1,0 +1,119 @@
+"""Moves and raises towards nodes whose disk or memory is full (docs/protocol.md, LAYOUTS 13 and RAISE 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumq.core import messages as m
+from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.effects import DiskFull, Event, MemoryFull
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Topic
+from tests.core.cluster import Cluster
+from tests.core.layouts import fetched, is_voter, publish
+
+
+def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
+    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
+    cluster = Cluster(nodes, hold_time_max=2.0)
+    topic = cluster.topic(rf=rf)
+    members = list(topic.replicas[0])
+    return cluster, topic, members, [name for name in cluster.names if name not in members]
+
+
+def move(cluster: Cluster, node: str, source: str, to: str) -> m.ClientReply:
+    return cluster.ask(node, m.MovePartition("jobs", 0, source, to))
+
+
+def refusal(reply: m.ClientReply) -> str:
+    assert isinstance(reply, m.Failed), reply
+    assert reply.code == Code.STORAGE_FULL
+    return reply.detail
+
+
+def shown(cluster: Cluster, name: str) -> list[tuple[object, object]]:
+    rows = cluster.nodes[name].status(cluster.now)["moves"]
+    return [(row["state"], row["waits_for"]) for row in rows]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "full", [DiskFull(Capacity.FIRST), DiskFull(Capacity.NONE), MemoryFull("node NAME has no memory")]
+)
+def test_a_move_to_a_full_node_is_refused_by_name_also_as_a_dry_run(full: Event) -> None:
+    cluster, topic, members, (new, other) = made()
+    if isinstance(full, MemoryFull):
+        full = MemoryFull(full.detail.replace("NAME", new))
+    publish(cluster, members[0], topic, 0)
+    cluster.feed(new, full)
+    cluster.advance(1.0)
+    for node in (new, other):
+        for dry_run in (True, False):
+            reply = cluster.ask(node, m.MovePartition("jobs", 0, members[0], new, dry_run))
+            assert f"node {new}" in refusal(reply)
+    assert cluster.nodes[other].topics[topic.id].layout is None, "nothing was chosen"
+    assert isinstance(move(cluster, other, members[0], other), m.MovePartitionReply), "to another node"
+
+
+@pytest.mark.parametrize("capacity", [Capacity.FIRST, Capacity.SECOND, Capacity.NONE])
+def test_a_move_whose_target_fills_up_waits_for_it_and_can_be_undone(capacity: Capacity) -> None:
+    cluster, topic, (old,), (new, *_) = made(rf=1, nodes=4)
+    publish(cluster, old, topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
+    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    cluster.advance(0.5)
+    cluster.feed(new, DiskFull(capacity))
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert shown(cluster, old) == [("leaving", [new])]
+    assert ("full", []) in shown(cluster, new)
+    cluster.feed(old, DiskFull(Capacity.FIRST))
+    cluster.advance(1.0)
+    assert isinstance(move(cluster, old, new, old), m.MovePartitionReply), "it has the payload already"
+    cluster.advance(12.0)
+    assert is_voter(cluster, old, topic)
+    assert not any(shown(cluster, name) for name in cluster.names)
+    cluster.feed(old, DiskFull(Capacity.PLENTY))
+    assert sum(part.receipt.span.size for part in fetched(cluster, old)) == 3
+
+
+def learners(cluster: Cluster, topic: Topic) -> tuple[str, ...]:
+    return cluster.nodes["a"].topics[topic.id].learners_of(0)
+
+
+def test_a_raise_copies_to_nodes_with_space_and_is_refused_if_they_are_too_few() -> None:
+    cluster, topic, (old,), (one, two, three) = made(rf=1, nodes=4)
+    publish(cluster, old, topic, 0)
+    cluster.feed(one, DiskFull(Capacity.FIRST))
+    cluster.feed(two, DiskFull(Capacity.SECOND))
+    cluster.advance(1.0)
+    detail = refusal(cluster.ask(old, m.AlterTopic("jobs", rf=3)))
+    assert f"node {one} has only its reserve" in detail
+    assert f"node {two} has only its last reserve" in detail
+    cluster.feed(two, DiskFull(Capacity.PLENTY))
+    cluster.advance(1.0)
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.AlterTopicReply)
+    assert sorted(learners(cluster, topic)) == sorted([two, three])
+    cluster.feed(two, DiskFull(Capacity.FIRST))
+    cluster.advance(1.0)
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.AlterTopicReply), "it is under way"
+    cluster.feed(two, DiskFull(Capacity.PLENTY))
+    cluster.advance(60.0)
+    assert all(is_voter(cluster, name, topic) for name in (old, two, three))
+
+
+def test_a_raise_whose_learner_fills_up_waits_for_it_and_can_be_taken_back() -> None:
+    cluster, topic, (old,), _ = made(rf=1, nodes=3)
+    publish(cluster, old, topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.AlterTopicReply)
+    cluster.advance(5.0)
+    full, other = learners(cluster, topic)
+    cluster.feed(full, DiskFull(Capacity.FIRST))
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(20.0)
+    assert shown(cluster, old) == [("copying", [full])]
+    assert shown(cluster, full) == [("full", [])]
+    assert shown(cluster, other) == []
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=1)), m.AlterTopicReply)
+    cluster.advance(5.0)
+    assert not any(shown(cluster, name) for name in cluster.names)
