@@ -15,7 +15,6 @@ from sim.campaign import commit
 from sim.replay import replay
 from sim.rules import HUNTED, rule_named
 from sim.shrink.shrinker import Found, NothingFails, Shrinker
-from sim.shrink.written import as_test
 
 ROWS = {
     "faults": "faults",
@@ -39,7 +38,6 @@ ROWS = {
     "--seconds", default=60.0, show_default=True, type=click.FloatRange(1.0), help="How long it may take."
 )
 @command_line.file("-o", "--output", text="Where the schedule goes; shrunk-SEED.json if not given.")
-@command_line.file("--test", "test_path", text="Also write a regression test that replays it.")
 @command_line.as_json
 def shrink(
     seed: int | None,
@@ -49,13 +47,12 @@ def shrink(
     checker: str,
     seconds: float,
     output: Path | None,
-    test_path: Path | None,
     as_json: bool,
 ) -> None:
     """Make a failing run as small as it gets, while the same checker still sees it fail.
 
-    What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it, --test makes a test
-    of it. In it each packet that is not named arrives after the mean delay. Exits with 1 when nothing fails.
+    What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it. In it each packet that
+    is not named arrives after the mean delay. Exits with 1 when nothing fails.
     """
     schedule = command_line.schedule_of(seed, profile, path)
     try:
@@ -78,9 +75,6 @@ def shrink(
     output = output or Path(f"shrunk-{schedule.seed}.json")
     command_line.written(output, result.schedule.to_json() + "\n")
     without = f" --without {rule}" if rule is not None else ""
-    command = (f"--schedule {path}" if path else f"--profile {profile} --seed {seed}") + without
-    if test_path is not None:
-        command_line.written(test_path, as_test(result, command, rule))
     kept = not replay(result.schedule).violations if rule is not None else None
     if as_json:
         facts = {
@@ -95,7 +89,6 @@ def shrink(
             "kept_with_all_rules": kept,
             "schedule": json.loads(result.schedule.to_json()),
             "file": str(output),
-            "test": str(test_path) if test_path else None,
         }
         click.echo(json.dumps(facts))
         sys.exit(0)
