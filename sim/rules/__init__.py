@@ -6,7 +6,7 @@ lines of docs/rules.md; the others are single mistakes that a change may make: a
 written, a wait for the disk that is left out, a vote that is not one, a memory that ends too soon.
 
 A rule says how it is shown to matter. The explorer tries every interleaving of its scenario (`python -m sim explore`);
-in random runs a seed is looked for in which a checker sees it (sim/hunt.py). Both hold the simulator itself to
+in random runs a seed is looked for in which a checker sees it (tests/sim/hunting.py). Both hold the simulator itself to
 account: a rule that can be left out unseen shows a fault that it lacks, or a checker that is blind.
 """
 

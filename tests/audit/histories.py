@@ -9,10 +9,10 @@ from typing import Final
 
 from quorumq.history import Row
 from sim.checkers import check_history
-from sim.hunt import run_without
 from sim.rules import HUNTED
 from sim.runner import run_schedule
 from sim.schedule import draw
+from tests.sim.hunting import run_without
 
 HUNTED_BY_NAME: Final = {rule.name: rule for rule in HUNTED}
 PROMISES: Final = {

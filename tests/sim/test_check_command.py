@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from sim.__main__ import main
-from sim.hunt import hunt
 from sim.rules import rule_named
+from tests.sim.hunting import find_seed
 
 
 def test_a_run_without_a_rule_is_found_broken_again_from_its_history(tmp_path: Path) -> None:
     rule = rule_named("store-majority-1")
-    caught = hunt(rule, 0, 600)
+    caught = find_seed(rule, 0, 600)
     assert caught is not None
     path = tmp_path / "broken.jsonl"
     run = ["run", "--seed", str(caught[0]), "--history", str(path), "--json"]

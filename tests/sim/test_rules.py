@@ -15,8 +15,8 @@ from quorumq.core.partition.group import GroupView
 from sim.__main__ import main
 from sim.explorer.scenario import Scenario
 from sim.explorer.table import explore
-from sim.hunt import BOUND, hunt, unused
 from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
+from tests.sim.hunting import BOUND, find_seed, unused
 
 QUICK = (
     "due-by-one-clock",
@@ -35,13 +35,13 @@ def name_of(rule: Rule) -> str:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_missing_rule_is_found_soon(name: str) -> None:
     rule = rule_named(name)
-    assert hunt(rule, 0, 80, rule.profile) is not None
+    assert find_seed(rule, 0, 80, rule.profile) is not None
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", HUNTED, ids=name_of)
 def test_every_missing_rule_is_found(rule: Rule) -> None:
-    seed = hunt(rule, 0, BOUND, rule.profile)
+    seed = find_seed(rule, 0, BOUND, rule.profile)
     if rule.survives:
         assert seed is None, f"{rule.name} is found now, by {seed}: take away what says why it survives"
     else:

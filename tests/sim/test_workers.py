@@ -7,13 +7,13 @@ import dataclasses
 import pytest
 
 from sim.checkers.base import Checker, name
-from sim.checkers.idle import NobodyIdles
-from sim.checkers.neighbours import NobodyDiesByANeighbour
 from sim.clients.worker import is_poison
 from sim.options import Options
 from sim.rules import patched, rule_named
 from sim.runner import Outcome, run_schedule
 from sim.schedule import Schedule
+from tests.sim.idle import IdleClients
+from tests.sim.neighbours import DeathsByNeighbours
 
 POISONED = Options(
     hold_time_max=1.0,
@@ -32,7 +32,7 @@ def run(seed: int, **options: object) -> tuple[list[str], list[str], list[str]]:
     """Return the messages that died, poison and good, and the violations that the checker of neighbours sees."""
     outcome = outcome_of(seed, **options)
     assert outcome.violations == []
-    checker = NobodyDiesByANeighbour()
+    checker = DeathsByNeighbours()
     violations = judged(checker, outcome)
     poison = [name(key) for key in checker.dead if is_poison(key[3], POISONED.poison)]
     good = [name(key) for key in checker.dead if not is_poison(key[3], POISONED.poison)]
@@ -75,11 +75,11 @@ def test_nor_does_it_where_workers_come_and_go(seed: int, buffer: int) -> None:
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2)
     assert outcome.violations == []
     assert any(row["kind"] == "reject" for row in outcome.rows)
-    assert (judged(NobodyDiesByANeighbour(), outcome), judged(NobodyIdles(), outcome)) == ([], [])
+    assert (judged(DeathsByNeighbours(), outcome), judged(IdleClients(), outcome)) == ([], [])
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2, leave=0.3)
     assert outcome.violations == []
     assert any(row["kind"] == "leave" for row in outcome.rows)
-    assert judged(NobodyDiesByANeighbour(), outcome) == []
+    assert judged(DeathsByNeighbours(), outcome) == []
 
 
 def test_without_suspects_good_messages_die() -> None:
@@ -99,9 +99,9 @@ def test_a_coordinator_that_missed_a_hold_without_its_voters_delivers_a_suspect_
 def test_no_one_idles_while_work_waits(seed: int, buffer: int) -> None:
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3)
     assert outcome.violations == []
-    assert judged(NobodyIdles(), outcome) == []
+    assert judged(IdleClients(), outcome) == []
 
 
 def test_somebody_idles_where_no_idle_client_gets_suspects() -> None:
     with patched(rule_named("idle-clients-get-suspects").patches):
-        assert any(judged(NobodyIdles(), outcome_of(seed, consumers=3)) for seed in range(4))
+        assert any(judged(IdleClients(), outcome_of(seed, consumers=3)) for seed in range(4))

@@ -18,7 +18,7 @@ def run_without(rule: Rule, seed: int, profile: str = "swarm", *, keep: bool = F
     return replay(draw(seed, profile), rule, keep=keep)
 
 
-def hunt(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[int, str] | None:
+def find_seed(rule: Rule, first: int, seeds: int, profile: str = "swarm") -> tuple[int, str] | None:
     """Return the first seed in which a checker sees that the rule is left out, and its violation; None if none does.
 
     Raises:

@@ -15,7 +15,7 @@ TOGETHER = {3: 4, 4: 2}
 """Most messages that share a delivery of that number (protocol.md, FETCH): below 3 any number, above 4 one."""
 
 
-class NobodyDiesByANeighbour(Checker):
+class DeathsByNeighbours(Checker):
     promise = "neighbours"
 
     def __init__(self) -> None:

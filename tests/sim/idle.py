@@ -14,7 +14,7 @@ from sim.checkers.base import Checker, GroupKey, Key, group_messages, messages, 
 BOUND_S = 1.0
 
 
-class NobodyIdles(Checker):
+class IdleClients(Checker):
     promise = "idle"
 
     def __init__(self) -> None:
