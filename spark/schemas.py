@@ -48,17 +48,7 @@ _CONTENT: Final = (
     Column("size", NUMBER, "bytes of the payload", True),
     Column("crc", TEXT, "CRC-32C of the record's bytes, 8 hex digits, as `crcs` in a history", True),
 )
-_SPAN: Final = (
-    Column("topic", TEXT, "the topic's name; its id in hex where no register says the name"),
-    Column("topic_id", TEXT, "the topic's id in hex"),
-    Column("partition", SMALL, "the partition's number"),
-    Column("group", TEXT, "the group's name"),
-    Column("producer_id", TEXT, "the producer id of the messages"),
-    Column("start", NUMBER, "the first number"),
-    Column("stop", NUMBER, "the number behind the last"),
-)
-
-SHARED: Final = {"Columns of messages": (*_NAME, *_CONTENT), "Columns of spans": _SPAN}
+SHARED: Final = {"Columns of messages": (*_NAME, *_CONTENT)}
 """Columns of several tables, which docs/spark.md lists once, by its heading."""
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
@@ -119,20 +109,6 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         *_CONTENT,
         Column("digest", TEXT, "SHA-256 of the payload in hex: equal for equal payloads", True),
         Column("replicas", TEXTS, "the nodes that have the record, sorted"),
-    ),
-    "tombstones": (
-        *_SPAN,
-        Column("generation", GENERATION, "the group's generation"),
-        Column("n", SMALL, "the redrive number"),
-        Column("kind", TEXT, "`skipped`, `dead`, `purged` or `acked`; `open` where it was redriven"),
-        Column("replicas", TEXTS, "the nodes that have exactly this record, sorted"),
-    ),
-    "holds": (
-        *_SPAN,
-        Column("node", TEXT, "the node that was asked"),
-        Column("owner", TEXT, "whose hold it is, as in a history", True),
-        Column("remaining", SECONDS, "seconds until it runs out, by that node's clock", True),
-        Column("attempt", SMALL, "which delivery it is, where that is known", True),
     ),
     "problems": (
         Column("node", TEXT, "whose directory it is; empty where nothing in it says"),

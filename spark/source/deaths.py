@@ -17,8 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quorumq.core.messages.records import SessionsClosed
+from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.values.names import begins_ms
-from quorumq.core.values.types import DERIVED, NAMED, BatchHeader, Group, Kind, Letter, PartitionId
+from quorumq.core.values.types import (
+    DERIVED,
+    NAMED,
+    BatchHeader,
+    Group,
+    Kind,
+    Letter,
+    PartitionId,
+    ProducerId,
+)
+from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of
 
@@ -26,10 +38,10 @@ from .arrow import BYTES_MAX, small
 from .causes import Causes, Rank, deaths_batch, named_by, times
 from .fragments import SECTION, Fragments, Numbers, deaths, fates, pairs, take
 from .journals import RECORDS_MERGED, Decoded, Directory, OpenDirectory, SegmentPlan, batch_of, decoded
-from .merged import LOADED_MAX, MergingReader
-from .reader import BATCHES, CONTENT
-from .records import CLOSED
+from .merged import LOADED_MAX
+from .reader import BATCHES, CONTENT, Reader
 
+CLOSED: Final = TYPE_OF[SessionsClosed]
 NEVER: Final = 1 << 62
 """Milliseconds since 1970 that no message is published at or after."""
 
@@ -82,7 +94,7 @@ def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
 class Bodies:
     """Contents of messages, from the first copy of each whose own checksum matches."""
 
-    def __init__(self, reader: MergingReader) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.batch = functools.lru_cache(LOADED_MAX)(self._batch)
 
@@ -119,8 +131,26 @@ class Bodies:
         return None, crc
 
 
-class DeathsReader(MergingReader):
+class DeathsReader(Reader):
     """The dead letters of some topic partitions, or of a share of their producer ids."""
+
+    def wants(self, group: str) -> bool:
+        """Return True if a group's records are to be read."""
+        return (self.options.groups is None or group in self.options.groups) and self.selection.may_be(
+            "group", group
+        )
+
+    def take_closed(self, frame: Frame, record: SessionsClosed) -> None:
+        """Note producer ids that are over: other records of them are void."""
+        if self.task.keys is None or record.partition in self.task.keys:
+            closed = self.closed.setdefault(record.partition, ClosedSessions())
+            for span in record.spans:
+                closed.numbers.add(span)
+
+    def is_closed(self, key: PartitionId, producer_id: ProducerId) -> bool:
+        """Return True if any node says that a producer id is over."""
+        closed = self.closed.get(key)
+        return closed is not None and producer_id in closed
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
         # Older segments have deaths of messages that were settled since, and footers do not name their partitions.
@@ -128,6 +158,7 @@ class DeathsReader(MergingReader):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.bodies = Bodies(self)
+        self.closed: dict[PartitionId, ClosedSessions] = {}
         self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
         self._scan()

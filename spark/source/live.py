@@ -14,9 +14,8 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import repeat
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import pyarrow as pa
 import trio
@@ -25,19 +24,16 @@ from pyspark.sql.types import StructType
 
 from quorumq.client import Client, connect
 from quorumq.core import messages as m
-from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import QuorumqError, TooFewReplicas
 from quorumq.core.values.spans import SpanMap, SpanSet
-from quorumq.core.values.types import Kind, PartitionId, Record, Span
-from quorumq.history import owner_text
+from quorumq.core.values.types import Kind, PartitionId, Record, Span, record_rank
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
-from .arrow import Batches, Same, Values, small, time_of
+from .arrow import Batches, Same, Values, time_of
 from .causes import Producer, Rank, death_of, rows_batch
 from .options import Options, Wanted
-from .reader import CONTENT, content, names, span_columns
-from .records import Held, higher
+from .reader import CONTENT, content, names
 
 PAGE: Final = 500
 """Items of one page."""
@@ -56,6 +52,25 @@ NO_GROUP: Final = "!spark"
 
 Block = Iterator[pa.RecordBatch]
 """The batches that are full once some rows are added."""
+
+
+class Held(NamedTuple):
+    """State of a message for a group: the highest record, and a bit mask of the nodes that have it."""
+
+    generation: int
+    n: int
+    kind: Kind
+    nodes: int
+
+    def rank(self) -> tuple[int, bool, int, int]:
+        return record_rank(Record(self.generation, self.n, self.kind))
+
+
+def higher(new: Held, old: Held | None) -> Held:
+    """Return the record of two that wins, with the nodes that have it."""
+    if old is None or new.rank() > old.rank():
+        return new
+    return old._replace(nodes=old.nodes | new.nodes) if new.rank() == old.rank() else old
 
 
 @dataclass(eq=False)
@@ -91,7 +106,7 @@ def plan(options: Options, selection: Wanted) -> list[LiveTask]:
             for group in reply.groups
             if group.topic == topic.id
             and (options.groups is None or group.name in options.groups)
-            and (options.table == "holds" or selection.may_be("group", group.name))
+            and selection.may_be("group", group.name)
         )
         for number, members in enumerate(topic.replicas):
             chosen = options.partitions is None or number in options.partitions
@@ -299,25 +314,6 @@ class Looker:
         await self.each_member(look)
         return records
 
-    async def tombstones(self) -> AsyncIterator[Block]:
-        for group in self.task.groups:
-            there = await self._records(group, "all")
-            async for page in self.pages(group, "all", complete=True):
-                for item in page.items:
-                    record = item.record
-                    kind = record.kind.name.lower()
-                    if (record.kind == Kind.OPEN and not record.n) or not self.selection.may_be("kind", kind):
-                        continue
-                    for span, known in there.split(item.span):
-                        values: dict[str, Values] = {
-                            **span_columns(self.task.key, self.task.topic, group, span),
-                            "generation": Same(Decimal(record.generation)),
-                            "n": Same(small(record.n)),
-                            "kind": Same(kind),
-                            "replicas": Same(self.nodes_of(nodes_with(record, known))),
-                        }
-                        yield self.out.add(1, 0, values)
-
     # ------------------------------------------------------------------ dead letters
 
     async def deadletters(self) -> AsyncIterator[Block]:
@@ -377,29 +373,6 @@ class Looker:
                         self.out.schema, list(zip(deaths, repeat(cause), messages, checked, strict=False))
                     )
             remaining.remove(dead_span)
-
-    # ------------------------------------------------------------------ holds
-
-    async def holds(self) -> AsyncIterator[Block]:
-        for group in [name + suffix for name in self.task.groups for suffix in ("", DEAD_SUFFIX)]:
-            items: list[tuple[str, m.Peeked]] = []
-
-            async def look(at: int, member: str) -> None:
-                more: list[tuple[str, m.Peeked]] = []
-                async for page in self.pages(group, "held", member=member):  # noqa: B023 - called in this turn
-                    more += [(member, item) for item in page.items]
-                items.extend(more)  # noqa: B023
-
-            await self.each_member(look)
-            for member, item in items:
-                values: dict[str, Values] = {
-                    **span_columns(self.task.key, self.task.topic, group, item.span),
-                    "node": Same(member),
-                    "owner": Same(None if item.owner is None else owner_text(item.owner)),
-                    "remaining": Same(item.remaining),
-                    "attempt": Same(small(item.attempts + 1)),
-                }
-                yield self.out.add(1, 0, values)
 
 
 def nodes_with(record: Record, known: Held | None) -> int:

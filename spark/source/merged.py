@@ -8,23 +8,21 @@ never a payload for longer than its batch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumq.core.messages.records import Reclaimed, SessionsClosed
-from quorumq.core.partition.closed import ClosedSessions
+from quorumq.core.messages.records import Reclaimed
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import PartitionId, ProducerId, Span
+from quorumq.core.values.types import PartitionId, Span
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Message
 
-from .arrow import Batches, Same, time_of
+from .arrow import Same, time_of
 from .journals import OpenDirectory, SegmentPlan, batch_of, decoded
-from .options import Options, Wanted
-from .reader import BATCHES, Loaded, Reader, Task, content, names
+from .reader import BATCHES, Loaded, Reader, content, names
 
 LOADED_MAX: Final = 12
 """Batches that a task keeps in memory: at most 4 MiB each."""
@@ -60,77 +58,17 @@ class Index:
             of_partition.update(span, lambda old: (*(old or ()), number))
 
 
-class MergingReader(Reader):
-    """Common part of the tables that merge replicas."""
-
-    def __init__(self, task: Task, options: Options, selection: Wanted, out: Batches) -> None:
-        super().__init__(task, options, selection, out)
-        self.index = Index()
-        self.closed: dict[PartitionId, ClosedSessions] = {}
-        self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
-
-    def wants(self, group: str) -> bool:
-        """Return True if a group's records are to be read."""
-        return (self.options.groups is None or group in self.options.groups) and self.selection.may_be(
-            "group", group
-        )
-
-    def scan(self, take: Callable[[int, SegmentPlan, Frame], None]) -> None:
-        """Give every record of every segment that is open to ``take``, with the number of its directory."""
-        for at, directory in enumerate(self.open_directories):
-            for plan in self.segments_of(directory.plan):
-                for frame in directory.frames(plan, self.report):
-                    take(at, plan, frame)
-
-    def take_batch(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
-        """Note a batch."""
-        batch = self.open_directories[at].batch(plan, frame)
-        if batch is None:
-            return
-        header = batch.stored.batch.header
-        key = header.partition
-        if not self.counts_at(key, at):
-            return
-        spans = [section for section in header.sections if self.mine(section.producer_id)]
-        if spans:
-            times = (header.published_ms, header.delay_ms, header.ttl_ms)
-            self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)
-
-    def take_closed(self, frame: Frame, record: SessionsClosed) -> None:
-        """Note producer ids that are over: other records of them are void."""
-        if self.task.keys is None or record.partition in self.task.keys:
-            closed = self.closed.setdefault(record.partition, ClosedSessions())
-            for span in record.spans:
-                closed.numbers.add(span)
-
-    def is_closed(self, key: PartitionId, producer_id: ProducerId) -> bool:
-        """Return True if any node says that a producer id is over."""
-        closed = self.closed.get(key)
-        return closed is not None and producer_id in closed
-
-    def frame_of(self, number: int) -> tuple[OpenDirectory, Location, Frame]:
-        """Return a batch's place and its record, read again."""
-        location = self.index.locations[number]
-        directory = self.open_directories[location.directory]
-        return directory, location, directory.frame_at(location.segment, location.offset)
-
-    def _load(self, number: int, with_body: bool) -> Loaded:
-        directory, location, frame = self.frame_of(number)
-        stored, _ = batch_of(directory.files[location.segment].name, frame)
-        body = None
-        if with_body and not location.damaged:
-            body = directory.body(location.segment, frame)
-        if location.damaged or (with_body and body is None):
-            self.report(directory.body_problem(location.segment, frame))
-        return Loaded(stored.batch.header, body)
-
-
-class MessagesReader(MergingReader):
+class MessagesReader(Reader):
     """`messages`: one row for each message, wherever it is stored."""
 
     def rows(self) -> Iterator[pa.RecordBatch]:
+        self.index = Index()
+        self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
         self.reclaimed: dict[PartitionId, SpanMap[int]] = {}
-        self.scan(self._take)
+        for at, directory in enumerate(self.open_directories):
+            for plan in self.segments_of(directory.plan):
+                for frame in directory.frames(plan, self.report):
+                    self._take(at, plan, frame)
         self.bodies = self.content or (self.options.verify and self.out.wants("replicas", "damaged"))
         self.whole: dict[int, bool] = {}  # by place: whether its body is intact
         for key in sorted(self.index.spans):
@@ -145,7 +83,7 @@ class MessagesReader(MergingReader):
 
     def _take(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
         if frame.type in BATCHES:
-            self.take_batch(at, plan, frame)
+            self._take_batch(at, plan, frame)
         elif frame.type == _RECLAIMED and plan.state:
             record = decoded(self.open_directories[at].files[plan.number].name, frame)
             if self.counts_at(record.partition, at):
@@ -153,6 +91,36 @@ class MessagesReader(MergingReader):
                 for span in record.spans:
                     if self.mine(span.producer_id):
                         reclaimed.update(span, lambda old: (old or 0) | 1 << at)
+
+    def _take_batch(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
+        """Note a batch."""
+        batch = self.open_directories[at].batch(plan, frame)
+        if batch is None:
+            return
+        header = batch.stored.batch.header
+        key = header.partition
+        if not self.counts_at(key, at):
+            return
+        spans = [section for section in header.sections if self.mine(section.producer_id)]
+        if spans:
+            times = (header.published_ms, header.delay_ms, header.ttl_ms)
+            self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)
+
+    def _frame_of(self, number: int) -> tuple[OpenDirectory, Location, Frame]:
+        """Return a batch's place and its record, read again."""
+        location = self.index.locations[number]
+        directory = self.open_directories[location.directory]
+        return directory, location, directory.frame_at(location.segment, location.offset)
+
+    def _load(self, number: int, with_body: bool) -> Loaded:
+        directory, location, frame = self._frame_of(number)
+        stored, _ = batch_of(directory.files[location.segment].name, frame)
+        body = None
+        if with_body and not location.damaged:
+            body = directory.body(location.segment, frame)
+        if location.damaged or (with_body and body is None):
+            self.report(directory.body_problem(location.segment, frame))
+        return Loaded(stored.batch.header, body)
 
     def _intact(self, number: int) -> bool:
         intact = self.whole.get(number)
@@ -186,7 +154,7 @@ class MessagesReader(MergingReader):
                 first, count = index + part.start - chunk.start, part.size
                 messages: list[Message | None] = [None] * count
                 if self.content and intact:
-                    directory, location, frame = self.frame_of(chosen)
+                    directory, location, frame = self._frame_of(chosen)
                     messages = self.messages_in(directory, location.segment, frame, loaded, first, count)
                 yield from self.out.add(
                     count,

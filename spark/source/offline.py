@@ -26,7 +26,6 @@ from .merged import MessagesReader
 from .options import Options, Wanted
 from .planning import Planned, plan_directory
 from .reader import Task, holds_any, reporter
-from .records import TombstonesReader
 from .registers import Registers
 
 
@@ -192,6 +191,5 @@ def read(task: Task, options: Options, selection: Wanted, schema: StructType) ->
         "problems": ProblemsReader,
         "messages": MessagesReader,
         "deadletters": DeathsReader,
-        "tombstones": TombstonesReader,
     }[options.table]
     yield from table(task, options, selection, Batches(schema)).read()

@@ -60,8 +60,6 @@ WRITE: Final = {
 }
 """Options of `write`."""
 
-LIVE_TABLES: Final = ("messages", "deadletters", "tombstones", "holds")
-OFFLINE_TABLES: Final = ("copies", "messages", "deadletters", "tombstones", "problems")
 TIMEOUT_S: Final = 30.0
 SPLIT_BYTES: Final = 64 << 20
 BATCH_BYTES: Final = 256 << 20
@@ -215,16 +213,10 @@ def _check_location(table: str, data: tuple[str, ...], nodes: tuple[str, ...], s
         raise UsageError(
             f"give either option data (directories of nodes) or option nodes (a running cluster): {problem}"
         )
-    if nodes and table not in LIVE_TABLES:
-        why = {
-            "copies": "a node that is asked does not say where a copy lies",
-            "problems": "a node that is asked does not show its journal",
-        }.get(table, "")
-        raise UsageError(f"table {table} cannot be read from a running cluster: {why}; give option data")
-    if data and table not in OFFLINE_TABLES:
+    if nodes and table in ("copies", "problems"):
         raise UsageError(
-            "table holds cannot be read from data directories: holds are in the memory of running nodes only; give "
-            "option nodes"
+            f"table {table} cannot be read from a running cluster: a node that is asked does not show its journal; "
+            "give option data"
         )
 
 

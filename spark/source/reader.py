@@ -90,19 +90,6 @@ def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
     }
 
 
-def span_columns(key: PartitionId, topic: str, group: str, span: Span) -> dict[str, Values]:
-    """Return the columns that name a span of messages as a group has it."""
-    return {
-        "topic": Same(topic),
-        "topic_id": Same(key.topic.hex()),
-        "partition": Same(key.number),
-        "group": Same(group),
-        "producer_id": Same(producer_id_text(span.producer_id)),
-        "start": Same(span.start),
-        "stop": Same(span.stop),
-    }
-
-
 def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
     """Return the columns of keys, headers and payloads; None stands for a message without an intact copy."""
     return {

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from quorumq.core.values.types import Kind, ProducerId, Record, Span
 from spark.schemas import TABLES, schema
-from spark.source.options import OFFLINE_TABLES
 from tests.spark.cluster_on_disk import DiskCluster, cause_of, rows_of
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
@@ -41,7 +40,7 @@ def data_of(cluster: DiskCluster) -> str:
     return ",".join(map(str, cluster.data))
 
 
-@pytest.mark.parametrize("table", OFFLINE_TABLES)
+@pytest.mark.parametrize("table", TABLES)
 def test_every_table_comes_through_spark_with_its_schema(
     spark: SparkSession, cluster: DiskCluster, table: str
 ) -> None:
@@ -91,8 +90,7 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
         ({"table": "letters"}, "there is no table 'letters'"),
         ({"table": "copies"}, "give either option data"),
         ({"table": "messages", "data": "a", "nodes": "b:1"}, "both are given"),
-        ({"table": "holds", "data": "a"}, "holds are in the memory of running nodes only"),
-        ({"table": "copies", "nodes": "127.0.0.1:1"}, "does not say where a copy lies"),
+        ({"table": "copies", "nodes": "127.0.0.1:1"}, "does not show its journal"),
         ({"table": "copies", "data": "a", "colour": "red"}, "there is no option 'colour'"),
         ({"table": "copies", "data": "a", "columns": "id,colour"}, "has no column 'colour'"),
         ({"table": "copies", "data": "a", "group": "g"}, "has no groups"),
@@ -122,9 +120,3 @@ def test_a_directory_that_is_no_nodes_is_refused(spark: SparkSession, tmp_path: 
     ):
         with pytest.raises(Exception, match=says):
             spark.read.format("quorumq").option("table", "copies").load(str(path)).count()
-
-
-def test_the_offline_and_live_tables_are_all_there_are() -> None:
-    from spark.source.options import LIVE_TABLES
-
-    assert {*OFFLINE_TABLES, *LIVE_TABLES} == set(TABLES)

@@ -102,36 +102,6 @@ def check_messages(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
         assert row["producer_id"].startswith(name[1].node)
 
 
-def check_tombstones(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
-    tombstones: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in rows:
-        for seq in range(row["start"], row["stop"]):
-            name = (row["topic_id"], row["partition"], row["group"], row["producer_id"], seq)
-            assert name not in tombstones, "a message has one record per group"
-            tombstones[name] = (int(row["generation"]), row["n"], row["kind"], row["replicas"])
-    expected: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for node in cluster.nodes:
-        for (key, group), records in node.records.items():
-            for producer_id, seq in records:
-                record = cluster.merged(key, group, (producer_id, seq))
-                having = [
-                    other.name
-                    for other in cluster.nodes
-                    if other.records.get((key, group), {}).get((producer_id, seq), Record(0, 0, Kind.OPEN))[
-                        :3
-                    ]
-                    == record[:3]
-                ]
-                text = f"{producer_id.node}.{producer_id.n}.{producer_id.nonce:x}.{producer_id.k}"
-                expected[(key.topic.hex(), key.number, group, text, seq)] = (
-                    record.generation,
-                    record.n,
-                    record.kind.name.lower(),
-                    having,
-                )
-    assert tombstones == expected
-
-
 def naive_resolution(cluster: DiskCluster, name: Name, group: str, generation: int, n: int) -> str:
     now = cluster.merged(name[0], group, name[1:])
     if now[:3] == (generation, n, Kind.DEAD):
@@ -172,7 +142,6 @@ def test_the_tables_are_what_a_naive_account_says(tmp_path: Path, seed: int) -> 
         more = {"splitBytes": rng.choice(("1", "5000", "100000000")), "buckets": rng.choice(("1", "3"))}
         check_copies(cluster, rows_of("copies", cluster.data, **more))
         check_messages(cluster, rows_of("messages", cluster.data, **more))
-        check_tombstones(cluster, rows_of("tombstones", cluster.data, **more))
         check_letters(cluster, rows_of("deadletters", cluster.data, **more))
         assert rows_of("problems", cluster.data, **more) == []
         only = [row for row in rows_of("deadletters", cluster.data, **more) if row["resolution"] == "dead"]
