@@ -9,6 +9,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import MovesLimited, Send
+from quorumq.core.messages.records import JournalRecord
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.release import Release
@@ -170,6 +171,55 @@ def test_a_node_that_missed_a_move_learns_of_it_from_a_reply() -> None:
     assert cluster.nodes[late].topics[topic.id].layout_number == 2
     again = cluster.ask(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
     assert isinstance(again, m.PublishReply)
+
+
+class SlowDisk:
+    """Journal of one node of a cluster whose records become durable by `sync` alone."""
+
+    needs_sync = True
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.driver = cluster.drivers[name]
+        self.records = cluster.journals[name]
+        self.written = self.durable = 0
+        self.driver.journal = self  # type: ignore[assignment]
+
+    @property
+    def position(self) -> int:
+        return len(self.records)
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        self.records += records
+        self.written += bool(records)
+        return self.written
+
+    def begin_sync(self, here: bool) -> None:
+        pass
+
+    def sync(self) -> None:
+        self.durable = self.written
+        self.driver.synced()
+        self.driver.feed()
+
+
+@pytest.mark.parametrize("through", ["new", "stays"])
+def test_a_publish_waits_for_the_disk_of_a_node_that_adopts(through: str) -> None:
+    """Else it waits for the new slot, which does not vote yet, until the request timeout."""
+    cluster, topic, members, others = made()
+    new, slow = others[0], members[1]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+    disk = SlowDisk(cluster, slow)
+    moving = cluster.submit(others[1], m.MovePartition("jobs", 0, members[0], new))
+    assert cluster.nodes[slow].topics[topic.id].layout_number == 2
+    assert cluster.nodes[slow].replicas[PartitionId(topic.id, 0)].epoch == 1, "it is on its way to the disk"
+    node = new if through == "new" else members[2]
+    key = cluster.submit(node, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
+    assert key not in cluster.replies
+    for _ in range(3):
+        disk.sync()
+        cluster.run()
+    assert isinstance(cluster.replies[moving], m.MovePartitionReply)
+    assert isinstance(cluster.replies[key], m.PublishReply)
 
 
 def test_a_source_that_was_wiped_is_released_at_once() -> None:

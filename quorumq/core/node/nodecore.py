@@ -45,7 +45,7 @@ from quorumq.core.requests import sources
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
-from quorumq.core.requests.placing import TOKEN_COMPLETED, drop_batches
+from quorumq.core.requests.placing import TOKEN_COMPLETED, Asked, drop_batches
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
@@ -375,6 +375,12 @@ class NodeCore:
                 )
             ]
         if TOKEN_COMPLETED < token <= TOKEN_COMPLETED // 2:
+            waited = self.context.completions[token - TOKEN_COMPLETED]
+            if isinstance(waited, Asked):
+                del self.context.completions[token - TOKEN_COMPLETED]
+                if self.state.superseded(waited.sender, waited.incarnation):
+                    return []
+                return self._on_message(*waited, now)
             return joining.on_completed(self.context, self.trust, token - TOKEN_COMPLETED, now)
         if token < 0:
             self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
@@ -501,6 +507,10 @@ class NodeCore:
             case m.GroupsReply() if context.peer_groups.awaits(message):
                 effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
                 return effects + context.peer_groups.on_told(sender, message)
+            case m.ResyncRequest(_, PartitionId() as subject, _, epoch) if waits := context.wait_to_adopt(
+                subject, epoch, sender, incarnation, message
+            ):
+                return waits
             case m.ResyncRequest():
                 return resync.tell(context, sender, message, now)
             case m.ResyncReply():

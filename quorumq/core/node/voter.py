@@ -39,8 +39,13 @@ class Voter:
             return []
         if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
-        if isinstance(message, m.Hold) and message.released:
-            self.context.release(message.released, now)
+        if isinstance(message, m.Hold):
+            if message.released:
+                self.context.release(message.released, now)
+        elif message.round and self.context.completions:
+            subject = (message.partition, message.epoch)
+            if waits := self.context.wait_to_adopt(*subject, sender, incarnation, message):
+                return waits
         replica = self.context.replicas.get(message.partition)
         if replica is None:
             error, effects = self._why_no_replica(sender, message.partition)
@@ -107,6 +112,12 @@ class Voter:
         problems: list[m.Problem] = []
         members: tuple[NodeId, ...] = ()
         parts: tuple[m.Store | m.Part, ...] = (message, *message.more)
+        for part in parts if message.round and self.context.completions else ():
+            subject, later = (part.batch.header.partition, part.epoch), message._replace(hold=None)
+            if waits := self.context.wait_to_adopt(*subject, sender, incarnation, later):
+                if message.hold is not None:  # it does not wait: its RELEASE must not come before it
+                    waits.append(Send(sender, m.refusal(message.hold, Code.WRONG_EPOCH)))
+                return waits
         replicas = self.context.replicas
         for part in parts if message.round else ():
             replica = replicas.get(part.batch.header.partition)

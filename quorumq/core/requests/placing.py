@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumq.core.cluster.state import NodeState
+from quorumq.core.messages import PeerMessage
 from quorumq.core.messages.effects import Done, Effect, Forget, Persist
 from quorumq.core.messages.records import PartitionDropped, PartitionTrusted, TopicPut
 from quorumq.core.partition.giving import Giving
@@ -21,6 +22,7 @@ from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
     ClusterLayout,
+    Incarnation,
     NodeId,
     Now,
     PartitionId,
@@ -33,6 +35,9 @@ DROPPED_MAX = 10_000
 
 JOIN_AGAIN_S: Final = 0.5
 """Seconds after which questions about a slot that is new here are repeated."""
+
+WAITING_MAX: Final = 1024
+"""Completions beyond which no message waits for a layout: it is answered as one of another layout."""
 
 ADOPTED_KEPT: Final = 256
 """Adopted layouts that are kept for the log, if no driver takes them out."""
@@ -60,7 +65,15 @@ class ClusterAdopted(NamedTuple):
     round: int = 0
 
 
-Completion = Topic | Joined | ClusterAdopted
+class Asked(NamedTuple):
+    """A peer's question or write in a layout that waits for the disk here: it is taken in once that is adopted."""
+
+    sender: NodeId
+    incarnation: Incarnation
+    message: PeerMessage
+
+
+Completion = Topic | Joined | ClusterAdopted | Asked
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -70,7 +83,8 @@ class Placing:
     Attributes:
         replicas: the partitions in whose replica set this node is, or which it copies to get a slot.
         sources: partitions that were moved away, and whose payload is kept until the new set lacks nothing.
-        completions: actions to take once a write is durable, by its number: adopt a layout, or vote in a slot.
+        completions: actions to take once a write is durable, by its number: adopt a layout, vote in a slot, or take in
+            a message.
         writes: count of completions so far.
         slots: slots of this node that the journal calls trusted, by partition: the layout since which it has each.
         survivors: nodes that were declared to be all that is left, while this node's slot among the voters is new.
@@ -160,6 +174,27 @@ class Placing:
     def is_adopting(self, topic: Topic) -> bool:
         """Return True if a layout of the topic waits for the disk."""
         return any(isinstance(one, Topic) and one.id == topic.id for one in self.completions.values())
+
+    def wait_to_adopt(
+        self,
+        partition: PartitionId,
+        epoch: int,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: PeerMessage,
+    ) -> list[Effect]:
+        """Have a message wait until its layout is adopted here; return nothing if it does not wait for the disk.
+
+        Why: its sender asks once more after `wrong-epoch`. The second answer would be the same one, and no majority
+        would be left in a set whose new slot does not vote yet.
+        """
+        if not 0 < len(self.completions) < WAITING_MAX:  # mostly there are none
+            return []
+        topic, replica = self.state.catalogue.topics.get(partition.topic), self.kept(partition)
+        newer = epoch > (replica.epoch if replica is not None else 0)
+        if topic is None or not newer or not self.is_adopting(topic):
+            return []
+        return [Persist((), (self.when_durable(Asked(sender, incarnation, message)),))]
 
     def make_source(self, topic: Topic, partition: PartitionId) -> bool:
         """Keep a replica of a partition as its source, and return True, if the adopted layout says so.
