@@ -837,6 +837,30 @@ async def test_a_consumer_goes_on_after_all_first_replicas_of_its_topic_have_lef
                 assert len({message.payload for message in received}) == 8
 
 
+async def test_a_partition_that_moves_to_another_set_is_fetched_at_once() -> None:
+    """The FETCHes that its present nodes and those before have parked do not name it."""
+    async with jobs(rf=1, partitions=12) as (_, client):
+        sets: dict[str, list[int]] = {}
+        for number, (node,) in enumerate((await client.topic("jobs")).replicas):
+            sets.setdefault(node, []).append(number)
+        (source, (number, beside, *_)), (to, _) = [it for it in sets.items() if len(it[1]) > 1][:2]
+        async with (
+            client.consumer("jobs", "g", hold_time=60.0) as consumer,
+            client.producer("jobs") as producer,
+        ):
+            with trio.move_on_after(REFRESH_S + 1.5):
+                await consumer.__anext__()
+            await move(client, number, source, to)
+            with trio.move_on_after(REFRESH_S - 1.0):
+                await consumer.__anext__()
+            for home in (beside, number):
+                await producer.publish(b"%d" % home, partition=home)
+                with trio.fail_after(0.5):
+                    (message,) = await take(consumer, 1)
+                assert await message.ack() is Outcome.ACKED
+                await trio.sleep(0.1)
+
+
 async def test_an_automatic_extension_does_not_change_why_an_ack_failed() -> None:
     async with jobs(1) as (cluster, client), client.consumer("jobs", "g", hold_time=4.0) as consumer:
         (message,) = await take(consumer, 1)

@@ -96,6 +96,12 @@ def replica_sets(topic: Topic) -> list[ReplicaSet]:
     return [ReplicaSet(topic.name, tuple(numbers), members) for members, numbers in sets.items()]
 
 
+def reads_all(before: ReplicaSet, after: ReplicaSet) -> bool:
+    """Return True if a FETCH from the first set names each partition of the second one, of the same topic."""
+    named = bool(after.partitions) and {*after.partitions} <= {*before.partitions}
+    return named or not before.partitions
+
+
 async def fetch_from(
     context: Context,
     where: ReplicaSet,

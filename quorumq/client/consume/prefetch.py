@@ -34,6 +34,7 @@ from quorumq.client.consume.fetching import (
     fetch_from,
     give_back,
     leave_items,
+    reads_all,
     replica_sets,
 )
 from quorumq.client.consume.pace import AHEAD_S, Pace
@@ -196,12 +197,17 @@ class Prefetch:
                 self._follow(name, replica_sets(topic), nursery)
 
     def _follow(self, name: str, sets: Sequence[ReplicaSet], nursery: trio.Nursery) -> None:
-        """Fetch from the present replica sets of a topic. Those that it had before may be of nodes that have left."""
+        """Fetch from the present replica sets of a topic. Those that it had before may be of nodes that have left.
+
+        A set that gets a partition is fetched from anew: the FETCH that a node has parked does not name it.
+        """
         homes = {fetcher.where.nodes: fetcher for fetcher in self._fetchers if fetcher.where.topic == name}
         if not homes:
             return  # it was deleted meanwhile
         for where in sets:
-            if (fetcher := homes.pop(where.nodes, None)) is not None:
+            fetcher = homes.get(where.nodes)
+            if fetcher is not None and reads_all(fetcher.where, where):
+                del homes[where.nodes]
                 fetcher.where = where
             else:
                 self._begin(where, nursery)
