@@ -7,8 +7,7 @@ which nodes have them and what became of their messages, so `Causes` keeps them 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Iterator, Sequence
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +17,8 @@ import pyarrow as pa
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.types import Kind, Letter, PartitionId, ProducerId
 from quorumq.history import producer_id_text
-from quorumq.wire.batch import Message
 
-from .arrow import BYTES_MAX, MS_MAX, MS_MIN, Values, known_time, small
-from .reader import content
+from .arrow import BYTES_MAX, MS_MAX, MS_MIN, Same, Values, known_time, small
 
 ROWS: Final = 2048
 """Causes of one batch."""
@@ -58,23 +55,6 @@ class Rank(NamedTuple):
     generation: int
     n: int
     kind: Kind
-
-
-class Death(NamedTuple):
-    """A row of `deadletters` less its cause and the content of its message, by the names of its columns."""
-
-    id: str
-    topic: str
-    topic_id: str
-    partition: int
-    producer_id: str
-    seq: int
-    group: str
-    generation: Any
-    n: int
-    resolution: str
-    published_at: int | None
-    replicas: list[str]
 
 
 def times(ms: Sequence[int] | np.ndarray[Any, Any]) -> pa.Array:
@@ -149,62 +129,13 @@ class Causes:
             yield from pa.ipc.open_stream(self._file)
 
 
-def deaths_batch(
-    schema: pa.Schema,
-    deaths: Mapping[str, Any],
-    causes: pa.RecordBatch,
-    messages: list[Message | None],
-    crcs: list[str | None],
-) -> pa.RecordBatch:
-    """Return rows of `deadletters`.
-
-    Args:
-        schema: the columns that are asked for.
-        deaths: the columns of `Death`, as lists or as Arrow arrays.
-        causes, messages, crcs: the cause, the message and the CRC of its record, for each death.
-    """
-    columns: dict[str, Values] = {**content(messages, crcs), **deaths}
-    arrays = []
-    for column in schema:
-        if column.name in FIELDS:
-            arrays.append(causes.column(column.name))
-            continue
-        values: Any = columns[column.name]
-        values = values() if callable(values) else values
-        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-DeathRow = tuple[Death, Any, Message | None, str | None]
-"""A death, with its cause, its message and the CRC of that."""
+def columns_of(cause: Letter) -> dict[str, Values]:
+    """Return the columns of a cause, for any number of deaths of it."""
+    columns: dict[str, Values] = {name: Same(cause[at]) for name, at in FIELDS.items()}
+    times = {name: Same(known_time(cause[at])) for name, at in FIELDS.items() if name.endswith("_at")}
+    return {**columns, **times, "attempts": Same(small(cause.attempts))}
 
 
 def named_by(producer: Producer) -> tuple[str, str]:
     """Return the id of a place's messages, up to their number, and its producer id as text."""
     return str(MessageId(producer.key, producer.producer_id, 0))[:-1], producer_id_text(producer.producer_id)
-
-
-def death_of(
-    producer: Producer,
-    topic: str,
-    seq: int,
-    group: str,
-    rank: Rank,
-    resolution: str,
-    published_ms: int,
-    nodes: list[str],
-) -> Death:
-    """Return the row of one death."""
-    head, producer_id = named_by(producer)
-    key = producer.key
-    return Death(
-        f"{head}{seq}", topic, key.topic.hex(), key.number, producer_id, seq, group, Decimal(rank.generation),
-        small(rank.n), resolution, known_time(published_ms), nodes,
-    )  # fmt: skip
-
-
-def rows_batch(schema: pa.Schema, rows: Sequence[DeathRow]) -> pa.RecordBatch:
-    """Return rows of `deadletters`."""
-    deaths, causes, messages, crcs = zip(*rows, strict=True)
-    columns = dict(zip(Death._fields, map(list, zip(*deaths, strict=True)), strict=True))
-    return deaths_batch(schema, columns, causes_batch(causes, schema_of(schema)), list(messages), list(crcs))

@@ -35,11 +35,11 @@ from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of
 
 from .arrow import BYTES_MAX, small
-from .causes import Causes, Rank, deaths_batch, named_by, times
+from .causes import FIELDS, Causes, Rank, named_by, times
 from .fragments import SECTION, Fragments, Numbers, deaths, fates, pairs, take
 from .journals import RECORDS_MERGED, Decoded, Directory, OpenDirectory, SegmentPlan, batch_of, decoded
 from .merged import LOADED_MAX
-from .reader import BATCHES, CONTENT, Reader
+from .reader import BATCHES, CONTENT, Reader, content
 
 CLOSED: Final = TYPE_OF[SessionsClosed]
 NEVER: Final = 1 << 62
@@ -162,9 +162,7 @@ class DeathsReader(Reader):
         self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
         self._scan()
-        self.fragments.keep(self._masks())
-        dead = deaths(self.fragments)
-        now = fates(self.fragments, dead)
+        dead = self._dead()
         messages, sections, copies = self._copies(dead)
         published = dead["published"]
         if (published == 0).any():
@@ -172,9 +170,7 @@ class DeathsReader(Reader):
             np.minimum.at(dated, messages, copies["published"][sections])
             published = np.where((published == 0) & (dated < np.iinfo(np.int64).max), dated, published)
             dead["published"] = published
-        dead["resolution"] = self._resolutions(dead, now)
-        shown = [name for name in RESOLUTIONS if self._shown(name)]
-        chosen = np.flatnonzero(np.isin(dead["resolution"], [RESOLUTIONS.index(name) for name in shown]))
+        chosen = self._chosen(dead)
         chosen = chosen[np.lexsort((dead["start"][chosen], dead["cause"][chosen]))]
         self.copies = take(copies, sections)
         self.copies["index"] = dead["start"][messages] - self.copies["start"] + self.copies["first"]
@@ -187,6 +183,18 @@ class DeathsReader(Reader):
             low, high = np.searchsorted(dead["cause"][chosen], (first, first + causes.num_rows))
             yield from self._blocks(take(dead, chosen[low:high]), first, causes, names)
             first += causes.num_rows
+
+    def _dead(self) -> dict[str, Numbers]:
+        """Return the deaths, with the rank that each message has now."""
+        self.fragments.keep(self._masks())
+        dead = deaths(self.fragments)
+        return {**dead, "now": fates(self.fragments, dead)}
+
+    def _chosen(self, dead: dict[str, Numbers]) -> Numbers:
+        """Return the indices of the deaths to show, and note their resolutions."""
+        dead["resolution"] = self._resolutions(dead, dead["now"])
+        shown = [at for at, name in enumerate(RESOLUTIONS) if self._shown(name)]
+        return np.flatnonzero(np.isin(dead["resolution"], shown))
 
     # ------------------------------------------------------------------ reading
 
@@ -223,7 +231,9 @@ class DeathsReader(Reader):
         for frame in opened.frames(plan, self.report, known):
             if frame.type == RECORDS_MERGED:
                 if records:
-                    self._entries(at, opened, plan, frame, known)
+                    first = self.fragments.count
+                    self._entries(at, opened, plan, frame)
+                    known.note(first, self.fragments.count)
             elif frame.type in BATCHES:
                 if self.with_bodies:
                     self._spans(at, opened, plan, frame)
@@ -233,11 +243,8 @@ class DeathsReader(Reader):
             self.fragments.add_node(known.again, at)
         known.again.clear()
 
-    def _entries(
-        self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame, known: Decoded
-    ) -> None:
+    def _entries(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
         fragments, name = self.fragments, opened.files[plan.number].name
-        first = fragments.count
         try:
             (topic, number), group, entries = frame.fields[2:5]
             key = PartitionId(topic, number)
@@ -246,7 +253,6 @@ class DeathsReader(Reader):
         except (TypeError, ValueError):
             decoded(name, frame)  # says what is wrong with it
             raise
-        known.note(first, fragments.count)
 
     def _spans(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
         batch = opened.batch(plan, frame)
@@ -309,12 +315,20 @@ class DeathsReader(Reader):
     # ------------------------------------------------------------------ rows
 
     def _names(self, masks: list[int]) -> dict[str, tuple[str, pa.Array]]:
-        """Return columns as values by number, each with the name of the column of numbers."""
+        """Return columns that are wanted as values by number, each with the name of the column of numbers."""
+        columns = self._columns(masks)
+        return {
+            column.name: (columns[column.name][0], pa.array(columns[column.name][1], column.type))
+            for column in self.out.schema
+            if column.name in columns
+        }
+
+    def _columns(self, masks: list[int]) -> dict[str, tuple[str, list[Any]]]:
         fragments = self.fragments
         keys = [producer.key for producer in fragments.producers.values]
         named = [named_by(producer) for producer in fragments.producers.values]
         ranks = fragments.ranks.values
-        columns: dict[str, tuple[str, list[Any]]] = {
+        return {
             "id": ("producer", [head for head, _ in named]),
             "topic": ("producer", [self.topic_name(key) for key in keys]),
             "topic_id": ("producer", [key.topic.hex() for key in keys]),
@@ -325,11 +339,6 @@ class DeathsReader(Reader):
             "n": ("rank", [small(rank.n) for rank in ranks]),
             "resolution": ("resolution", list(RESOLUTIONS)),
             "replicas": ("nodes", list(map(self.nodes_of, masks))),
-        }
-        return {
-            column.name: (columns[column.name][0], pa.array(columns[column.name][1], column.type))
-            for column in self.out.schema
-            if column.name in columns
         }
 
     def _blocks(
@@ -354,8 +363,16 @@ class DeathsReader(Reader):
             size += 0 if message is None else len(message.payload)
             if size > BYTES_MAX or at == count:
                 part = {name: values[begin:at] for name, values in columns.items()}
-                yield deaths_batch(self.out.schema, part, causes[begin:at], messages, crcs)
+                yield self._batch({**part, **content(messages, crcs)}, causes[begin:at])
                 begin, size, messages, crcs = at, 0, [], []
+
+    def _batch(self, columns: Mapping[str, Any], causes: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = []
+        for column in self.out.schema:
+            values = causes.column(column.name) if column.name in FIELDS else columns[column.name]
+            values = values() if callable(values) else values
+            arrays.append(values if isinstance(values, pa.Array) else pa.array(values, column.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.out.schema)
 
     def _messages(self, dead: Mapping[str, Numbers]) -> Iterator[tuple[Message | None, str | None]]:
         """Yield the message of each death, and the CRC of its record."""

@@ -129,7 +129,7 @@ class Tail:
         report: pass over damage in segments that the node has left.
 
     Attributes:
-        node, directory, cluster: names of the node, its directory and its cluster.
+        node, directory, cluster_id: names of the node, its directory and its cluster.
         base: everything behind this position was read.
         position: number of records that are durable and were read.
         entries: the deaths that were read, until they are taken out.
@@ -198,7 +198,7 @@ class Tail:
         file = self.files[number] = OpenFile(self.path, number)
         start = self._start_of(file)
         self.number, self.file = number, file
-        self.node, self.directory, self.cluster = start.node, start.directory, start.cluster_id
+        self.node, self.directory, self.cluster_id = start.node, start.directory, start.cluster_id
         self.salt = salt_of(start.directory, number)
         self.offset = self.durable = 0
         self.snapshot = True

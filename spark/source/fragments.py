@@ -161,6 +161,14 @@ def _grouped(rows: dict[str, Numbers], order: Numbers) -> dict[str, Numbers]:
     return {**take(rows, first), "nodes": nodes}
 
 
+def expanded(rows: dict[str, Numbers]) -> dict[str, Numbers]:
+    """Return a row for each message of each row's span."""
+    sizes = rows["stop"] - rows["start"]
+    rows = take(rows, np.repeat(np.arange(sizes.size), sizes))
+    rows["start"] = rows["start"] + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return {**rows, "stop": rows["start"] + 1}
+
+
 def deaths(fragments: Fragments) -> dict[str, Numbers]:
     """Return one row for each death of each message: RECORD, sorted by place, group and ``start``."""
     rows = fragments.rows(RECORD)
@@ -168,13 +176,8 @@ def deaths(fragments: Fragments) -> dict[str, Numbers]:
     names = fragments.ballots.values
     order = np.argsort(np.argsort(np.array(names, object))) if names else np.zeros(0, np.int64)
     rows = _grouped(rows, order)
-    sizes = rows["stop"] - rows["start"]
-    if (sizes > 1).any():
-        rows = take(rows, np.repeat(np.arange(sizes.size), sizes))
-        ends = np.cumsum(sizes)
-        rows["start"] = rows["start"] + np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
-        rows["stop"] = rows["start"] + 1
-        rows = _grouped(rows, order)
+    if (rows["stop"] - rows["start"] > 1).any():
+        rows = _grouped(expanded(rows), order)
     return take(rows, np.lexsort((rows["start"], rows["group"], rows["producer"])))
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import resource
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
@@ -36,6 +37,7 @@ from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 
 RECORDS_MERGED: Final = TYPE_OF[RecordsMerged]
+NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class SegmentGone(StorageError):
@@ -123,6 +125,9 @@ class SegmentPlan(NamedTuple):
     damaged: frozenset[int] = frozenset()  # offsets of batches whose bodies are known to be damaged
     holes: tuple[tuple[int, int], ...] = ()
     footer: tuple[PartitionRange, ...] | None = None  # ranges that it says to hold; None without a footer
+    parts: tuple[
+        tuple[int, int], ...
+    ] = ()  # ranges of bytes, each of whole records, to be read; all if empty
 
 
 class Directory(NamedTuple):
@@ -139,7 +144,7 @@ class Directory(NamedTuple):
 
 
 class OpenFile:
-    """One segment file, open for reading; ``held`` is another name of it, if it was deleted.
+    """One segment file, open for reading; ``held`` is another name of it, for the case that it was deleted.
 
     Raises:
         SegmentGone: it was deleted.
@@ -148,8 +153,9 @@ class OpenFile:
 
     def __init__(self, path: str, number: int, held: str = "") -> None:
         self.name = os.path.join(path, segment_name(number))
+        name = held if held and not os.path.exists(self.name) else self.name
         try:
-            self.fd = os.open(held or self.name, os.O_RDONLY | os.O_CLOEXEC)
+            self.fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise SegmentGone(
                 f"{self.name} is gone: the node rolled its journal and reclaimed it; read again"
@@ -359,21 +365,22 @@ def frames_of(
     file: OpenFile, plan: SegmentPlan, node: str, directory: int, report: Report, known: Decoded | None = None
 ) -> Iterator[Frame]:
     """Yield every record in the part of a segment that counts; ``report`` gets the gaps between readable records."""
-    scan = file.scan(plan.bytes, salt_of(directory, plan.number))
-    if known is not None:
-        known.latest = None
-    if known is not None and not plan.holes:
-        scan = DecodedScan(scan.read, scan.size, scan.salt, check_bodies=False)
-        scan.decoded = known
-    for item in scan.records(holes=dict(plan.holes)):
-        if isinstance(item, Frame):
-            if item.type not in CLASS_OF:
-                decoded(file.name, item)
-            yield item
-            continue
-        location = (node, os.path.dirname(file.name), plan.number, item.offset, item.stop - item.offset)
-        impact = "whatever was there: messages" + (", tombstones or dead letters" if plan.state else "")
-        report(Problem(*location, "damage", item.reason, impact))
+    for first, stop in plan.parts or ((0, plan.bytes),):
+        scan = file.scan(stop, salt_of(directory, plan.number))
+        if known is not None:
+            known.latest = None
+        if known is not None and not plan.holes:
+            scan = DecodedScan(scan.read, scan.size, scan.salt, check_bodies=False)
+            scan.decoded = known
+        for item in scan.records(holes={0: first} if first else dict(plan.holes)):
+            if isinstance(item, Frame):
+                if item.type not in CLASS_OF:
+                    decoded(file.name, item)
+                yield item
+                continue
+            location = (node, os.path.dirname(file.name), plan.number, item.offset, item.stop - item.offset)
+            impact = "whatever was there: messages" + (", tombstones or dead letters" if plan.state else "")
+            report(Problem(*location, "damage", item.reason, impact))
 
 
 def decoded(name: str, frame: Frame) -> Any:
@@ -408,14 +415,17 @@ class OpenDirectory:
 
     Args:
         directory: as planned.
-        wanted: the numbers of the segments that are needed.
+        numbers: the numbers of the segments that are needed; None for all.
+        held: other names of segments, by number, for the case that they were deleted.
 
     Raises:
         SegmentGone: one is not there any more.
         StorageError: too many files are open, or one cannot be read.
     """
 
-    def __init__(self, directory: Directory, numbers: Collection[int] | None = None) -> None:
+    def __init__(
+        self, directory: Directory, numbers: Collection[int] | None = None, held: Mapping[int, str] = NOTHING
+    ) -> None:
         self.plan = directory
         self.files: dict[int, OpenFile] = {}
         self.scans: dict[tuple[int, str], Scan] = {}
@@ -423,7 +433,7 @@ class OpenDirectory:
         _allow_files(len(plans))
         try:
             for plan in plans:
-                self.files[plan.number] = OpenFile(directory.path, plan.number)
+                self.files[plan.number] = OpenFile(directory.path, plan.number, held.get(plan.number, ""))
         except BaseException:
             self.close()
             raise

@@ -14,7 +14,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from decimal import Decimal
 from typing import Final, NamedTuple, cast
 
 import pyarrow as pa
@@ -30,8 +30,8 @@ from quorumq.core.values.types import Kind, PartitionId, Record, Span, record_ra
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
-from .arrow import Batches, Same, Values, time_of
-from .causes import Producer, Rank, death_of, rows_batch
+from .arrow import Batches, Same, Values, known_time, small, time_of
+from .causes import columns_of, text_bytes
 from .options import Options, Wanted
 from .reader import CONTENT, content, names
 
@@ -355,23 +355,27 @@ class Looker:
         cause = record.letter
         if cause is None:
             return
-        producer, rank = Producer(self.task.key, span.producer_id), Rank(*record[:3])
         for dead_span, dead in remaining.within(span):
             if dead != (record.generation, record.n):
                 continue
             for chunk, known in there.split(dead_span):
                 nodes = self.nodes_of(nodes_with(record, known))
                 published = cause.published_ms or (0 if part is None else part.header.published_ms)
-                fate = (group, rank, "dead", published, nodes)
                 for start in range(chunk.start, chunk.stop, ROWS_AT_ONCE):
                     block = chunk._replace(start=start, stop=min(chunk.stop, start + ROWS_AT_ONCE))
-                    messages, crcs, _ = self._content(block, part, shift + block.start)
-                    seqs = range(block.start, block.stop)
-                    deaths = [death_of(producer, self.task.topic, seq, *fate) for seq in seqs]
-                    checked = crcs if isinstance(crcs, list) else [None] * block.size
-                    yield rows_batch(
-                        self.out.schema, list(zip(deaths, repeat(cause), messages, checked, strict=False))
-                    )
+                    messages, crcs, size = self._content(block, part, shift + block.start)
+                    values: dict[str, Values] = {
+                        **names(self.task.key, block, self.task.topic),
+                        **content(messages, crcs),
+                        **columns_of(cause),
+                        "group": Same(group),
+                        "generation": Same(Decimal(record.generation)),
+                        "n": Same(small(record.n)),
+                        "resolution": Same("dead"),
+                        "published_at": Same(known_time(published)),
+                        "replicas": Same(nodes),
+                    }
+                    yield from self.out.add(block.size, size + block.size * text_bytes(cause), values)
             remaining.remove(dead_span)
 
 

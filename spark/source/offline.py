@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -71,7 +72,7 @@ def plans_of(options: Options) -> tuple[list[Planned], Registers, Counter[Partit
     return planned, registers, sizes
 
 
-def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[Problem]:
+def absent(directories: Iterable[Any], registers: Registers) -> Iterator[Problem]:
     """Yield a problem for each node whose directory is absent: a list of dead letters may be incomplete without it."""
     given = {directory.node for directory in directories}
     lacking: dict[str, list[str]] = {}
@@ -87,10 +88,10 @@ def absent(directories: Iterable[Directory], registers: Registers) -> Iterator[P
         yield Problem(node, "", None, None, None, "absent", reason, impact)
 
 
-def check_nodes(directories: Iterable[Directory]) -> None:
-    """Refuse directories that cannot be merged: two of one node, or of two clusters."""
-    by_node: dict[str, Directory] = {}
-    cluster: Directory | None = None
+def check_nodes(directories: Iterable[Any]) -> None:
+    """Refuse directories, or journals that are followed, that cannot be merged: two of one node, or of two clusters."""
+    by_node: dict[str, Any] = {}
+    cluster: Any = None
     for directory in directories:
         before = by_node.get(directory.node)
         if before is not None:

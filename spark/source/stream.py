@@ -38,6 +38,8 @@ from .causes import Rank
 from .deaths import resolution_of
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
 from .journals import SegmentGone
+from .offline import absent as lacking_nodes
+from .offline import check_nodes
 from .options import BATCH_BYTES, Options
 from .planning import segments_in
 from .reader import CONTENT
@@ -233,18 +235,13 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             UsageError: two directories of one node, of two clusters, or one that no earlier batch knew.
             StorageError: dead letters may be missing without those that are away.
         """
-        nodes = {tail.node for tail in self.tails.values()}
-        if len(nodes) < len(self.tails) or len({tail.cluster for tail in self.tails.values()}) > 1:
-            raise UsageError(f"{', '.join(self.tails)} are not directories of different nodes of one cluster")
-        if len(absent) > len(set(start) - nodes):
+        check_nodes(self.tails.values())
+        if len(absent) > len(set(start) - {tail.node for tail in self.tails.values()}):
             raise UsageError(next(iter(absent.values())))
-        for topic in self.registers.topics.values() if absent else ():
-            for number, members in enumerate(() if self.registers.is_deleted(topic.id) else topic.replicas):
-                if len(nodes.intersection(members)) < (len(members) + 1) // 2:
-                    raise StorageError(
-                        f"{next(iter(absent.values()))}. Without it too few replicas of {topic.name}/{number} are left "
-                        "to know all its dead letters"
-                    )
+        for lacking in lacking_nodes(self.tails.values(), self.registers) if absent else ():
+            raise StorageError(
+                f"{next(iter(absent.values()))}. Without it too few replicas are left: {lacking.impact}"
+            )
         if set(absent) != set(self.away):
             for path, why in absent.items():
                 print(f"quorumq: going on without {path}: {why}", file=sys.stderr)
