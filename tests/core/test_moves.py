@@ -222,6 +222,28 @@ def test_a_publish_waits_for_the_disk_of_a_node_that_adopts(through: str) -> Non
     assert isinstance(cluster.replies[key], m.PublishReply)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_new_slot_learns_no_hold_that_was_released(is_lost: bool) -> None:
+    """A round ends with the move, and the node that leaves has granted its HOLD. Its RELEASE may come there late."""
+    cluster, topic, members, others = made()
+    old, through, new = members[0], members[1], others[0]
+    publish(cluster, others[1], topic, 0, 1)
+    cluster.drop = lambda sender, to, message: to == through and isinstance(message, m.HoldReply)
+    key = cluster.submit(through, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 0.0, 30.0, cluster.time))
+    assert key not in cluster.replies
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        too_early = isinstance(message, m.HoldsRequest) and key not in cluster.replies
+        return too_early or (is_lost and to == old and isinstance(message, m.Release))
+
+    cluster.drop = drop
+    assert isinstance(move(cluster, others[1], old, new), m.MovePartitionReply)
+    cluster.advance(10.0)  # the payload follows
+    assert isinstance(cluster.replies[key], m.FetchReply | m.Failed)
+    assert cluster.nodes[new].replicas[PartitionId(topic.id, 0)].may_vote(cluster.now)
+    assert len(fetch(cluster, new)) == 1
+
+
 def test_a_source_that_was_wiped_is_released_at_once() -> None:
     cluster, topic, members, others = made()
     publish(cluster, "a", topic, 0)

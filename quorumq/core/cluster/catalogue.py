@@ -189,6 +189,14 @@ class Catalogue:
         sets = topic.replicas if topic is not None else ()
         return sets[partition.number] if partition.number < len(sets) else ()
 
+    def holders_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
+        """Return the replica set of a partition, and nodes that left it and may tell the holds that they granted."""
+        members, topic = self.members_of(partition), self.topics.get(partition.topic)
+        placement = topic.placement(partition.number) if topic is not None else None
+        if placement is None:
+            return members
+        return tuple(dict.fromkeys((*members, *placement.nodes_before, *placement.sources)))
+
     def epoch_of(self, partition: PartitionId) -> int:
         """Return the epoch of a partition of a known topic: the layout in which its slots last changed."""
         topic = self.topics[partition.topic]

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.state import GrantTimer, NodeState
-from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest
+from quorumq.core.messages import HeldThere, HoldsReply, HoldsRequest, Released
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
@@ -47,6 +47,9 @@ Replicas = Mapping[PartitionId, Replica]
 ASK_FIRST_S = 0.1
 ASK_AGAIN_S = 2.0
 """A request that is not answered is repeated after the first of these; the pause doubles up to the second."""
+
+RELEASES_MAX = 1000
+"""RELEASEs that are kept until a quarantine ends. A hold of any other runs out."""
 
 HOLDS_PER_CHUNK = 2000
 """Holds in one chunk of an answer: some 200 bytes each."""
@@ -65,14 +68,16 @@ class HoldRecovery:
     Attributes:
         awaited: per partition in quarantine, the other replicas that have not answered.
         greeted: peers that have dialled us, and said nothing yet.
+        releases: RELEASEs that came meanwhile. A peer may tell the hold of one that it gets later.
     """
 
-    __slots__ = ("_asked", "_chunks", "_reported", "awaited", "greeted")
+    __slots__ = ("_asked", "_chunks", "_reported", "awaited", "greeted", "releases")
 
     def __init__(self) -> None:
         self.awaited: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
         self.greeted: dict[NodeId, None] = {}
+        self.releases: list[Released] = []
         self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
 
@@ -88,6 +93,11 @@ class HoldRecovery:
             others = [node for node in (*replica.members, *replica.former) if node != me]
             if others:
                 self.awaited[replica.partition] = dict.fromkeys(others)
+
+    def note_release(self, released: Released) -> None:
+        """Keep a RELEASE for the end of a quarantine."""
+        if len(self.releases) < RELEASES_MAX:
+            self.releases.append(released)
 
     # ------------------------------------------------------------------------ asking
 
@@ -158,8 +168,11 @@ class HoldRecovery:
         for holds in chunks.values():
             reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
         if self.has_heard_enough(replica, awaited):
-            self._forget(message.partition)
             replica.end_quarantine(reported, now)
+            for released in self.releases:
+                if released.partition == message.partition:
+                    replica.on_release(released, now)
+            self._forget(message.partition)
 
     def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
         """Return True if every other replica has answered; or, of a new slot, enough nodes that voted before it.
@@ -176,6 +189,7 @@ class HoldRecovery:
     def _forget(self, partition: PartitionId) -> None:
         self.awaited.pop(partition, None)
         self._reported.pop(partition, None)
+        self.releases = [released for released in self.releases if released.partition != partition]
         if not self.awaited:
             self._asked.clear()
             self.greeted.clear()

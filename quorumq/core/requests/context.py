@@ -312,15 +312,20 @@ class Context(Placing):
     # ----------------------------------------------------------------- giving holds back
 
     def free(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
-        """Remove our holds (RELEASE or LEAVE), and repeat it to all other replicas until they confirm."""
+        """Remove our holds (RELEASE or LEAVE), and repeat it to all other replicas until they confirm.
+
+        A node that has left the set hears it, too: it tells the new slot which holds it has granted.
+        """
         others: dict[NodeId, list[m.Released]] = {}
         for item in released:
-            for member in self.catalogue.members_of(item.partition):
-                if member == self.state.me:
+            members = self.catalogue.members_of(item.partition)
+            for node in self.catalogue.holders_of(item.partition):
+                if node == self.state.me:
                     self.release((item,), now)
                 else:
-                    self.state.owe_release(member, item, now)
-                    others.setdefault(member, []).append(item)
+                    if node in members:
+                        self.state.owe_release(node, item, now)
+                    others.setdefault(node, []).append(item)
         return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
 
     def free_in_steps(self, caller: Caller, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
@@ -337,9 +342,11 @@ class Context(Placing):
     def release(self, released: tuple[m.Released, ...], now: Now) -> None:
         """Remove these holds from our own replicas, if the owner matches."""
         for item in released:
-            replica = self.replicas.get(item.partition)
+            replica = self.kept(item.partition)
             if replica is not None:
                 replica.on_release(item, now)
+                if not replica.may_vote(now):
+                    self.hold_recovery.note_release(item)
 
     def remember_given(self, key: int, given: list[m.Released], until: float) -> None:
         """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
