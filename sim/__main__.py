@@ -1,4 +1,4 @@
-"""`python -m sim`, one name for everything that checkers quorumq without a network.
+"""`python -m sim`, one name for everything that checks quorumq without a network.
 
 Commands are imported only when they are asked for: the explorer does not need what the heap needs, and `--help`
 answers at once.
@@ -15,8 +15,7 @@ COMMANDS = {
     "shrink": ("sim.shrink_command:shrink", "Make a failing run as small as it gets."),
     "diagram": ("sim.diagram_command:diagram", "Draw a run as one page, or tell one message's story."),
     "real": ("sim.real_command:real", "Run real processes under faults: a workload of ours, or yours."),
-    "shell": ("sim.shell_command:shell", "Run the production shell in virtual time under faults."),
-    "check": ("sim.check_command:check", "Checker histories that are there already."),
+    "check": ("sim.check_command:check", "Check histories that are there already."),
     "explore": ("sim.explorer.cli:explore", "Try every interleaving of a small cluster, within bounds."),
 }
 """Import path of the click command and the line that `--help` shows, by subcommand."""
@@ -24,7 +23,7 @@ COMMANDS = {
 
 @click.group(cls=Commands, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Checker quorumq without sockets, disks or waiting: the real node core in a world that is made up.
+    """Check quorumq without sockets, disks or waiting: the real node core in a world that is made up.
 
     docs/verification.md says what each command proves, and what it cannot.
     """

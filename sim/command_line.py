@@ -20,7 +20,7 @@ from rich.progress import (
 from quorumq.core.values.errors import StorageError
 from quorumq.history import HistoryWriter, Row
 from sim.profiles import PROFILES
-from sim.schedule import Schedule, draw
+from sim.schedule import SHELL, Schedule
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -33,7 +33,7 @@ profile = click.option(
     "--profile",
     default="swarm",
     show_default=True,
-    type=click.Choice(sorted(PROFILES)),
+    type=click.Choice(sorted((*PROFILES, SHELL))),
     help="What the runs are like.",
 )
 without = click.option(
@@ -68,17 +68,6 @@ def progress(console: Console, as_json: bool, total: int | None, *, counted: boo
         shows += (BarColumn(), *((MofNCompleteColumn(), TimeRemainingColumn()) if counted else ()))
     quiet = as_json or not console.is_terminal
     return Progress(*shows, TimeElapsedColumn(), console=console, transient=True, disable=quiet)
-
-
-def schedule_of(seed: int | None, profile: str, path: Path | None) -> Schedule:
-    """Return the schedule of a seed, or the one in a file.
-
-    Raises:
-        ClickException: neither is given, or both; or the file has none.
-    """
-    if (seed is None) == (path is None):
-        raise click.UsageError("say --seed N or --schedule FILE")
-    return draw(seed or 0, profile) if path is None else schedule_from(path)
 
 
 def schedule_from(path: Path) -> Schedule:

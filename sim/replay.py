@@ -6,7 +6,29 @@ from typing import Any
 
 from sim.rules import HUNTED, Rule, patched, prepared, rule_named
 from sim.runner import Outcome, run_schedule
-from sim.schedule import Schedule
+from sim.schedule import SHELL, Schedule, draw
+
+
+def drawn(seed: int, profile: str) -> Schedule:
+    """Return the schedule of a seed.
+
+    Raises:
+        ValueError: there is no such profile.
+    """
+    if profile != SHELL:
+        return draw(seed, profile)
+    from sim.shell.run import draw_shell  # most runs need nothing of it
+
+    return draw_shell(seed)
+
+
+def run(schedule: Schedule, **how: Any) -> Outcome:
+    """Run it with all rules; ``how`` as for `run_schedule`, which a run of the shell leaves out."""
+    if schedule.profile != SHELL:
+        return run_schedule(schedule, **how)
+    from sim.shell.run import run_shell
+
+    return run_shell(schedule)
 
 
 def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) -> Outcome:
@@ -16,11 +38,13 @@ def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) ->
         how: as for `run_schedule`; ``prepare`` is called after what leaves the rule out.
 
     Raises:
-        KeyError: there is no such rule. The text names those that there are.
+        KeyError: there is no such rule, or not in a run of the shell. The text names those that there are.
     """
     if without is None:
-        return run_schedule(schedule, **how)
+        return run(schedule, **how)
     rule = rule_named(without, HUNTED) if isinstance(without, str) else without
+    if rule.prepare and schedule.profile == SHELL:
+        raise KeyError(f"{rule.name} is no rule of the core: runs of the shell keep it")
     leave_out, then = prepared(rule), how.pop("prepare", None)
 
     def prepare(cluster: object) -> None:
@@ -29,4 +53,4 @@ def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) ->
             then(cluster)
 
     with patched(rule.patches):
-        return run_schedule(schedule, prepare=prepare, **how)
+        return run(schedule, prepare=prepare, **how)

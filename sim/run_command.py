@@ -12,9 +12,9 @@ from rich.table import Table
 
 from sim import command_line
 from sim.campaign import Report, commit, run_campaign
-from sim.replay import replay
+from sim.replay import drawn, replay
 from sim.runner import Outcome
-from sim.schedule import Schedule, draw
+from sim.schedule import Schedule
 
 FAILURES_MAX = 10
 """Failed seeds after which a campaign ends."""
@@ -49,7 +49,7 @@ def run(
     source = click.get_current_context().get_parameter_source("seeds")
     one_seed = seed is not None and source == click.core.ParameterSource.DEFAULT
     if path is not None or history_path is not None or one_seed:
-        schedule = command_line.schedule_from(path) if path is not None else draw(seed or 0, profile)
+        schedule = command_line.schedule_from(path) if path is not None else drawn(seed or 0, profile)
         sys.exit(_run_one(schedule, as_json, history_path, rule))
     if rule is not None:
         raise click.UsageError("--without goes with one run: say --seed N")
@@ -137,8 +137,9 @@ def print_report(console: Console, report: Report) -> None:
         table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
     for title, prefix in (("messages", "sent"), ("faults", "fault")):
-        kinds_of = ", ".join(f"{kind} {count:g}" for kind, count in report.per_seed(prefix).items())
-        console.print(f"{title} per seed: {kinds_of}")
+        if kinds := report.per_seed(prefix):
+            counts = ", ".join(f"{kind} {count:g}" for kind, count in kinds.items())
+            console.print(f"{title} per seed: {counts}")
     for name in report.never_seen:
         console.print(f"[red]never seen[/]: {name}")
     console.print("ok" if report.ok else "[red]FAILED[/]")

@@ -29,6 +29,9 @@ from sim.options import Options
 from sim.packets import Packet, packets_of
 from sim.profiles import PROFILES, draw_distance
 
+SHELL = "shell"
+"""The profile whose runs are of the production shell, not of the core alone (sim/shell)."""
+
 
 def fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass by name, as they are: `dataclasses.asdict` copies them all the way down."""

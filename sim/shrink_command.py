@@ -12,8 +12,9 @@ from rich.console import Console
 
 from sim import command_line
 from sim.campaign import commit
-from sim.replay import replay
+from sim.replay import drawn, replay
 from sim.rules import HUNTED, rule_named
+from sim.schedule import SHELL
 from sim.shrink.shrinker import Found, NothingFails, Shrinker
 
 ROWS = {
@@ -54,7 +55,11 @@ def shrink(
     What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it. In it each packet that
     is not named arrives after the mean delay. Exits with 1 when nothing fails.
     """
-    schedule = command_line.schedule_of(seed, profile, path)
+    if (seed is None) == (path is None):
+        raise click.UsageError("say --seed N or --schedule FILE")
+    schedule = drawn(seed or 0, profile) if path is None else command_line.schedule_from(path)
+    if schedule.profile == SHELL:
+        raise click.UsageError("runs of the shell are not shrunk: their packets have no names")
     try:
         left_out = rule_named(rule, HUNTED) if rule is not None else None
     except KeyError as error:

@@ -68,7 +68,7 @@ class Checker:
 
 
 class DrainedChecker(Checker):
-    """Checkers in the end of a run that was drained, too."""
+    """A checker that also looks at the end of a run that was drained."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from sim.real.cluster import CLIENTS
 from sim.real.run import RUN
 from sim.shell.memory import CAPACITY, WALL_MS, Commits, MemoryTransport, World
 from sim.shell.network import Line, LineStream, Network, Together
-from sim.shell.targeted_faults import virtual_time
+from sim.shell.virtual_time import virtual_time
 
 RESERVE_LEFT = 1 << 20
 """Bytes that a full disk still has: the node takes nothing in any more, and goes on writing necessary records."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -17,11 +19,12 @@ from sim.fault_plan import Fault, draw_damage, draw_faults, draw_losses
 from sim.options import Options
 from sim.real.inflict import Inflicter
 from sim.real.plan import renamed
-from sim.real.run import Trial, Verdict
+from sim.real.run import Trial
 from sim.real.workload import Again, Workload, numbers
-from sim.schedule import Schedule
+from sim.runner import Outcome
+from sim.schedule import SHELL, Schedule
 from sim.shell.cluster import ShellCluster, true_time
-from sim.shell.targeted_faults import VirtualTime
+from sim.shell.virtual_time import VirtualTime
 
 TOPIC = "jobs"
 VIRTUAL_LIMIT_S = 600.0
@@ -49,7 +52,7 @@ def draw_shell(seed: int) -> Schedule:
         at = round(rng.uniform(0.5, options.fault_time - 0.5), 4)
         killed = rng.sample(options.node_names, rng.choice((2, options.nodes)))
         faults += (Fault(at, "kill", tuple(sorted(killed)), 0.05),)
-    return Schedule(seed, "shell", options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
+    return Schedule(seed, SHELL, options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
 
 
 def workload(options: Options, rng: random.Random) -> Workload:
@@ -112,26 +115,14 @@ class ShellRun(Trial):
         return sorted(rows, key=lambda row: row["at"])
 
 
-@dataclass(slots=True)
-class ShellOutcome:
-    """Result of one run."""
-
-    seed: int  # seed of the schedule
-    violations: list[str]  # broken promises, and errors that a node or a client raised; empty is good
-    verdict: Verdict | None  # the figures; None if the run raised
-    rows: list[Row]  # the history
-    virtual: float  # seconds that it simulated
-    cpu: float  # seconds that it took
-
-
-def run_shell(schedule: Schedule) -> ShellOutcome:
+def run_shell(schedule: Schedule) -> Outcome:
     """Run a schedule in virtual time."""
     began = time.process_time()
-    outcomes: list[tuple[Verdict, list[Row]]] = []
-    virtual = 0.0
+    rows: list[Row] = []
+    violations: list[str] = []
+    counts: dict[str, float] = {}
 
     async def main() -> None:
-        nonlocal virtual
         options = schedule.options
         rng = random.Random(f"{schedule.seed}/shell-run")
         with trio.fail_after(VIRTUAL_LIMIT_S):
@@ -147,26 +138,40 @@ def run_shell(schedule: Schedule) -> ShellOutcome:
                 with run.writer("sim", "sim") as sim:
                     inflicter = Inflicter(cluster, sim)  # type: ignore[arg-type]
                     await run.work(sim, inflicter)
-                virtual = trio.current_time()
-                rows = run.rows()
-                outcomes.append((run.verdict(rows, inflicter), rows))
+                counts.update(sim_seconds=trio.current_time(), messages=cluster.proxy.pieces)
+                rows.extend(run.rows())
+                verdict = run.verdict(rows, inflicter)
+                violations.extend(map(str, verdict.violations))
+                if not verdict.drained:
+                    violations.append(
+                        "live after healing: some messages were neither acked nor dead letters in the end"
+                    )
+                counts.update(verdict.counts)
+                counts.update({f"fault {kind}": count for kind, count in verdict.faults.items()})
                 nursery.cancel_scope.cancel()
 
-    violations: list[str] = []
     try:
-        deterministic(schedule.seed, main)
+        with quiet():
+            deterministic(schedule.seed, main)
     except BaseException as error:  # any error that a node raises is the finding
         if isinstance(error, KeyboardInterrupt):
             raise
         violations.append(f"raised: {first_of(error)!r}")
-    verdict, rows = outcomes[0] if outcomes else (None, [])
-    if verdict is not None:
-        violations += [str(violation) for violation in verdict.violations]
-        if not verdict.drained:
-            violations.append(
-                "live after healing: some messages were neither acked nor dead letters in the end"
-            )
-    return ShellOutcome(schedule.seed, violations, verdict, rows, virtual, time.process_time() - began)
+    trace = hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
+    counts = {"messages": 0.0, **counts, "cpu": time.process_time() - began}
+    return Outcome(schedule.seed, violations, trace, counts, {}, rows)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Have the client library warn of nothing: under faults it has much to warn of."""
+    log = logging.getLogger("quorumq")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def deterministic(seed: int, main: Callable[[], Any]) -> None:

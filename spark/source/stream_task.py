@@ -37,7 +37,7 @@ def changed(problem: Problem) -> None:
 
 
 def planned(path: str, directory: int, parts: Iterable[tuple[int, int, int]]) -> Directory:
-    """Return the plan of a directory of which these parts of segments are read, in this order."""
+    """Return the plan of a directory if these parts of its segments are read, in this order."""
     by_segment: dict[int, list[tuple[int, int]]] = {}
     for segment, first, stop in parts:
         by_segment.setdefault(segment, []).append((first, stop))

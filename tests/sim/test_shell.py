@@ -11,22 +11,24 @@ import trio
 from click.testing import CliRunner
 
 from quorumq.core.messages.effects import CleanStop, Event
+from quorumq.history import read_history
 from sim.__main__ import main
+from sim.checkers import check_history
 from sim.real.plan import KINDS
 from sim.rules import patched, rule_named
 from sim.schedule import Schedule
 from sim.shell.network import Line, LineStream, Network, Together
 from sim.shell.run import deterministic, draw_shell, first_of, run_shell
-from sim.shell.targeted_faults import virtual_time
+from sim.shell.virtual_time import virtual_time
 
 
 def test_one_seed_is_one_run_and_keeps_every_promise() -> None:
     one, two = run_shell(draw_shell(8)), run_shell(draw_shell(8))
     assert one.violations == []
     assert one.rows == two.rows
-    assert one.verdict is not None
-    assert one.verdict.counts["delivered"] > 10
-    assert one.verdict.lines == len(one.rows)
+    assert one.trace == two.trace
+    assert one.counts["delivered"] > 10
+    assert one.counts["messages"] > 100
     until = {row["owner"]: row["until"] for row in one.rows if row["kind"] == "hold_won"}
     delivered = [row for row in one.rows if row["kind"] == "deliver" and row["owner"] in until]
     assert len(delivered) > 10
@@ -184,17 +186,25 @@ def test_time_goes_on_when_nothing_can_run_and_calls_what_is_due_in_order() -> N
 
 def test_the_command_runs_seeds_and_a_schedule(tmp_path: Path) -> None:
     history, path = tmp_path / "h.jsonl", tmp_path / "s.json"
-    done = CliRunner().invoke(
-        main, ["shell", "--seeds", "2", "--seed", "8", "--json", "--history", str(history)]
-    )
+    done = CliRunner().invoke(main, ["run", "--profile", "shell", "--seeds", "2", "--seed", "8", "--json"])
     assert done.exit_code == 0, done.output
-    fields = json.loads(done.output)
-    assert (fields["runs"], fields["failed"]) == (2, 0)
+    report = json.loads(done.output[done.output.index("{") :])
+    assert (report["seeds"], report["failed"]) == (2, 0)
     path.write_text(draw_shell(9).to_json())
-    done = CliRunner().invoke(main, ["shell", "--schedule", str(path)])
+    done = CliRunner().invoke(main, ["run", "--schedule", str(path), "--history", str(history), "--json"])
     assert done.exit_code == 0, done.output
-    assert "runs per CPU second" in done.output
-    done = CliRunner().invoke(main, ["check", str(history)])
-    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["trace"] == run_shell(draw_shell(9)).trace
+    assert check_history(read_history([history])) == []
     done = CliRunner().invoke(main, ["diagram", str(history), "-o", str(tmp_path / "h.html")])
     assert done.exit_code == 0, done.output
+
+
+def test_the_commands_leave_out_of_the_shell_what_is_in_it() -> None:
+    shell = ["--profile", "shell", "--seed", "2"]
+    done = CliRunner().invoke(main, ["run", *shell, "--without", "hold-majority-1"])
+    assert done.exit_code == 1, done.output
+    assert "BROKEN exclusive holds" in done.output
+    done = CliRunner().invoke(main, ["run", *shell, "--without", "deadline-from-reply"])
+    assert "deadline-from-reply is no rule of the core" in done.output
+    done = CliRunner().invoke(main, ["shrink", *shell])
+    assert "runs of the shell are not shrunk" in done.output
