@@ -46,16 +46,21 @@ class FaultyCluster(LocalCluster):
         copied: nodes with a copy of their directory's last two states before a start, for `restore`.
         proxy: carries the links; it is there inside of the ``with`` of the cluster.
         front: addresses of the nodes for clients.
+        founders: nodes that the cluster is made with; the others ask to be let in.
+        outside: nodes that are no members now, and do not run.
         clients: clients that dial these, as the proxy names them.
         ended: nodes that ended by themselves, with the reasons.
     """
 
-    def __init__(self, nodes: int, *, keep: Path | None, rng: random.Random) -> None:
+    def __init__(self, nodes: int, *, keep: Path | None, rng: random.Random, joining: int = 0) -> None:
         self.rng = rng
         self.copied: tuple[str, ...] = ()
         self.clients = (CLIENTS, LONER)
         self.ended: list[str] = []
+        self.founders = tuple(f"n{index}" for index in range(1, nodes + 1))
+        nodes += joining
         names = [f"n{index}" for index in range(1, nodes + 1)]
+        self.outside = dict.fromkeys(names[len(self.founders) :])
         pairs = list(permutations(names, 2))
         self.kept_ports = HeldPorts(3 * nodes + len(pairs))
         ports = self.kept_ports.numbers
@@ -139,7 +144,31 @@ class FaultyCluster(LocalCluster):
         if code is not None and code not in EXPECTED:
             self.ended.append(f"node {name} ended with exit code {code}: {self.log_tail(name, 1)}")
 
+    @property
+    def members(self) -> list[str]:
+        """Return the names of the nodes that are to run."""
+        return [name for name in self.nodes if name not in self.outside]
+
+    def peer_address(self, name: str) -> str:
+        """Return the address of a node that joins, for all others: through the proxy, as if the first node dialled."""
+        return f"127.0.0.1:{self.between[self.founders[0], name]}"
+
+    def let_in(self, name: str) -> None:
+        """Start a node that is a member now."""
+        self.outside.pop(name, None)
+        self.spawn(name)
+
+    def dismiss(self, name: str) -> None:
+        """End a node that is no member any more, and lose its directory. It may be let in again, empty."""
+        self.outside[name] = None
+        if self.running(name):
+            self.kill(name)
+        self._processes.pop(name, None)
+        self.wipe(name)
+
     def spawn(self, name: str) -> None:
+        if name in self.outside:
+            return
         if not self.running(name):
             self.note_end(name)
             log = self.log_path(name)
@@ -228,12 +257,17 @@ class FaultyCluster(LocalCluster):
         return [sys.executable, "-P", path, str(self.control_path(name)), "--config", config]
 
     def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
-        super()._write_config(name, {**shared, "peer_listen": f"127.0.0.1:{self.peer_ports[name]}"})
+        values = {**shared, "peer_listen": f"127.0.0.1:{self.peer_ports[name]}"}
+        if name in self.outside:
+            values["join"] = [f"127.0.0.1:{self.between[name, other]}" for other in self.founders]
+        super()._write_config(name, values)
 
     def _tables(self, name: str) -> dict[str, dict[str, str]]:
+        if name in self.outside:
+            return {}
         ports = {
             other: self.peer_ports[other] if other == name else self.between[name, other]
-            for other in self.nodes
+            for other in self.founders
         }
         peers = {other: f"127.0.0.1:{port}" for other, port in ports.items()}
-        return {"nodes": dict(zip(self.nodes, self.front, strict=True)), "peers": peers}
+        return {"nodes": dict(zip(self.founders, self.front, strict=False)), "peers": peers}

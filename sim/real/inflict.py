@@ -11,7 +11,7 @@ import trio
 from quorumq.history import HistoryWriter
 from sim.fault_plan import LOSSES, Fault
 from sim.real.cluster import CLIENTS, FaultyCluster
-from sim.real.moves import Moves
+from sim.real.moves import Members, Moves
 from sim.real.plan import KINDS
 
 FSYNC_S = 0.002
@@ -34,6 +34,7 @@ class Inflicter:
         met: number of faults of each kind that met a node that served.
         delivery: returns when a message is delivered.
         moves: carries out moves of partitions.
+        members: carries out changes of the members.
         left_out: number of faults of each kind that cannot be done here.
     """
 
@@ -48,6 +49,7 @@ class Inflicter:
         self.left_out: Counter[str] = Counter()
         self.delivery: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.moves: Moves | None = None  # moves by the operator, once there is one
+        self.members: Members | None = None  # and changes of the members
         self.busy: Counter[str] = Counter()  # nodes that something is being done to, by name
 
     async def run(self, faults: tuple[Fault, ...]) -> None:
@@ -83,10 +85,15 @@ class Inflicter:
         cluster = self.cluster
         cluster.warm(fault.nodes)
         with trio.move_on_after(AIM_S):
-            while not (all(map(cluster.serves, cluster.nodes)) and all(map(cluster.is_warm, fault.nodes))):
+            while not (all(map(cluster.serves, self.present)) and all(map(cluster.is_warm, fault.nodes))):
                 await trio.sleep(LOOK_S)
             await self.delivery()
             await trio.sleep(fault.amount)
+
+    @property
+    def present(self) -> Sequence[str]:
+        """Return the names of the nodes that are to run."""
+        return self.cluster.nodes if self.members is None else self.cluster.members
 
     async def find(self, fault: Fault) -> None:
         """Wait until it meets a node that serves; no longer than `AIM_S`."""
@@ -100,6 +107,8 @@ class Inflicter:
         if fault.links:
             return any(serves.get(one, True) and serves.get(two, True) for one, two in fault.links)
         if fault.kind == "pause":
+            return any(serves.values())
+        if fault.kind == "add":
             return any(serves.values())
         return any(serves[name] and not self.busy[name] for name in fault.nodes)
 
@@ -208,6 +217,21 @@ class Inflicter:
         if self.moves is not None:
             await self.moves.move(fault.nodes[0], int(fault.amount))
 
+    async def do_add(self, fault: Fault) -> None:
+        """Have a node join the cluster."""
+        if self.members is not None:
+            await self.members.add(fault.nodes[0])
+
+    async def do_drain(self, fault: Fault) -> None:
+        """Have a node give away all that it has."""
+        if self.members is not None:
+            await self.members.drain(fault.nodes[0])
+
+    async def do_remove(self, fault: Fault) -> None:
+        """Have a node leave the cluster."""
+        if self.members is not None:
+            await self.members.remove(fault.nodes[0])
+
     async def do_slow_disk(self, fault: Fault) -> None:
         """Make every fsync take many times as long."""
         self.control(fault, fsync_s=min(FSYNC_S * fault.amount, FSYNC_MAX_S))
@@ -247,4 +271,6 @@ class Inflicter:
             self.cluster.resume(name)
             self.cluster.control(name, full=False, fsync_s=0.0)
             self.cluster.spawn(name)
+        if self.members is not None:
+            await self.members.settle(patience)
         await self.cluster.wait_ready_async(quarantine=True, timeout=patience)

@@ -22,9 +22,15 @@ WINDOW_S = 60.0
 MOVE_EVERY_S = 10.0
 """Seconds between two moves of partitions, about."""
 
+MEMBERS = ("add", "drain", "remove")
+"""Changes of the members: a node joins, gives away all that it has, or leaves."""
+
+MEMBERS_S = 60.0
+"""Seconds that a run with such changes has at least."""
+
 KINDS = (
     "crash", "kill", "stop", *LOSSES, "partition", "cut", "delay", "freeze", "pause", "slow-disk", "full-disk",
-    "wall-jump", "wrong-clock", "move",
+    "wall-jump", "wrong-clock", "move", *MEMBERS,
 )  # fmt: skip
 """Faults for real processes, and moves of partitions; ``crash`` and ``wrong-clock`` also take what was not fsynced
 (power.py)."""
@@ -73,6 +79,9 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
         move for move in draw_moves(seed, options, seconds)
         if not any(start <= move.at < end for start, end in calms)
     ]  # fmt: skip
+    for change in draw_members(seed, options, seconds):
+        at = next((end for start, end in calms if start <= change.at < end), change.at)
+        faults.append(dataclasses.replace(change, at=at))
     named = [renamed(fault) for fault in faults if fault.at < seconds]
     ordered = tuple(sorted(named + shown, key=lambda fault: fault.at))
     return Schedule(seed, "real", dataclasses.replace(options, fault_time=seconds), ordered)
@@ -87,6 +96,23 @@ def draw_moves(seed: int, options: Options, seconds: float) -> list[Fault]:
         moves.append(Fault(round(at, 3), "move", (rng.choice(options.node_names),), 0.0, rng.randrange(1000)))
         at += rng.uniform(0.2, 2.0) * MOVE_EVERY_S
     return moves
+
+
+def draw_members(seed: int, options: Options, seconds: float) -> list[Fault]:
+    """Draw a node that joins, and one that leaves, perhaps the same; the other faults stay as they are."""
+    rng = random.Random(f"{seed}/members")
+    if options.rf < 3 or options.nodes == len(NODE_NAMES) or seconds < MEMBERS_S or rng.random() < 0.3:
+        return []
+    joiner = NODE_NAMES[options.nodes]
+    leaver = rng.choice((*options.node_names, joiner))
+    changes = [("add", joiner, 0.3)]
+    if rng.random() < 0.7:
+        changes += [("drain", leaver, 0.5), ("remove", leaver, 0.7)]
+        changes += [("add", leaver, 0.85)] if leaver == joiner else []
+    return [
+        Fault(round((share - 0.1 * rng.random()) * seconds, 3), kind, (node,))
+        for kind, node, share in changes
+    ]
 
 
 def renamed(fault: Fault) -> Fault:

@@ -25,7 +25,8 @@ from sim.fault_plan import Fault
 from sim.real.cluster import LONER, FaultyCluster
 from sim.real.inflict import Inflicter
 from sim.real.judgement import counted, judged
-from sim.real.moves import Moves
+from sim.real.moves import Members, Moves
+from sim.real.plan import MEMBERS
 from sim.real.workload import Workload
 from sim.schedule import Schedule
 
@@ -137,6 +138,8 @@ class Trial:
             if self.workload.prepare is not None:
                 await self.workload.prepare(operator)
             inflicter.moves = Moves(operator, [topic for topic, _ in self.workload.read])
+            if any(fault.kind in MEMBERS for fault in self.schedule.faults):
+                inflicter.members = Members(operator, self.cluster)
             async with trio.open_nursery() as working:
                 for number, task in enumerate(self.workload.tasks):
                     working.start_soon(self.consume, f"c{number}", task)
@@ -348,7 +351,8 @@ class RealRun(Trial):
         on_progress: Callable[[str, Counter[str]], None] | None = None,
     ) -> None:
         rng = random.Random(f"{schedule.seed}/disks")
-        cluster = FaultyCluster(schedule.options.nodes, keep=keep, rng=rng)
+        joining = any(fault.kind == "add" for fault in schedule.faults)
+        cluster = FaultyCluster(schedule.options.nodes, keep=keep, rng=rng, joining=int(joining))
         cluster.copied = tuple(
             name for fault in schedule.faults if fault.kind == "restore" for name in fault.nodes
         )

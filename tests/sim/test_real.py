@@ -175,7 +175,7 @@ def test_a_plan_is_the_seeds_own_and_has_what_processes_can_have() -> None:
         assert schedule == draw_real(seed, 5, 200.0)
         assert Schedule.from_json(schedule.to_json()) == schedule
         assert [fault.at for fault in schedule.faults] == sorted(fault.at for fault in schedule.faults)
-        names = {"n1", "n2", "n3", "n4", "n5", CLIENTS, LONER}
+        names = {"n1", "n2", "n3", "n4", "n5", "n6", CLIENTS, LONER}
         for fault in schedule.faults:
             seen[fault.kind] = None
             assert 0.0 <= fault.at < 200.0

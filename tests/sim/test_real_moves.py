@@ -1,4 +1,4 @@
-"""Moves of partitions in runs of real processes: how they are drawn, and what is asked of the cluster."""
+"""Moves of partitions, and changes of the members, in runs of real processes: as drawn, and asked of the cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from quorumq.core.values.errors import TooFewReplicas
 from quorumq.history import HistoryWriter
 from sim.fault_plan import Fault
 from sim.real.inflict import Inflicter
-from sim.real.moves import Moves
-from sim.real.plan import draw_real
+from sim.real.moves import Members, Moves
+from sim.real.plan import MEMBERS, draw_real
 
 
 class Operator:
@@ -77,3 +77,86 @@ async def test_a_fault_of_that_kind_moves_a_slot() -> None:
     await inflicter.run((Fault(0.0, "move", ("n4",), 0.0, 0.0),))
     assert operator.asked == [("real", 0, "n1", "n4")]
     assert inflicter.met == {"move": 1}
+
+
+def changes(seed: int, nodes: int, seconds: float) -> list[tuple[str, str]]:
+    faults = draw_real(seed, nodes, seconds).faults
+    return [(fault.kind, fault.nodes[0]) for fault in faults if fault.kind in MEMBERS]
+
+
+def test_a_node_is_added_and_one_removed_in_runs_of_a_minute_or_more() -> None:
+    drawn = [changes(seed, 3, 90.0) for seed in range(20)]
+    assert {change[0] for change in drawn if change} == {("add", "n4")}
+    removed = {node for change in drawn for kind, node in change if kind == "remove"}
+    assert removed == {"n1", "n2", "n3", "n4"}
+    for change in drawn:
+        assert [kind for kind, _ in change] in ([], ["add"], [*MEMBERS], [*MEMBERS, "add"])
+    assert not any(changes(seed, nodes, 90.0) for seed in range(20) for nodes in (2, 9))
+    assert not any(changes(seed, 3, 50.0) for seed in range(20))
+
+
+class Town:
+    """A cluster of n1 to n3 that n4 may join, with one partition on the first three, and its operator."""
+
+    def __init__(self) -> None:
+        self.nodes, self.front = ("n1", "n2", "n3", "n4"), ["w:1", "w:2", "w:3", "w:4"]
+        self.outside = {"n4": None}
+        self.members, self.voters, self.drained = ["n1", "n2", "n3"], ["n1", "n2", "n3"], [""]
+        self.replicas = ["n1", "n2", "n3"]
+        self.failures = 0
+
+    def peer_address(self, name: str) -> str:
+        return "p:4"
+
+    def let_in(self, name: str) -> None:
+        assert name in self.members
+        self.outside.pop(name, None)
+
+    def dismiss(self, name: str) -> None:
+        assert name not in self.members
+        self.outside[name] = None
+
+    async def metadata(self) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise TooFewReplicas("no node answers")
+        infos = [SimpleNamespace(node=node, voter=node in self.voters) for node in self.members]
+        return SimpleNamespace(
+            nodes=infos, topics=[SimpleNamespace(name="real", replicas=(tuple(self.replicas),))]
+        )
+
+    async def add_node(self, node: str, address: str, *, peer_address: str, timeout: float) -> None:
+        assert (address, peer_address) == ("w:4", "p:4")
+        self.members.append(node)
+
+    async def drain_node(self, node: str, *, timeout: float) -> None:
+        self.drained.append(node)
+
+    async def move_partition(self, topic: str, number: int, source: str, to: str, *, timeout: float) -> None:
+        assert source in self.drained
+        self.replicas[self.replicas.index(source)] = to
+
+    async def move_voter(self, node: str, *, timeout: float) -> None:
+        self.voters[self.voters.index(node)] = "n4"
+
+    async def remove_node(self, node: str, *, timeout: float) -> None:
+        assert node not in (*self.replicas, *self.voters)
+        self.members.remove(node)
+
+
+async def test_a_node_is_added_and_another_one_removed(autojump_clock: Any) -> None:
+    town = Town()
+    town.failures = 3
+    members = Members(town, town)  # type: ignore[arg-type]
+    await members.add("n4")
+    assert town.outside == {}
+    await members.remove("n2")
+    assert (town.replicas, town.members) == (["n1", "n4", "n3"], ["n1", "n3", "n4"])
+    assert town.outside == {"n2": None}
+
+
+async def test_a_change_of_unknown_outcome_is_settled_when_all_is_healed() -> None:
+    town = Town()
+    town.members = ["n2", "n3", "n4"]
+    await Members(town, town).settle(60.0)  # type: ignore[arg-type]
+    assert town.outside == {"n1": None}
