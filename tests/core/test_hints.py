@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import AckRequest, Hold
+import pytest
+
+from quorumq.core.messages import AckRequest, Hold, HoldReply, Release
 from quorumq.core.messages.effects import Unsent
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over
 from tests.core.steps import fetch, published, receipts
 
 
@@ -37,3 +40,29 @@ def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
     cluster.advance(0.1)
     assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 0, 10)]
     assert len(held) == 1
+
+
+@pytest.mark.parametrize("lost", ["release", "order"])
+def test_a_hint_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
+    """The RELEASE is lost, or comes before the NOKs. No other node has a FETCH that would take the messages."""
+    cluster = Cluster()
+    _, producer_id = published(cluster, 10)
+    late: list[tuple[str, object]] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, HoldReply) and to == "b" and lost == "order":
+            late.append((sender, message))
+            return True
+        return (sender, to) == ("a", "b") and (
+            isinstance(message, Hold) or (isinstance(message, Release) and lost == "release")
+        )
+
+    cluster.drop = drop
+    key = cluster.submit("a", fetch(most=10))
+    asked = cluster.submit("b", fetch(most=10, wait=1.0))
+    cluster.feed("a", Unsent(key))
+    cluster.drop = lambda sender, to, message: False
+    for sender, message in late:
+        hand_over(cluster, sender, "b", message)
+    cluster.advance(0.9)
+    assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 0, 10)]

@@ -24,7 +24,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.dead_lettering import DeadLettering
 from quorumq.core.requests.deliveries import Won, add_slices
 from quorumq.core.requests.groupreader import GroupReader
-from quorumq.core.requests.holdround import BACKOFF_S, HoldRound, wants_of
+from quorumq.core.requests.holdround import BACKOFF_S, HELD_HINT_MAX_S, HoldRound, wants_of
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
@@ -341,7 +341,7 @@ class FetchCoordinator(GroupReader):
             context.state.clock.merge(highest.time)
             self.conflict = True
             if remaining > 0 and sender != context.state.me:
-                self._hint(replica, span, remaining, now)
+                self._hint(replica, span, min(remaining, HELD_HINT_MAX_S), now)
         if sender != context.state.me:
             if reply.settled:
                 effects += replica.learning.repair(group, reply.settled, now)

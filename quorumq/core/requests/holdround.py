@@ -16,6 +16,9 @@ from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Now, Owner, Record,
 
 BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
+HELD_HINT_MAX_S = 0.5
+"""Seconds until a node asks again for messages that another one holds without our vote, at most: their RELEASE may have
+come before the news of the hold, or not at all."""
 
 NO, DEAD, LATE = 64, 128, 192
 """First bits of the members that said so of a message (see `Atom`); the bits of those that said OK are the lowest."""
