@@ -222,6 +222,24 @@ def test_a_publish_waits_for_the_disk_of_a_node_that_adopts(through: str) -> Non
     assert isinstance(cluster.replies[key], m.PublishReply)
 
 
+def test_no_hold_is_piggybacked_in_a_layout_that_waits_for_our_disk() -> None:
+    """Else it is won without the message, in the old layout, and no client gets that for a hold time."""
+    cluster, topic, members, others = made()
+    through = members[1]
+    request = m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 3.0, 30.0, cluster.time, idle=True)
+    key = cluster.submit(through, request)
+    disk = SlowDisk(cluster, through)
+    cluster.submit(others[1], m.MovePartition("jobs", 0, members[0], others[0]))
+    assert cluster.nodes[through].topics[topic.id].layout_number == 2
+    cluster.submit(through, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
+    for _ in range(4):
+        disk.sync()
+        cluster.advance(0.1)
+    reply = cluster.replies[key]
+    assert isinstance(reply, m.FetchReply)
+    assert len(reply.slices) == 1
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_new_slot_learns_no_hold_that_was_released(is_lost: bool) -> None:
     """A round ends with the move, and the node that leaves has granted its HOLD. Its RELEASE may come there late."""

@@ -30,6 +30,8 @@ def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | No
     replica = context.replicas.get(header.partition)
     if replica is None or not replica.may_vote(now) or not is_new(context, replica, header.sections[0]):
         return None
+    if context.completions and replica.epoch != context.catalogue.epoch_of(header.partition):
+        return None  # our replica takes the batch in once it has adopted the layout, and would grant the HOLD before
     for view in replica.views.sources():
         if (header.partition, view.name) in context.parked and may_choose(view, header):
             parked, _ = context.state.fetchers(header.partition, view.name, replica.members, now)
