@@ -6,7 +6,7 @@ from what is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -16,7 +16,7 @@ from quorumq.client import Client
 from quorumq.core.cluster.topics import rendezvous, replica_set
 from quorumq.core.messages import MetadataReply, NodeInfo
 from quorumq.core.values.errors import Conflict, StorageFull, Transient, UsageError
-from quorumq.core.values.types import Machines, MemberState, Topic
+from quorumq.core.values.types import ClusterLayout, Machines, MemberState, Topic
 
 AGAIN_S: Final = 1.0
 """Seconds before moves that could not be made now are tried again, and between looks at payload being copied."""
@@ -210,6 +210,19 @@ async def replace(
     return moved
 
 
+async def until_they_vote(change: Callable[[], Awaitable[ClusterLayout]], as_json: bool) -> list[str]:
+    """Change the voters, again until the new ones vote, and return all. Say what it waits for unless ``as_json``."""
+    said = ""
+    while True:
+        try:
+            return [slot.node for slot in (await change()).slots]
+        except (Conflict, Transient) as error:
+            if str(error) != said and not as_json:
+                say(str(error), err=True)
+            said = str(error)
+            await trio.sleep(AGAIN_S)
+
+
 async def move_voter(client: Client, node: str, to: str, as_json: bool) -> None:
     """Have another member keep the settings that a node keeps, if it is a voter; ask again until that member votes.
 
@@ -218,18 +231,8 @@ async def move_voter(client: Client, node: str, to: str, as_json: bool) -> None:
         to: id of the node that takes over; empty: the cluster chooses.
         as_json: print an object once it is done, and no words.
     """
-    said = ""
     known = leaver(await client.metadata(), node)
-    while True:
-        try:
-            layout = await client.move_voter(node, to)
-            break
-        except (Conflict, Transient) as error:
-            if str(error) != said and not as_json:
-                say(str(error), err=True)
-            said = str(error)
-            await trio.sleep(AGAIN_S)
-    voters = [slot.node for slot in layout.slots]
+    voters = await until_they_vote(lambda: client.move_voter(node, to), as_json)
     if known.voter and as_json:
         print_json({"source": node, "voters": voters, "outcome": "moved"})
     elif known.voter:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quorumq.cli.common import Where, cluster, cluster_options, print_json, print_table, tell
+from quorumq.cli.common import (
+    Where,
+    cluster,
+    cluster_options,
+    confirmed,
+    print_json,
+    print_table,
+    tell,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from quorumq.cli.moves import Move
@@ -165,6 +174,40 @@ async def replace(
             {"node": node, "by": by, "moved": moved, "outcome": "replaced"},
             as_json,
         )
+
+
+@nodes.command()
+@click.option("--count", type=int, help="Number of voters that there are to be: 3 or 5.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@yes_option
+@cluster_options
+async def voters(count: int | None, dry_run: bool, yes: bool, where: Where, as_json: bool) -> None:
+    """List the voters, who keep the settings of topics and groups; with --count, have more nodes be voters.
+
+    Of five voters two may be away, of three one. It cannot be undone, so it asks first. It ends once the new voters
+    know all settings, and says what it waits for. It may be broken off and repeated.
+    """
+    from quorumq.cli.moves import until_they_vote
+
+    async with cluster(where) as client:
+        known = await client.metadata()
+        there = [info for info in known.nodes if info.voter]
+        if count is None:
+            show(known._replace(nodes=tuple(there)), as_json)
+            return
+        await client.raise_voters(count, dry_run=True)
+        more = count - len(there)
+        if dry_run:
+            fields = {"voters": [info.node for info in there], "more": more, "outcome": "would be raised"}
+            tell(
+                f"{', '.join(info.node for info in there)} are voters, {more} more would be", fields, as_json
+            )
+            return
+        if more and not yes:
+            await confirmed(f"have {count} voters, instead of {len(there)}, for good?")
+        names = await until_they_vote(lambda: client.raise_voters(count), as_json)
+        names = names or [info.node for info in there]
+        tell(f"{', '.join(names)} are voters", {"voters": names, "outcome": "raised"}, as_json)
 
 
 @nodes.command("list")

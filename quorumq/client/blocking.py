@@ -305,6 +305,7 @@ class Client(Counterpart[waiting.Client]):
     add_node = _blocking(waiting.Client.add_node)
     drain_node = _blocking(waiting.Client.drain_node)
     move_voter = _blocking(waiting.Client.move_voter)
+    raise_voters = _blocking(waiting.Client.raise_voters)
     remove_node = _blocking(waiting.Client.remove_node)
     topic = _blocking(waiting.Client.topic)
     labels = _blocking(waiting.Client.labels)

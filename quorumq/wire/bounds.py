@@ -148,9 +148,9 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "a topic, a group, or a layout of either kind",
     ),
     "ClusterLayout": (
-        "1 <= v_voters <= len(v_members) and len(v_slots) in (0, v_voters)",
+        "1 <= v_voters <= len(v_members) and len(v_before) <= len(v_slots) <= len(v_members)",
         "voters",
-        "one at least, all of them members, and a slot for each if there are any",
+        "one at least, all of them members, as the slots of voters are, which never become fewer",
     ),
     "Hello": ("v_versions[0] <= v_versions[1]", "versions", "lowest and highest version, in that order"),
 }

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.cli.moves import balanced, carry_out, check_removal, move_voter, off, planned, replace
+from quorumq.cli.moves import (
+    balanced,
+    carry_out,
+    check_removal,
+    move_voter,
+    off,
+    planned,
+    replace,
+    until_they_vote,
+)
 from quorumq.core import messages as m
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import DiskFull
@@ -48,6 +57,9 @@ class Calls:
 
     async def move_voter(self, node: str, to: str) -> Any:
         return self.ask(m.ChangeMembers("move-voter", node, to=to)).layout
+
+    async def raise_voters(self, count: int) -> Any:
+        return self.ask(m.ChangeMembers("raise-voters", "", voters=count)).layout
 
     async def remove_node(self, node: str) -> None:
         self.ask(m.ChangeMembers("remove", node))
@@ -202,6 +214,26 @@ async def test_a_first_node_is_replaced_and_drained_with_its_settings(
     known = await calls.metadata()
     assert [info.node for info in known.nodes] == [*"bcdef"]
     assert [info.node for info in known.nodes if info.voter] == [*"bef"]
+
+
+async def test_more_voters_are_asked_for_until_they_vote(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = grown()
+    calls = Calls(cluster)
+    cluster.kill("e")
+
+    async def starts() -> None:
+        await trio.sleep(5.0)
+        cluster.start("e")
+        cluster.relink()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(starts)
+        names = await until_they_vote(lambda: calls.raise_voters(5), as_json=False)
+    assert names == [*"abcde"]
+    assert "(e did not say so); try again" in capsys.readouterr().err
+    assert await until_they_vote(lambda: calls.raise_voters(5), as_json=True) == names
+    with pytest.raises(UsageError, match="they cannot become fewer"):
+        await calls.raise_voters(3)
 
 
 async def test_a_removal_is_checked_before_it_is_asked_for() -> None:

@@ -57,6 +57,7 @@ COMMANDS = {
     "nodes list": (),
     "nodes drain": ("n4",),
     "nodes remove": ("n4",),
+    "nodes voters": (),
     "nodes replace": ("n4", "n5", "--address", "127.0.0.1:1"),
 }
 """Every command with a --timeout for nodes, and its other arguments."""

@@ -199,10 +199,10 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
         made = made.map(lambda it: it._replace(burst=it.burst if it.per_second else 0))
     if cls is messages.Accept:  # one of them
         made = made.filter(lambda it: [it.topic, it.group, it.layout, it.cluster].count(None) == 3)
-    if cls is ClusterLayout:  # one member at least, and the first is a voter
-        made = made.map(
-            lambda it: it._replace(members=it.members or (Member("a"),), voters=1, slots=it.slots[:1])
-        )
+    if cls is ClusterLayout:  # one member at least, the first is a voter, and voters never become fewer
+        made = made.map(lambda it: it._replace(members=it.members or (Member("a"),), voters=1))
+        made = made.map(lambda it: it._replace(slots=it.slots[: len(it.members)]))
+        made = made.map(lambda it: it._replace(before=it.before[: len(it.slots)]))
     if cls is messages.SyncOffer:  # as many sums as the places have parts
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
     if cls is messages.SyncRegisters:

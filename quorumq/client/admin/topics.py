@@ -262,6 +262,29 @@ class TopicCalls(Calls):
         """
         return await self._change_members(m.ChangeMembers("move-voter", node, to=to), timeout)
 
+    async def raise_voters(
+        self, count: int, *, dry_run: bool = False, timeout: float | None = None
+    ) -> ClusterLayout:
+        """Have more members keep the settings of topics and groups, for good: voters never become fewer.
+
+        The cluster chooses members that are up. Asked again, it changes nothing.
+
+        Args:
+            count: number of voters that there are to be: 3 or 5.
+            dry_run: check the change, and change nothing.
+            timeout: seconds; the client's if None.
+
+        Returns:
+            the layout of the cluster, as a majority of the voters had it.
+
+        Raises:
+            UsageError: an even number, fewer than there are, more than five, or too few other members.
+            TooFewReplicas: a voter, or a member that would be one, is not up, or learns the settings; repeat it.
+            NotStored, OutcomeUnknown: too few nodes answered; repeat it.
+        """
+        request = m.ChangeMembers("raise-voters", "", dry_run=dry_run, voters=count)
+        return await self._change_members(request, timeout)
+
     async def remove_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
         """End the membership of a drained node: the others refuse it by name from then on.
 
@@ -275,7 +298,11 @@ class TopicCalls(Calls):
         return await self._change_members(m.ChangeMembers("remove", node), timeout)
 
     async def _change_members(self, request: m.ChangeMembers, timeout: float | None) -> ClusterLayout:
-        action = f"{request.change} node {request.node!r}"
+        action = (
+            f"{request.change} node {request.node!r}"
+            if request.node
+            else f"{request.change} to {request.voters}"
+        )
         reply = await self.context.ask(request, action, timeout, writes=True)
         return cast("ClusterLayout", reply.layout)
 

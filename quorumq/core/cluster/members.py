@@ -1,8 +1,8 @@
 """Members of the cluster, as one node knows them (docs/protocol.md, MEMBERS).
 
-The voters, who keep the registers, are the nodes that the cluster was made with, until a voter's slot goes to another
-member. All members keep replicas and serve clients. A member's number is its place in the list, and no other member
-ever gets it.
+The voters, who keep the registers, are the nodes that the cluster was made with, or five of these, until a voter's slot
+goes to another member, or members are added to them. All members keep replicas and serve clients. A member's number is
+its place in the list, and no other member ever gets it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,33 @@ from quorumq.core.values.types import (
 NODE_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 MACHINE_CHARS_MAX = 64
 
+VOTERS_MAX: Final = 5
+"""Voters of a cluster: two may be lost. More would have each change of a setting wait for more nodes."""
+
 VOTERS: Final = PartitionId(bytes(16), 0)
 """Stands for the voters where a node's slots are named by partition."""
 
 
 def first_layout(nodes: Iterable[NodeId], machines: Machines = ()) -> ClusterLayout:
-    """Return layout 0: the nodes that the cluster was made with. Their addresses are in each node's configuration."""
+    """Return layout 0: the nodes that the cluster was made with. Their addresses are in each node's configuration.
+
+    Of more than five nodes five are voters, on as many machines as there are. Each node finds the same five.
+    """
     on = dict(machines)
     members = tuple(Member(node, machine=on.get(node, "")) for node in nodes)
-    return ClusterLayout(0, STAMP_ZERO, members, len(members))
+    others, voters = sorted(member.node for member in members), list[NodeId]()
+    while len(members) > VOTERS_MAX > len(voters):
+        voters += apart(others, machines)[: VOTERS_MAX - len(voters)]
+        others = [node for node in others if node not in voters]
+    return ClusterLayout(0, STAMP_ZERO, members, len(members), tuple(ReplicaSlot(node, 0) for node in voters))
+
+
+def apart(nodes: Iterable[NodeId], machines: Machines) -> list[NodeId]:
+    """Return the first of these nodes on each machine."""
+    on, first = dict(machines), dict[str, NodeId]()
+    for node in nodes:
+        first.setdefault(on.get(node, node), node)
+    return list(first.values())
 
 
 class Members:
@@ -112,7 +130,8 @@ class Members:
     def check(self) -> None:
         """Assert what holds between any two steps."""
         assert all(node in self.present for node in self.voters), "a voter was removed"
-        assert len(dict.fromkeys(self.voters)) == self.layout.voters, "the number of voters has changed"
+        assert len(dict.fromkeys(self.voters)) == len(self.voters), "a node is a voter twice"
+        assert len(self.layout.before) <= len(self.voters), "there are fewer voters than before"
         assert len(dict.fromkeys(self.present)) == len(self.present), "two members have one name"
 
 
@@ -160,7 +179,7 @@ def check_leaving(change: str, node: NodeId, known: Members, topics: Iterable[To
     if member.state == MemberState.REMOVED:
         return "" if change == "remove" else f"node {node} was removed already"
     if change == "drain":
-        return ""
+        return check_drain(node, known)
     if node in known.voters:
         return (
             f"node {node} is a voter: settings of topics and groups are kept on {', '.join(known.voters)}. `quorumq "
@@ -178,11 +197,51 @@ def check_leaving(change: str, node: NodeId, known: Members, topics: Iterable[To
     return ""
 
 
+def check_drain(node: NodeId, known: Members) -> str:
+    """Return why a node cannot be drained, or "": every voter's slot needs a member that is not drained."""
+    stay = [it for it in known.joined if it != node]
+    if len(stay) < len(known.voters):
+        return (
+            f"without {node} {len(stay)} nodes would be left ({', '.join(stay)}), and settings of topics and groups "
+            f"are kept on {len(known.voters)}. Add a node first (`quorumq nodes add`)"
+        )
+    return check_voter(node, "", known)
+
+
 def with_voter(layout: ClusterLayout, node: NodeId, to: NodeId, made: Stamp) -> ClusterLayout:
     """Return the next layout, in which the voter's slot of ``node`` is the member ``to``'s."""
     number, slots = layout.number + 1, Members(layout).slots
     moved = tuple(ReplicaSlot(to, number) if slot.node == node else slot for slot in slots)
     return layout._replace(number=number, made=made, slots=moved, before=slots, epoch=number)
+
+
+def with_voters(layout: ClusterLayout, added: Iterable[NodeId], made: Stamp) -> ClusterLayout:
+    """Return the next layout, in which these members are voters as well."""
+    number, slots = layout.number + 1, Members(layout).slots
+    more = tuple(ReplicaSlot(node, number) for node in added)
+    return layout._replace(number=number, made=made, slots=slots + more, before=slots, epoch=number)
+
+
+def check_count(count: int, known: Members) -> str:
+    """Return why ``count`` members cannot be voters, or ""."""
+    has = len(known.voters)
+    if count == has:
+        return ""
+    if count < has:
+        return (
+            f"count is {count}: {', '.join(known.voters)} are voters, and they cannot become fewer. Of fewer voters "
+            "a majority need not have one that knows each setting"
+        )
+    if count % 2 == 0 or count > VOTERS_MAX:
+        return f"count is {count}: it must be odd (an even one tolerates no more failures) and at most {VOTERS_MAX}"
+    able = apart(next_voters(known, ""), known.machines)
+    if len(able) < count - has:
+        others = ", ".join(able) or "none"
+        return (
+            f"count is {count}: {', '.join(known.voters)} are voters, and {others} can become one: a member that is "
+            "not drained, on another machine. Add nodes first (`quorumq nodes add`)"
+        )
+    return ""
 
 
 def next_voters(known: Members, node: NodeId) -> list[NodeId]:

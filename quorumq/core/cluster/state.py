@@ -71,7 +71,7 @@ class NodeConfig:
     """Settings of a node at its start; the same on all nodes but for ``node`` and the times marked so.
 
     Args:
-        nodes: the ids of all nodes that the cluster was made with. These are the voters, who keep the registers.
+        nodes: the ids of all nodes that the cluster was made with; five at most begin as voters.
         layout: a layout of the cluster with this node, if it is none of them.
         cluster_id: name that the cluster was made with.
         addresses: (node id, "host:port" for clients) pairs, for METADATA.

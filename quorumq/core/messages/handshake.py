@@ -103,8 +103,9 @@ class ChangeMembers(NamedTuple):
     """Have a node be a member of the cluster, or change its addresses; or have it leave.
 
     ``change`` is "add"; "drain": no new partition is placed on it; "move-voter": its voter's slot goes to the member
-    ``to``, or to any if that is empty; or "remove": it is no member any more. Only "add" has an address and a machine;
-    a member keeps its peer address and machine if none is named.
+    ``to``, or to any if that is empty; "raise-voters": ``voters`` members are voters, and no node is named; or
+    "remove": it is no member any more. Only "add" has an address and a machine; a member keeps its peer address and
+    machine if none is named.
     """
 
     change: str
@@ -114,6 +115,7 @@ class ChangeMembers(NamedTuple):
     machine: str = ""
     dry_run: bool = False  # check it, and change nothing
     to: NodeId = ""
+    voters: int = 0
 
 
 class ChangeMembersReply(NamedTuple):

@@ -10,6 +10,8 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.members import (
     Members,
     addressed,
+    apart,
+    check_count,
     check_leaving,
     check_member,
     check_voter,
@@ -17,6 +19,7 @@ from quorumq.core.cluster.members import (
     next_voters,
     with_member,
     with_voter,
+    with_voters,
 )
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect, Send
@@ -38,7 +41,10 @@ from quorumq.core.values.types import (
     instance_of,
 )
 
-CHANGES = ("add", "drain", "remove", "move-voter")
+OF_VOTERS = ("move-voter", "raise-voters")
+"""Changes after which other nodes are voters."""
+
+CHANGES = ("add", "drain", "remove", *OF_VOTERS)
 
 STATES = {"drain": MemberState.DRAINING, "remove": MemberState.REMOVED}
 """State of a node after each change that has it leave."""
@@ -65,6 +71,8 @@ def check_change(context: Context, request: m.ChangeMembers) -> str:
         return f"change is {request.change[:50]!r}: it must be {' or '.join(CHANGES)}"
     if request.change == "move-voter":
         return check_voter(request.node, request.to, known)
+    if request.change == "raise-voters":
+        return check_count(request.voters, known)
     if request.change != "add":
         return check_leaving(request.change, request.node, known, catalogue.live())
     all_addresses = Members(addressed(known.layout, config.addresses, config.peer_addresses))
@@ -72,12 +80,14 @@ def check_change(context: Context, request: m.ChangeMembers) -> str:
 
 
 class MembersCoordinator(Coordinator):
-    """CHANGE-MEMBERS: a node is added, drained, removed, or gets another address. Asked again, it answers the same.
+    """CHANGE-MEMBERS: a node is added, drained, removed, or gets another address, or others are voters.
+
+    Asked again, it answers the same.
 
     Attributes:
         layout: layout that was written in this round, or that the proposal is built on.
         asked: instance for which the voters have said that their slots are trusted.
-        to: node that gets the voter's slot.
+        to: nodes that get voters' slots.
         until: end time (monotonic seconds); a new voter is waited for until then.
     """
 
@@ -91,7 +101,7 @@ class MembersCoordinator(Coordinator):
         self.proposer: Proposer | None = None
         self.tries = 0
         self.asked: Instance | None = None
-        self.to = ""
+        self.to: tuple[NodeId, ...] = ()
         self.until = 0.0
 
     def concerns(self, topic: bytes) -> bool:
@@ -115,7 +125,7 @@ class MembersCoordinator(Coordinator):
         if problem:
             return self.fail(context, Code.CONFLICT, problem)
         instance = Instance(b"", "", context.catalogue.cluster.layout.number + 1)
-        if self.request.change == "move-voter" and self.asked != instance:
+        if self.request.change in OF_VOTERS and self.asked != instance:
             return self.ask_voters(context, instance, now)
         return self.propose(context, instance, now)
 
@@ -131,22 +141,24 @@ class MembersCoordinator(Coordinator):
         return [Send(node, m.PutCluster(round_.number, self.layout)) for node in round_.members]
 
     def ask_voters(self, context: Context, instance: Instance, now: Now) -> list[Effect]:
-        """Ask if the slot of every voter is trusted, before one of them goes to another node.
+        """Ask if the slot of every voter is trusted, before one of them goes to another node, or slots are added.
 
         Why: a new voter learns from those before. If one of these never learned, one lost disk would leave too few.
         Only the one that leaves is passed over if it is silent: it may be gone for good.
         """
         self.asked = instance
-        able = next_voters(context.catalogue.cluster, self.request.node)
+        cluster = context.catalogue.cluster
+        able = next_voters(cluster, self.request.node)
         linked = [node for node in able if node in (context.state.me, *context.state.links)]
-        self.to = self.request.to or (linked or able)[0]
+        chosen = [self.request.to] if self.request.to else apart([*linked, *able], cluster.machines)
+        self.to = tuple(chosen[: max(1, self.request.voters - len(cluster.voters))])
         return self.write(context, now, LEAVER_WAIT * context.config.request_timeout)
 
     def lacking(self, context: Context, round_: Round) -> list[NodeId]:
         """Return the nodes that have not said yet that they know the layout, and all promises of their slots."""
         bits, voters = round_.valid(context.state), context.catalogue.cluster.voters
         stay = [node for node in voters if node != self.request.node and not round_.is_counted(bits, node)]
-        return stay if round_.bits_of([self.to]) & bits else [*stay, self.to]
+        return stay + [node for node in self.to if not round_.bits_of([node]) & bits]
 
     def propose(self, context: Context, instance: Instance, now: Now) -> list[Effect]:
         """Propose the next layout."""
@@ -167,6 +179,8 @@ class MembersCoordinator(Coordinator):
         known = cluster.member(self.request.node)
         if self.request.change == "move-voter":
             return known is not None and self.request.node not in cluster.voters
+        if self.request.change == "raise-voters":
+            return len(cluster.voters) >= self.request.voters
         if self.request.change != "add":
             return known is not None and known.state >= STATES[self.request.change]
         return known == member_of(self.request, cluster)
@@ -179,7 +193,9 @@ class MembersCoordinator(Coordinator):
         config = context.config
         layout = addressed(self.layout, config.addresses, config.peer_addresses)
         if self.request.change == "move-voter":
-            return with_voter(layout, self.request.node, self.to, ballot)
+            return with_voter(layout, self.request.node, self.to[0], ballot)
+        if self.request.change == "raise-voters":
+            return with_voters(layout, self.to, ballot)
         member = member_of(self.request, Members(self.layout))
         if self.request.change != "add":
             known = next(it for it in layout.members if is_present(it, self.request.node))
@@ -206,21 +222,23 @@ class MembersCoordinator(Coordinator):
         return effects + (self.proposer.retry(self, context, now) if look else [])
 
     def on_known(self, context: Context, round_: Round, now: Now) -> list[Effect]:
-        """Go on if enough nodes know the layout: all voters before one of them changes; else a majority."""
+        """Go on if enough nodes know the layout: all voters before they change; else a majority, and each new voter.
+
+        Why: a new voter that answered before it votes does not answer this round again.
+        """
         bits, instance = round_.valid(context.state), self.asked
         if not self.is_done(context):
             everyone = not round_.awaits(self.request.node) and not self.lacking(context, round_)
             assert instance is not None
             return self.propose_now(context, instance, now) if everyone else []
-        if not round_.is_majority(bits):
-            return []
-        learning = [it for it in context.catalogue.cluster.new_voters if not round_.is_counted(bits, it)]
-        if self.request.change != "move-voter" or not learning:
+        new = context.catalogue.cluster.new_voters if self.request.change in OF_VOTERS else []
+        learning = [node for node in new if not round_.is_counted(bits, node)]
+        if round_.is_majority(bits) and not learning:
             return self.finish(context, m.ChangeMembersReply(self.layout))
-        if any(round_.awaits(node) for node in learning):
+        if not learning or any(round_.awaits(node) for node in learning):
             return []
         if now.mono >= self.until:
-            detail = f"{', '.join(learning)} is a voter now, and does not know all settings yet: try again"
+            detail = f"{', '.join(learning)}: a voter now, and does not know all settings yet: try again"
             return self.fail(context, Code.OUTCOME_UNKNOWN, detail)
         self.close_rounds(context)
         return self.look_later(context, now)
@@ -231,17 +249,20 @@ class MembersCoordinator(Coordinator):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         round_ = self.rounds[number]
-        if self.request.change == "move-voter" and self.proposer is None and not self.is_done(context):
+        if self.request.change in OF_VOTERS and self.proposer is None and not self.is_done(context):
             silent = self.lacking(context, round_)
             if not silent and self.asked is not None:
                 return self.propose_now(context, self.asked, now)
+            subject = f"the settings that {self.request.node} keeps" if self.request.node else "settings"
+            to = ", ".join(self.to)
             detail = (
-                f"the settings that {self.request.node} keeps cannot go to {self.to} now: every other voter, and "
-                f"{self.to}, has to be up and to know all settings ({', '.join(silent)} did not say so); try again"
+                f"{subject} cannot go to {to} now: every other voter, and {to}, has to be up and to know all settings "
+                f"({', '.join(silent)} did not say so); try again"
             )
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, round_.majority)
         answered = round_.valid(context.state).bit_count()
-        detail = f"node {self.request.node!r}: it may have happened, or may yet happen: do it again"
+        subject = f"node {self.request.node!r}" if self.request.node else self.request.change
+        detail = f"{subject}: it may have happened, or may yet happen: do it again"
         return self.fail(context, Code.OUTCOME_UNKNOWN, detail, round_.majority, answered)
 
 

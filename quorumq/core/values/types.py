@@ -477,8 +477,8 @@ class ClusterLayout(NamedTuple):
     number: int
     made: Stamp  # stamp of the proposal that was chosen
     members: tuple[Member, ...]
-    voters: int  # number of the first members, with which the cluster was made, and of the voters
-    slots: tuple[ReplicaSlot, ...] = ()  # the voters, if they are not the first members
+    voters: int  # number of the first members, with which the cluster was made
+    slots: tuple[ReplicaSlot, ...] = ()  # the voters, if they are not all of the first members
     before: tuple[ReplicaSlot, ...] = ()  # the voters before layout ``epoch``, in which a slot last changed
     epoch: int = 0
 

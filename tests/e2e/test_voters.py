@@ -1,0 +1,62 @@
+"""Voters of real nodes: three become five by the commands of docs/operations.md; five of seven first nodes are some."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from quorumq.lab.local import LocalCluster
+from tests.e2e.added import Members
+from tests.e2e.groups import through
+from tests.e2e.manual import commands, run
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.mark.parametrize("own", [3], indirect=True)
+def test_three_voters_become_five_and_two_may_be_away(own: LocalCluster, tmp_path: Path) -> None:
+    dry, real = commands("More voters", "#", "nodes voters")
+    assert "--dry-run" in dry
+    members = Members(own, tmp_path)
+
+    async def grows() -> None:
+        with members.joining("de"):
+            refused = await trio.to_thread.run_sync(lambda: run(own, *real, "--yes"))
+            assert refused.exit_code == 64
+            assert "and none can become one" in refused.stderr
+            await members.grow()
+            plan = json.loads((await members.run(*dry)).stdout)
+            assert (plan["more"], plan["outcome"]) == (2, "would be raised")
+            asked = await trio.to_thread.run_sync(lambda: run(own, *real))
+            assert asked.exit_code == 1
+            assert "have 5 voters, instead of 3, for good? [y/N]" in asked.stderr
+            for _ in range(2):
+                raised = json.loads((await members.run(*real, "--yes")).stdout)
+                assert raised == {"voters": ["n1", "n2", "n3", "d", "e"], "outcome": "raised"}
+            rows = (await members.run("nodes", "voters")).stdout.splitlines()
+            assert [json.loads(row)["node"] for row in rows] == raised["voters"]
+            own.kill("n1")
+            own.kill("n2")
+            with trio.fail_after(PATIENCE_S):
+                async with through(own, "n3") as client:
+                    await client.create_topic("jobs", rf=1)
+
+    trio.run(grows)
+
+
+@pytest.mark.parametrize("own", [7], indirect=True)
+def test_five_of_seven_first_nodes_are_voters(own: LocalCluster) -> None:
+    for name in ("n1", "n2", "n6", "n7"):
+        own.kill(name)
+
+    async def goes_on() -> None:
+        async with through(own, "n3") as client:
+            await client.create_topic("jobs", rf=1)
+            voters = [info.node for info in (await client.metadata()).nodes if info.voter]
+            assert voters == ["n1", "n2", "n3", "n4", "n5"]
+
+    trio.run(goes_on)
