@@ -143,7 +143,7 @@ KEY_OF_SETTLING = 100
 
 def is_operation(kind: str) -> bool:
     """Return True if a request is one about a topic, or the members."""
-    return kind in OPERATIONS or kind.split()[0] in ("add", "drain", "drop", "move")
+    return kind in OPERATIONS or kind.split()[0] in ("add", "drain", "drop", "move", "voter")
 
 
 def deadline(sent_at: float, seconds: float = HOLD_S) -> float:
@@ -366,7 +366,11 @@ def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | No
         return with_operation(known, this.attempt, before._replace(phase="done")), ""
     if isinstance(reply, m.CreateTopicReply):
         changed = Operation("done", reply.topic.made)
-        others = [found for found in known.operations if found.phase == "done" and found != changed]
+        others = [
+            found
+            for found in known.operations
+            if found.phase == "done" and found.made > STAMP_ZERO and found != changed
+        ]
         problem = "one topic: two clients were told that another one was created" if others else ""
         return with_operation(known, this.attempt, changed), problem
     if isinstance(

@@ -56,7 +56,16 @@ def slots_vote(explorer: Explorer, state: State) -> bool:
     return len(voting) == len(newest.replicas[0])
 
 
+def voters_vote(explorer: Explorer, state: State) -> bool:
+    """Return True if each voter of the newest layout of the cluster votes."""
+    cores = [explorer.nodes.locals[local].core for local in state[:-3]]
+    newest = max((core.catalogue.cluster for core in cores), key=lambda cluster: cluster.layout.number)
+    voting = [core for core in cores if core.state.trusted and core.state.voting_epoch == newest.epoch]
+    return {core.config.node for core in voting} >= {*newest.voters} and newest.epoch > 0
+
+
 GOALS: dict[str, Callable[[Explorer, State], bool]] = {
     "the last operation is done": last_is_done,
     "every slot votes": slots_vote,
+    "every voter votes": voters_vote,
 }

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from quorumq.core.cluster.members import first_layout
+from quorumq.core.cluster.members import Members, first_layout
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.records import CleanStopped, JournalRecord, Started
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import STAMP_ZERO, ClusterLayout, Member, NodeId, Now
+from quorumq.core.values.types import STAMP_ZERO, ClusterLayout, Member, NodeId, Now, ReplicaSlot
 from sim.explorer.clone import key_of
 from sim.explorer.numbered import Numbered
 from sim.explorer.scenario import HOLD_S, NEVER, SHORTER_S, Scenario, now_at
@@ -97,6 +97,19 @@ class Journals:
             steal_after=0.0,
             layout=self._grown,
         )
+
+    def with_voters(self) -> ClusterLayout | None:
+        """Return the layout of the cluster that a scenario with ``voters`` has chosen; None without one."""
+        scenario = self._scenario
+        if not scenario.voters:
+            return None
+        config = self.config_of(scenario.nodes[0])
+        layout = config.layout or first_layout(config.nodes)
+        before, number = Members(layout).slots, layout.number + 1
+        since = {slot.node: slot.since for slot in before}
+        slots = tuple(ReplicaSlot(node, since.get(node, number)) for node in scenario.voters)
+        made = STAMP_ZERO._replace(time=number)
+        return layout._replace(number=number, made=made, slots=slots, before=before, epoch=number)
 
     def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
         """Make a core from a journal; ``nonce`` tells its starts from those of another directory."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.values.types import ClusterLayout, NodeId, Topic
 from sim.explorer.facts import Facts
 from sim.explorer.world import World
@@ -17,19 +20,31 @@ def members_broken(world: World, locals_: tuple[int, ...], facts: Facts) -> str:
         layout = core.catalogue.cluster.layout
         if layouts.setdefault(layout.number, layout) != layout:
             return f"one layout: layout {layout.number} of the cluster is two"
-    voters = [core for core in cores if core.config.node in core.config.nodes]
     for (kind, _), operation in zip(scenario.operators, facts.operations, strict=True):
         if operation.phase == "done" and kind.split()[0] in ("add", "drop"):
             node, there = kind.split()[1], kind.startswith("add")
-            having = sum(core.catalogue.cluster.is_member(node) is there for core in voters)
-            if having <= len(voters) // 2 and all(core.state.trusted for core in voters):
-                return f"members: of {len(voters)} voters {having} know of {kind!r}, which was OK"
+            having = {it.config.node for it in cores if it.catalogue.cluster.is_member(node) is there}
+            if lacking := unaware(world, locals_, having):
+                return f"members: voters {lacking} do not know of {kind!r}, which was OK"
     gone = sorted({node for core in cores for node in core.catalogue.cluster.gone})
     for core in cores:
         for topic in core.catalogue.live():
             kept = [node for node in gone if node in nodes_of_topic(topic)]
             if kept:
                 return f"removed: node {kept[0]} was removed, and node {core.config.node} places a partition there"
+    return ""
+
+
+def unaware(world: World, locals_: tuple[int, ...], having: Collection[NodeId]) -> str:
+    """Return voters without what was OK that could answer a read by themselves, in any epoch; "" if none could."""
+    cores = [world.nodes.locals[local].core for local in locals_]
+    for cluster in {core.catalogue.cluster.epoch: core.catalogue.cluster for core in cores}.values():
+        voting = [it for it in cores if it.state.trusted and it.state.voting_epoch == cluster.epoch]
+        lacking = [it.config.node for it in voting if it.config.node in cluster.voters]
+        lacking = [node for node in lacking if node not in having]
+        size = len(cluster.voters)
+        if len(lacking) > size - majority_of(size):
+            return ", ".join(lacking)
     return ""
 
 

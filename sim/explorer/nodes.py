@@ -11,7 +11,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 
-from quorumq.core.messages import QUORUM_REPLIES, HoldReply, HoldsReply, PutTopic, RemoteFetchReply
+from quorumq.core.messages import (
+    QUORUM_REPLIES,
+    HoldReply,
+    HoldsReply,
+    PutCluster,
+    PutTopic,
+    RemoteFetchReply,
+)
 from quorumq.core.messages.effects import CleanStop, Event, Ours, Persist, Received, Request, Unsent
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Topic
@@ -101,6 +108,7 @@ class Nodes:
         self._ahead = scenario.ahead
         self._reclaims = scenario.reclaims > 0
         self.moved: Topic | None = None  # the register with the layout that moves the partition, adopted
+        self.chosen = self.journals.with_voters()  # the layout of the cluster with other voters
         self._max_wait = HOLD_S if scenario.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
         self._forgotten: dict[int, int] = {}
@@ -238,7 +246,8 @@ class Nodes:
             case ("reclaim",):
                 return self._fire(local, now, what)
             case ("adopt",):
-                return self.step(local, [Ours(PutTopic(0, self.moved))], now)  # type: ignore[arg-type]
+                put = PutTopic(0, self.moved) if self.moved is not None else PutCluster(0, self.chosen)  # type: ignore[arg-type]
+                return self.step(local, [Ours(put)], now)
             case ("ask", int(key), request):
                 if self.locals[local].node in self._ahead:
                     now = now_at(tick, WALL_MS + 1000 * WINDOW_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumq.core.messages import FetchReply, StoreReply
 from quorumq.core.values.types import Kind, Latest, NodeId, PartitionId
 from sim.explorer.facts import Facts, is_asked_for
+from sim.explorer.members import unaware
 from sim.explorer.nodes import Local
 from sim.explorer.requests import DEAD_GROUP, SPAN, creation
 from sim.explorer.world import World
@@ -111,9 +112,10 @@ def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
         rf = creation(world.scenario, index).rf
         if phase == "conflict" and any(topic[0] == rf for topic in everything):
             return f"conflict: c{index} (rf {rf}) was answered `conflict`, and a node serves it"
-        having = sum(any(topic[1] == made for topic in topics) for topics in served)
-        if phase == "done" and having < len(served) // 2 + 1:
-            return f"created: c{index} is served by {having} of {len(served)} nodes"
+        both = zip(world.scenario.nodes, served, strict=True)
+        having = [name for name, topics in both if any(topic[1] == made for topic in topics)]
+        if phase == "done" and (lacking := unaware(world, locals_, having)):
+            return f"created: c{index} is not served by the voters {lacking}"
     return ""
 
 
@@ -176,8 +178,9 @@ def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
     sets = max((topic.replicas for topic in topics if topic is not None), key=len)
     if len({topic.layout_number for topic in topics if topic is not None}) > 1:
         sets = (*voting_sets(world, locals_), *sets[1:])
-    registrars = tuple(name for name in world.scenario.nodes if name not in world.scenario.later)
-    for members in (registrars, *sets):
+    if lacking := unaware(world, locals_, having):
+        return f"stands: voters {lacking} do not have the group as its creation was OK"
+    for members in sets:
         there = len(having.intersection(members))
         if there <= len(members) // 2:
             return f"stands: of {', '.join(members)} only {there} have the group as its creation was OK"

@@ -47,7 +47,7 @@ def fetch(
     )
 
 
-CHANGES = {"add": "add", "drain": "drain", "drop": "remove"}
+CHANGES = {"add": "add", "drain": "drain", "drop": "remove", "voter": "move-voter"}
 """The request for each change of the members: an operation is one of these, or "move", and the names of nodes."""
 
 
@@ -57,11 +57,12 @@ def is_change(kind: str) -> bool:
 
 
 def change_request(kind: str, topic: str) -> m.ClientRequest:
-    """Return the request of such an operation: "add d", "drain d", "drop d" or "move c d"."""
+    """Return the request of such an operation: "add d", "drain d", "drop d", "voter c d" or "move c d"."""
     change, *nodes = kind.split()
     if change == "move":
         return m.MovePartition(topic, 0, *nodes)
-    return m.ChangeMembers(CHANGES[change], nodes[0], f"{nodes[0]}:1" if change == "add" else "")
+    to = nodes[1] if change == "voter" else ""
+    return m.ChangeMembers(CHANGES[change], nodes[0], f"{nodes[0]}:1" if change == "add" else "", to=to)
 
 
 def named(scenario: Scenario) -> tuple[Span, ...]:

@@ -139,6 +139,8 @@ class Scenario:
     # The slot of the first node goes to the second one, in a layout that every node knows to be chosen at the start.
     # Each node adopts it once, whenever it likes.
     move: tuple[NodeId, ...] = ()
+    # Voters in a layout of the cluster that is chosen at the start. Each node adopts it once, whenever it likes.
+    voters: tuple[NodeId, ...] = ()
     # End that has to be possible from every state, if all states are seen: one of `GOALS` of
     # sim/explorer/goals.py.
     goal: str = ""

@@ -201,7 +201,7 @@ class Explorer:
             yield self._one(state, at, what, tick)
         if scenario.operators:
             yield from self._operations(state, tick)
-        if scenario.move or scenario.added:
+        if scenario.move or scenario.added or scenario.voters:
             for at, local in enumerate(locals_):
                 if self.world.may_adopt(local):
                     yield self._one(state, at, ("adopt",), tick)

@@ -237,9 +237,11 @@ class World:
 
     def may_adopt(self, local: int) -> bool:
         """Return True if a node has not adopted the layout that is chosen yet."""
-        moved = self.nodes.moved
+        moved, chosen, core = self.nodes.moved, self.nodes.chosen, self.nodes.locals[local].core
+        if chosen is not None:
+            return core.catalogue.is_newer(chosen) and chosen not in core.context.adopting
         assert moved is not None
-        ours = self.nodes.locals[local].core.topics.get(moved.id)
+        ours = core.topics.get(moved.id)
         return ours is not None and ours.layout_number < moved.layout_number
 
     def _have_learners(self, locals_: list[int], topic: Topic, now: Now) -> Topic:

@@ -32,12 +32,13 @@ from sim.rules import (
     recovery,
     suspects,
     topics,
+    voters,
 )
 from sim.rules.rule import Rule, patched, prepared
 
 _MODULES = (
     recovery, holds, piggyback, acks, suspects, dead_letters, groups, creation, decisions, topics, messages, labels,
-    claims, pauses, moves, beside_moves, members, limited, names,
+    claims, pauses, moves, beside_moves, members, voters, limited, names,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(rule for module in _MODULES for rule in module.RULES)
 

@@ -164,6 +164,15 @@ BROKEN = {
     "placing-on-a-removed-node": "removed",
     "removed-nodes-are-not-waited-for": "stuck",
     "only-voters-count": "forbidden",
+    "voters-before-tell": "created",
+    "voters-tell-once-they-have-adopted": "created",
+    "voters-count-in-one-epoch": "one topic",
+    "voters-are-adopted-once-durable": "created",
+    "new-voters-learn-what-was-accepted": "one topic",
+    "resync-awaits-undecided-voters": "created",
+    "added-voters-hear-those-before": "created",
+    "added-voters-hear-adopters": "created",
+    "added-voters-hear-the-set-before": "stuck",
 }
 """The promise that breaks first without each rule."""
 
@@ -262,7 +271,8 @@ FOUND_LATE = {
     "alter-reads-its-own", "owner-is-an-attempt", "ack-ends-own-hold", "quarantine", "made-with-one-list",
     "replies-for-their-round", "superseded-of-five", "learned-dead-drops-no-hold", "votes-are-durable",
     "group-votes-are-durable", "resync-brings-votes", "superseded-votes", "suspects-are-alone",
-    "voters-name-suspects", "names-are-no-exception",
+    "voters-name-suspects", "names-are-no-exception", "voters-are-adopted-once-durable",
+    "new-voters-learn-what-was-accepted",
 }  # fmt: skip
 """Rules without which the first failure comes after more than `LATE` states."""
 

@@ -1,0 +1,223 @@
+"""Rules of voters: a voter's slot goes to another member, or members are added to the voters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.rounds import RegisterRound, majority_of
+from quorumq.core.messages.effects import Effect
+from quorumq.core.recovery import voterslots
+from quorumq.core.requests.context import Context
+from quorumq.core.values.types import ClusterLayout, Decision, NodeId, Now
+from sim.explorer.scenario import Scenario, Script
+from sim.rules.members import chosen_by
+from sim.rules.moves import adopt, told
+from sim.rules.rule import Rule
+from sim.rules.scripts import A, B, C, D, E, answered, links
+
+
+def hears_one(size: int) -> int:
+    return 1
+
+
+def hears_the_present_set(context: Context) -> bool:
+    answered = [node for node, partition in context.answers.complete if partition is None]
+    voters = context.catalogue.cluster.voters
+    return sum(node in answered for node in voters) >= majority_of(len(voters))
+
+
+def tells_early(context: Context, epoch: int) -> bool:
+    return True
+
+
+def counts_any_epoch(self: RegisterRound, sender: NodeId, epoch: int) -> None:
+    pass
+
+
+def adopts_before_it_is_durable(self: Context, layout: ClusterLayout, now: Now) -> list[Effect]:
+    effects = _take_in_cluster(self, layout, now)
+    self.use_cluster(layout, now)
+    self.join_soon(now)
+    return effects
+
+
+_take_in_cluster = Context.take_in_cluster
+
+
+def takes_no_decisions(self: Context, decisions: Iterable[Decision]) -> list[Effect]:
+    return []
+
+
+def counts_undecided(self: Catalogue, decisions: Iterable[Decision]) -> ClusterLayout | None:
+    return None
+
+
+def made(through: NodeId, voter: NodeId, index: int = 0) -> Script:
+    """Return steps in which a topic is made through a node, by the vote of one other."""
+    return (
+        ("ask", through, "create", index),
+        *chosen_by(through, voter),
+        *answered("PutTopic", "PutReply", through, voter),
+    )
+
+
+def changing(name: str, about: str, script: Script, *through: NodeId, **more: Any) -> Scenario:
+    """Return a scenario in which c's slot goes to d, while topics of one name are made through these nodes."""
+    operators = tuple(("create", node) for node in through)
+    fixed = {"nodes": (A, B, C, D), "later": (D,), "voters": (A, B, D), "attempts": 0, "give_up": False}
+    return Scenario(name, about, script=script, **{"operators": operators, **fixed, **more})
+
+
+def raising(name: str, about: str, script: Script, *through: NodeId) -> Scenario:
+    """Return a scenario in which d and e are voters beside a, b and c."""
+    five = (A, B, C, D, E)
+    return changing(name, about, script, *through, nodes=five, later=(D, E), voters=five)
+
+
+RULES = (
+    Rule(
+        "voters-before-tell",
+        "a new voter votes once a majority of the voters before has told",
+        ((voterslots, "majority_of", hears_one),),
+        off="it votes once one has",
+        scenario=changing(
+            "voters-told",
+            "a topic is made at a and c; c's slot goes to d, which b tells",
+            (*made(A, C), *adopt(B, D), *told(D, B)),
+            A,
+            B,
+        ),
+    ),
+    Rule(
+        "voters-tell-once-they-have-adopted",
+        "each voter that tells a new one has adopted the layout before",
+        ((voterslots, "may_tell", tells_early),),
+        off="it tells that has not heard of it",
+        scenario=changing(
+            "voters-told-early",
+            "c's slot goes to d, which a and b tell, b before it adopts; b and c make a topic",
+            (*adopt(A, D), *told(D, A, B), *made(B, C)[:-1]),
+            B,
+            A,
+        ),
+    ),
+    Rule(
+        "voters-count-in-one-epoch",
+        "an answer about registers counts in the epoch of its round",
+        ((RegisterRound, "check_epoch", counts_any_epoch),),
+        off="it counts in any",
+        scenario=changing(
+            "voters-of-two-epochs",
+            "c's slot goes to d, which a and b tell; a and d make a topic, and c, which does not know, asks b",
+            (*adopt(A, B, D), *told(D, A, B), *made(A, D)),
+            A,
+            C,
+        ),
+    ),
+    Rule(
+        "voters-are-adopted-once-durable",
+        "other voters are adopted once that is durable",
+        ((Context, "take_in_cluster", adopts_before_it_is_durable),),
+        off="they are adopted before the fsync",
+        scenario=changing(
+            "voters-crash",
+            "c's slot goes to d, which a and b tell; b crashes, and topics are made through c and d",
+            (*adopt(A, D, B), *told(D, A, B), ("crash", B), *links(B, C)),
+            C,
+            D,
+            restarts=1,
+            restart_nodes=(B,),
+            unsynced=True,
+        ),
+    ),
+    Rule(
+        "new-voters-learn-what-was-accepted",
+        "a new voter learns promises and accepted values",
+        ((Context, "take_in_decisions", takes_no_decisions),),
+        off="it learns registers alone",
+        scenario=changing(
+            "voters-accepted",
+            "a and c have accepted a topic, and no node knows that; c's slot goes to d, which b and c tell",
+            (
+                ("ask", A, "create", 0),
+                *answered("Prepare", "ProposalReply", A, C),
+                ("deliver", "Accept", A, C),
+                *adopt(B, C, D),
+                *told(D, B, C),
+            ),
+            A,
+            B,
+        ),
+    ),
+    Rule(
+        "added-voters-hear-those-before",
+        "each voter that is added beside the others hears a majority of these",
+        ((voterslots, "majority_of", hears_one),),
+        off="it votes once one has told",
+        scenario=raising(
+            "voters-added",
+            "a topic is made at a and b; d and e, which c tells, are voters beside a, b and c",
+            (*made(A, B), *adopt(C, D, E), *told(D, C), *told(E, C)),
+            A,
+            C,
+        ),
+    ),
+    Rule(
+        "added-voters-hear-adopters",
+        "each voter that tells an added one has adopted the layout before",
+        ((voterslots, "may_tell", tells_early),),
+        off="it tells that has not heard of it",
+        scenario=raising(
+            "voters-added-early",
+            "d and e are voters beside a, b and c, which tell them, a alone having adopted; b and c make a topic",
+            (*adopt(A, D, E), *told(D, A, B), *told(E, A, B), *made(B, C)[:-1]),
+            B,
+            A,
+        ),
+    ),
+    Rule(
+        "resync-awaits-undecided-voters",
+        "a resync waits until other voters that were accepted are chosen or not",
+        ((Catalogue, "undecided_voters", counts_undecided),),
+        off="it counts answers of nodes that have only accepted them",
+        scenario=changing(
+            "voters-undecided",
+            "a has c's slot go to d, which it tells, and is emptied; b, which has accepted that, and c tell a",
+            (
+                ("ask", A, "voter c d", 2),
+                *answered("PutCluster", "PutReply", A, B, C, D),
+                *chosen_by(A, B),
+                ("deliver", "PutCluster", A, D),
+                *told(D, A),
+                ("lose", A),
+                *links(A, B, C),
+                *told(A, B, C),
+                *(("may", *step) for step in made(A, C)),
+                ("deliver", "PutCluster", D, B),
+            ),
+            operators=(("create", A), ("create", B), ("voter c d", A)),
+            voters=(),
+            resyncs=1,
+            restart_nodes=(A,),
+        ),
+    ),
+    Rule(
+        "added-voters-hear-the-set-before",
+        "voters that are added beside the only one hear that one alone",
+        ((voterslots, "has_enough", hears_the_present_set),),
+        off="a new voter hears a majority of the present ones",
+        scenario=changing(
+            "voters-only-one",
+            "a is the only voter; b and c are voters, too",
+            adopt(A),
+            A,
+            nodes=(A, B, C),
+            later=(B, C),
+            voters=(A, B, C),
+            rf=1,
+            goal="every voter votes",
+        ),
+    ),
+)
