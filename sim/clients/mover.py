@@ -26,6 +26,10 @@ RAISES = 0.2
 """Share of the probability of a move with which a replication factor is changed."""
 
 
+VOTERS = 0.05
+"""Share with which more voters are asked for: it cannot be undone, and fewer nodes leave then."""
+
+
 class Mover(Caller):
     """Moves slots of partitions and voters now and then, raises replication factors, adds nodes, has them leave.
 
@@ -65,7 +69,7 @@ class Mover(Caller):
         self.later(rng.choice((0.05, 0.4, 1.5)) * rng.random(), self.work)
 
     def change_members(self) -> None:
-        """Add a node, drain one that was added, or remove one that was drained, perhaps."""
+        """Add a node, drain one that was added, remove one that was drained, or change the voters, perhaps."""
         rng, share = self.rng, self.options.moves
         added = [name for name in self.options.node_names if name not in self.options.founder_names]
         outside = [name for name in added if not self.hosts[name].is_member]
@@ -79,6 +83,8 @@ class Mover(Caller):
             self.change(ChangeMembers("remove", rng.choice(sorted(self.leaving))), self.node())
         elif added and rng.random() < 0.5 * share:
             self.change(ChangeMembers("move-voter", rng.choice(self.options.node_names)), self.node())
+        elif added and rng.random() < VOTERS * share:
+            self.change(ChangeMembers("raise-voters", "", voters=5), self.node())
 
     def change(self, request: ChangeMembers, node: str) -> None:
         """Ask for one change of the members, and again until its outcome is known: the node begins, or ends."""
