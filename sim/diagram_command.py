@@ -14,7 +14,9 @@ from sim.diagram.from_history import story_of_history
 from sim.diagram.from_run import story_of_run
 from sim.diagram.from_trace import story_of_trace
 from sim.diagram.page import page_of
+from sim.replay import drawn
 from sim.rules import EXPLORED, rule_named
+from sim.schedule import SHELL
 
 
 @click.command("diagram")
@@ -67,7 +69,10 @@ def diagram(
                 raise click.UsageError("--without goes with --seed, --schedule or --explore")
             story = story_of_history(files(history))
         else:
-            story = story_of_run(command_line.schedule_of(seed, profile, path), rule)
+            schedule = drawn(seed or 0, profile) if path is None else command_line.schedule_from(path)
+            if schedule.profile == SHELL:
+                raise click.UsageError("draw a run of the shell from its history: sim run --history FILE")
+            story = story_of_run(schedule, rule)
     except LookupError as error:
         raise click.UsageError(str(error.args[0])) from None
     try:
