@@ -14,6 +14,8 @@ from quorumq.core.messages import (
     Hold,
     PauseGroup,
     PauseGroupReply,
+    PurgeReply,
+    PurgeRequest,
     ReceiptPart,
     RedriveRequest,
     RejectRequest,
@@ -137,6 +139,28 @@ def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
     cluster.advance(10)
     assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
     assert peek(cluster, "dead") == [(0, 1, "dead")]
+
+
+def test_a_reject_of_what_was_purged_ends_the_claim_for_good() -> None:
+    """Nothing else that is written then tells the next start that the claim is over."""
+    cluster, got = claimed()
+    cluster.advance(1)
+    assert isinstance(cluster.ask("a", PurgeRequest("jobs", 0, "g")), PurgeReply)
+    assert claims(cluster) == 3
+    assert outcomes(cluster.ask("c", RejectRequest(got))) == [Code.ALREADY_SETTLED]
+    assert claims(cluster) == 0
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.start(name)
+    assert claims(cluster) == 0
+
+
+def claims(cluster: Cluster) -> int:
+    """Return the number of replicas at which a claim stands."""
+    replicas = [replica for core in cluster.nodes.values() for replica in core.replicas.values()]
+    leases = [lease for replica in replicas for _, lease in replica.views.groups["g"].leases.items()]
+    return sum(lease.claim is not None for lease in leases)
 
 
 def test_a_dead_letter_of_its_owner_ends_the_claim_for_good() -> None:

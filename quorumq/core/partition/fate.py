@@ -298,7 +298,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
 
     Answers whether it is applied, and the record that stands instead.
     """
-    lease = in_time(record, lease, facts)
+    lease, now = in_time(record, lease, facts), facts.now
     held, asked = lease.held, ask.record
     claim = claim_of(lease.claim, ask.owner.ballot)
     if held is None and claim is not None and claim.claim is not None:  # it outlasted the hold
@@ -315,9 +315,12 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
         if stands[:3] == asked[:3]:
             lease = count_attempt(lease, held, interrupted=ask.interrupted)
             step = max(1, min(attempts_at(lease, asked).ended, len(ask.backoff)))
-            due = facts.now + ask.backoff[step - 1]
+            due = now + ask.backoff[step - 1]
             lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
     # Else it was settled by another delivery, or purged.
+    if claim is not None and record.kind != Kind.ACKED and not is_rejected(record, claim):
+        # As in on_stale: no record of the message ends the claim in the journal.
+        lease = delayed(lease, Delay(claim.n, claim.ballot, now, claim.generation))
     same = stands[:3] == asked[:3]
     return record, lease, ballots, (same, None if same else stands)
 
