@@ -484,6 +484,7 @@ async def connect(
         context = Context(nodes, tasks, timeout=timeout, history=recorder)
         try:
             await nodes.reach(timeout)
+            tasks.spawn(nodes.keep_learning)
             yield Client(context)
             await context.flush()
         finally:

@@ -14,7 +14,8 @@ import trio
 import trio.testing
 
 from quorumq.client import Client, connect
-from quorumq.core.messages import ClientReply, Failed, Hello
+from quorumq.client.transport.nodes import NO_TOPIC
+from quorumq.core.messages import ClientReply, Failed, Hello, Metadata
 from quorumq.core.values.types import Now
 from quorumq.testing.network import Connection, Network, running
 from tests.core.cluster import Cluster
@@ -59,8 +60,9 @@ class FakeCluster(Cluster, Network):
         return self.shown[name]
 
     def of(self, kind: type) -> list[tuple[str, Any]]:
-        """The requests of one type, with their nodes."""
-        return [(node, request) for node, request in self.asked if isinstance(request, kind)]
+        """The requests of one type, with their nodes, but for those with which clients refresh what they know."""
+        refresh = Metadata((NO_TOPIC,))
+        return [(node, it) for node, it in self.asked if isinstance(it, kind) and it != refresh]
 
     # ------------------------------------------------------------------------- faults
 

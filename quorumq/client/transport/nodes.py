@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -41,6 +42,12 @@ DOUBT_S: Final = 3.0
 
 HANG_UP_S: Final = 0.25
 """Seconds that a node has to finish its replies on a connection that is no longer needed."""
+
+REFRESH_S: Final = 60.0
+"""Seconds after which a client asks again for the nodes of the cluster, if it heard of them no later."""
+
+NO_TOPIC: Final = "[*]"
+"""A pattern that no topic's name matches: METADATA of it has the nodes alone."""
 
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
@@ -168,6 +175,9 @@ class Nodes:
     hold_time_max: float | None = None
     """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
     _said: dict[str, str] = field(default_factory=dict)  # by node, from the last METADATA
+    _layout: int = 0  # number of the cluster layout that this was of
+    _learned_at: float = 0.0  # when it came, by trio's clock
+    _stale: trio.Event = field(default_factory=trio.Event)  # a node could not be asked since
     _connections: dict[tuple[str, str], Connection] = field(default_factory=dict)  # by pool and address
     _dialling: dict[tuple[str, str], trio.Lock] = field(default_factory=dict)
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict)  # when dialling failed last, and why
@@ -178,6 +188,7 @@ class Nodes:
         if not self.addresses:
             raise UsageError("no address of a node is given: name at least one, as host:port")
         self.addresses = list(dict.fromkeys(self.addresses))
+        self._given = tuple(self.addresses)
         self._first = self.rng.choice(self.addresses)  # asked first, for as long as it answers
         self._run = trio.lowlevel.current_trio_token()
         self._time = trio.lowlevel.current_clock().current_time
@@ -186,14 +197,46 @@ class Nodes:
     # ------------------------------------------------------------------ known nodes
 
     def learn(self, reply: m.MetadataReply) -> None:
-        """Take note of the nodes in METADATA, for when those given cannot be reached, and of the longest hold."""
+        """Take note of the nodes in METADATA, for when those given cannot be reached, and of the longest hold.
+
+        Addresses that it no longer names are dropped, but those that were given.
+        """
         self.hold_time_max = reply.hold_time_max
+        if reply.layout < self._layout:
+            return  # the node that answered knows less than another one
+        self._layout, self._learned_at = reply.layout, self._time()
+        named = {info.node: info.address for info in reply.nodes if info.address}
+        for node in [node for node in self._said if node not in named]:
+            del self._said[node]
+            self.ids.pop(node, None)
         for info in reply.nodes:
             if info.address and self._said.get(info.node) != info.address:
                 self._said[info.node] = info.address
                 self.ids.setdefault(info.node, info.address)
-                if info.address not in self.addresses:
-                    self.addresses.append(info.address)
+        self.addresses = list(dict.fromkeys((*self._given, *self._said.values())))
+        if self._first not in self.addresses:
+            self._first = self.rng.choice(self.addresses)
+        for address in [it for it in (*self._failed, *self._doubted) if it not in self.addresses]:
+            self._failed.pop(address, None)
+            self._doubted.pop(address, None)
+
+    async def keep_learning(self) -> None:
+        """Ask for the nodes of the cluster once a minute, and soon after one could not be asked. Runs until cancelled.
+
+        Why: a client with nothing to do would know none of them after others have taken their place.
+        """
+        while True:
+            while (remaining := self._learned_at + REFRESH_S - self._time()) > 0 and not self._stale.is_set():
+                with trio.move_on_after(remaining):
+                    await self._stale.wait()
+            self._learned_at = self._time()
+            with suppress(QuorumqError):
+                answer = await self.ask(
+                    lambda: m.Metadata((NO_TOPIC,)), action="metadata", timeout=REFRESH_S / 4, writes=False
+                )
+                self.learn(answer.reply)  # type: ignore[arg-type]
+            await trio.sleep(DOUBT_S)
+            self._stale = trio.Event()
 
     def address_of(self, node: str) -> str:
         """Return the address of a node named by its id or its address.
@@ -383,6 +426,7 @@ class Nodes:
                     if watch is not None and asked:
                         watch.answered(None, sent=exc.sent)
                     self._doubted[address] = clock() + DOUBT_S
+                    self._stale.set()
                     silent = silent or exc.sent
                     attempts.note(where, exc.cause, sent=exc.sent)
                     if not self._closed:
