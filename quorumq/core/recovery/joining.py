@@ -22,7 +22,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted, Joined
 from quorumq.core.values import limits
 from quorumq.core.values.clock import RESERVE_STEP
-from quorumq.core.values.types import Kind, NodeId, Now
+from quorumq.core.values.types import Kind, NodeId, Now, Topic
 
 
 def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
@@ -83,6 +83,7 @@ def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[
     if isinstance(action, ClusterAdopted):
         effects = voterslots.adopt(context, action, now)
     else:
+        assert isinstance(action, Topic), "the node takes in messages that waited"
         effects = context.adopt(action, now)
     if trust.resync is None:
         return effects
