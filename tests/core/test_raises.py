@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -359,3 +360,45 @@ def test_a_raise_comes_to_its_end_after_any_faults(rf: int, seed: int) -> None:
     assert known.placement(0).before == ()  # type: ignore[union-attr]
     assert all(is_voter(cluster, name, topic) for name in known.replicas[0])
     assert drained(cluster, others[0]) == 3
+
+
+def test_a_raise_of_many_partitions_costs_few_layouts_and_messages() -> None:
+    """A layout for each partition has the placements of all: their bytes grew with the square of the partitions."""
+    cluster = Cluster(5, hold_time_max=2.0)
+    cluster.checks = False
+    topic = cluster.topic(rf=1, partitions=96)
+    sent: Counter[str] = Counter()
+
+    def count(sender: str, to: str, message: object) -> bool:
+        sent[type(message).__name__] += sender != to
+        return False
+
+    cluster.drop = count
+    assert isinstance(raise_to(cluster, 3), m.AlterTopicReply)
+    cluster.advance(12.0)
+    raised = current(cluster, "a", topic)
+    assert [len(nodes) for nodes in raised.replicas] == [3] * 96
+    assert raised.layout is not None
+    assert not any(placement.before for placement in raised.layout.placements)
+    assert raised.layout_number <= 24
+    assert sent["PutTopic"] <= 4 * 96
+    assert sent["HoldsRequest"] <= 4 * 96
+
+
+def test_partitions_with_a_slot_that_is_away_hold_up_no_others() -> None:
+    cluster = Cluster(7, hold_time_max=2.0)
+    cluster.checks = False
+    topic = cluster.topic(rf=3, partitions=12)
+    away = topic.replicas[0][0]
+    through = next(name for name in cluster.names if name != away)
+    reply = raise_to(cluster, 5, through)
+    assert isinstance(reply, m.AlterTopicReply)
+    cluster.kill(away)
+    cluster.advance(30.0)
+    raised = current(cluster, through, topic)
+    waits = [away in (*topic.replicas[at], *reply.topic.learners_of(at)) for at in range(12)]
+    assert [len(nodes) for nodes in raised.replicas] == [3 if waiting else 5 for waiting in waits]
+    assert len(dict.fromkeys(waits)) == 2
+    cluster.start(away)
+    cluster.advance(30.0)
+    assert [len(nodes) for nodes in current(cluster, through, topic).replicas] == [5] * 12

@@ -127,6 +127,20 @@ class HoldRecovery:
         moved = any(epoch != FIRST_LAYOUT for epoch in epochs)
         return [Send(peer, HoldsRequest(number, tuple(wanted), epochs if moved else ()))]
 
+    def ask_soon(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
+        """Ask ``peer`` about a replica that was just added; in a moment, if a question to it is open.
+
+        Why: a question is about all replicas, and voids the one before. A thousand that begin to vote one after the
+        other would ask about half a million.
+        """
+        asked = self._asked.get(peer)
+        if asked is None:
+            return self.ask(state, replicas, peer, now, afresh=True)
+        if asked.pause > ASK_FIRST_S:
+            self._asked[peer] = asked._replace(pause=ASK_FIRST_S)
+            state.at(now.mono + ASK_FIRST_S, ("recover", peer, asked.round))
+        return []
+
     def on_hello(self, peer: NodeId) -> None:
         """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
         if self.awaited:

@@ -30,6 +30,7 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
     if not context.state.trusted:
         return []  # it hears the present sets, as it lost its directory
     effects = voterslots.go_on(context, afresh=afresh)
+    sent: dict[tuple[NodeId, bytes], None] = {}
     for replica in context.new_slots():
         if may_join(context, replica):
             effects += join(context, replica)
@@ -42,8 +43,11 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
                 continue
             number = context.state.next_round()
             start = context.answers.ask(part, number)
+            if (peer, topic.id) not in sent:  # a layout has all partitions of its topic: once is enough
+                sent[peer, topic.id] = None
+                effects.append(Send(peer, PutTopic(0, topic)))
             ask = ResyncRequest(number, replica.partition, start, replica.epoch, replica.since)
-            effects += [Send(peer, PutTopic(0, topic)), Send(peer, ask)]
+            effects.append(Send(peer, ask))
     return effects
 
 
@@ -131,4 +135,8 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     replica.begin_to_vote(joined.min_ballot, former, until)
     context.answers.discard(replica.partition)
     context.hold_recovery.want(replica, now)
-    return context.ask_for_holds(now)
+    return [
+        effect
+        for peer in context.state.links
+        for effect in context.hold_recovery.ask_soon(context.state, context.replicas, peer, now)
+    ]

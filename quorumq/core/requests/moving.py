@@ -64,11 +64,6 @@ class LayoutCoordinator(TopicCoordinator):
 
     # -------------------------------------------------------------------------- the change
 
-    @property
-    def needs_copies(self) -> bool:
-        """Return True if each learner of the partition has to have the payload before the next layout is proposed."""
-        return False
-
     def is_done(self, topic: Topic) -> bool:
         """Return True if the adopted layout is as the request wants it."""
         raise NotImplementedError
@@ -117,7 +112,7 @@ class LayoutCoordinator(TopicCoordinator):
             context,
             round_,
             partition,
-            m.SlotRequest(round_.number, partition, topic.epoch_of(self.partition), self.needs_copies),
+            m.SlotRequest(round_.number, partition, topic.epoch_of(self.partition)),
             now,
         )
 
@@ -149,15 +144,16 @@ class LayoutCoordinator(TopicCoordinator):
             effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
             return effects + (self.proposer.retry(self, context, now) if look else [])
         if isinstance(message, m.SlotReply):
-            return self._on_slot(context, sender, incarnation, message, now)
+            if message.error == Code.WRONG_EPOCH and (message.round, sender) not in self.taught:
+                return self.teach(context, message.round, sender)
+            return self.on_slot(context, sender, incarnation, message, now)
         return super().on_reply(context, sender, incarnation, message, now)
 
-    def _on_slot(
+    def on_slot(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.SlotReply, now: Now
     ) -> list[Effect]:
+        """Count a slot that is trusted. Go on once all are, or refuse."""
         round_ = self.rounds[message.round]
-        if message.error == Code.WRONG_EPOCH and (round_.number, sender) not in self.taught:
-            return self.teach(context, round_.number, sender)
         if message.error:
             return self.refuse_slots(context, f"{sender} says {message.error}")
         self.stored |= round_.hear(sender, incarnation)
