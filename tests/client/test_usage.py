@@ -350,3 +350,15 @@ async def test_a_new_topic_gets_no_more_replicas_than_there_are_machines_for_it(
                 reply if isinstance(request, Metadata) else None
             )
             assert await client.context.default_rf(5.0) == expected
+
+
+async def test_a_client_that_needs_the_nodes_gets_no_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All topics of a cluster may have megabytes."""
+    async with jobs(1) as (_, client):
+        replies: list[Any] = []
+        learn = client.nodes.learn
+        monkeypatch.setattr(client.nodes, "learn", lambda reply: (replies.append(reply), learn(reply)))
+        client.nodes.hold_time_max = None
+        await client.context.hold_time_max(None)
+        await client.context.default_rf(None)
+        assert [(len(reply.nodes), reply.topics) for reply in replies] == [(3, ()), (3, ())]

@@ -31,6 +31,9 @@ REFRESH_S: Final = 5.0
 EACH_S: Final = 3.0
 """Seconds to wait for a node that may be down, while the others have answered."""
 
+NO_TOPIC: Final = "[[]"
+"""A pattern that matches no name of a topic. METADATA of all topics may have megabytes, and the nodes are in any."""
+
 OPEN_MAX: Final = 1000
 """Producers of one client that are not closed, at most: a program that makes one for every message gets an error."""
 
@@ -175,7 +178,7 @@ class Context:
 
     async def default_rf(self, timeout: float | None) -> int:
         """Return the default number of nodes that keep a topic: an odd number, as far as nodes and machines go."""
-        nodes = (await self.metadata(timeout=timeout)).nodes
+        nodes = (await self.metadata(NO_TOPIC, timeout=timeout)).nodes
         locations = {it.machine or it.node for it in nodes if it.state == MemberState.JOINED}
         count = min(RF_DEFAULT, len(locations))
         return count if count % 2 else max(1, count - 1)
@@ -189,14 +192,14 @@ class Context:
     async def hold_time_max(self, timeout: float | None) -> float:
         """Return the longest hold of the cluster, in seconds."""
         if self.nodes.hold_time_max is None:
-            await self.metadata(timeout=timeout)
+            await self.metadata(NO_TOPIC, timeout=timeout)
         most = self.nodes.hold_time_max
         return HOLD_TIME_DEFAULT_S if most is None else most
 
     async def address_of(self, node: str, timeout: float | None) -> str:
         """Return the address of a node named by its id or its address; NotFound if no node knows it."""
         if node not in self.nodes.ids and node not in self.nodes.addresses:
-            await self.metadata(timeout=timeout)
+            await self.metadata(NO_TOPIC, timeout=timeout)
         return self.nodes.address_of(node)
 
 
