@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.rules import HUNTED, Rule, patched, prepared, rule_named
+from sim.rules import HUNTED, Rule, patched, rule_named
 from sim.runner import Outcome, run_schedule
 from sim.schedule import SHELL, Schedule, draw
 
@@ -32,25 +32,13 @@ def run(schedule: Schedule, **how: Any) -> Outcome:
 
 
 def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) -> Outcome:
-    """Run it.
-
-    Args:
-        how: as for `run_schedule`; ``prepare`` is called after what leaves the rule out.
+    """Run it, perhaps without a rule; ``how`` as for `run`.
 
     Raises:
-        KeyError: there is no such rule, or not in a run of the shell. The text names those that there are.
+        KeyError: there is no such rule. The text names those that there are.
     """
     if without is None:
         return run(schedule, **how)
     rule = rule_named(without, HUNTED) if isinstance(without, str) else without
-    if rule.prepare and schedule.profile == SHELL:
-        raise KeyError(f"{rule.name} is no rule of the core: runs of the shell keep it")
-    leave_out, then = prepared(rule), how.pop("prepare", None)
-
-    def prepare(cluster: object) -> None:
-        leave_out(cluster)
-        if then is not None:
-            then(cluster)
-
     with patched(rule.patches):
-        return run(schedule, prepare=prepare, **how)
+        return run(schedule, **how)

@@ -17,6 +17,8 @@ from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.history import Row
 from sim.checkers import check_history
 from sim.cluster import Cluster
+from sim.packet_world import PacketWorld
+from sim.packets import Packet
 from sim.schedule import Schedule
 from sim.step_limits import little_room
 from sim.world import SimError
@@ -42,6 +44,7 @@ class Outcome:
     counts: dict[str, float]  # messages, deliveries and so on, to be added up over a campaign
     seen: dict[str, int]  # number of times that each thing in sim/sometimes.py happened
     rows: list[Row] = field(default_factory=list)  # the history, if it was asked for
+    log: list[Packet] = field(default_factory=list)  # the fate of every packet, if it was asked for
 
 
 def run_schedule(
@@ -50,7 +53,6 @@ def run_schedule(
     full: bool = False,
     keep: bool = False,
     traced: bool = False,
-    prepare: object = None,
     cpu_max: float = 0.0,
 ) -> Outcome:
     """Run it.
@@ -58,13 +60,11 @@ def run_schedule(
     Args:
         full: True if the nodes write lines too.
         keep: True if the outcome gets the history.
-        prepare: called with the cluster before it runs; a rule that is left out uses this.
+        traced: True if the outcome gets the fate of every packet.
         cpu_max: CPU seconds that it may take; 0: `CPU_LIMIT_S`, more for runs that simulate more time.
     """
     began = time.process_time()
     cluster = Cluster(schedule, full=full, traced=traced)
-    if callable(prepare):
-        prepare(cluster)
     violations: list[str] = []
     try:
         limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
@@ -94,7 +94,8 @@ def run_schedule(
     for fault in schedule.faults:
         counts[f"fault {fault.kind}"] = counts.get(f"fault {fault.kind}", 0) + 1
     rows = world.rows if keep else []
-    outcome = Outcome(schedule.seed, violations, world.trace(), counts, world.seen, rows)
+    log = world.log if isinstance(world, PacketWorld) else []
+    outcome = Outcome(schedule.seed, violations, world.trace(), counts, world.seen, rows, log)
     cluster.dispose()
     return outcome
 

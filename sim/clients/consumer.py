@@ -174,8 +174,7 @@ class Consumer(Deriving):
         if not answer.slices:
             self.later(0.05 + rng.random() * 0.25, self.fetch)
             return
-        sent_at = self.clock.mono(world.time) if self.around.late_clients else answer.sent_at
-        until = self.clock.true_time(sent_at + DEADLINE_SHARE * answer.hold_time)
+        until = self.clock.true_time(self.counts_from(answer) + DEADLINE_SHARE * answer.hold_time)
         taken: list[Taken] = []
         unused: list[Receipt] = []
         for part, batch in zip(answer.slices, batches, strict=True):
@@ -193,6 +192,10 @@ class Consumer(Deriving):
         if unused and (world.healed or rng.random() < 0.8):
             self.leave(unused)
         self.work(taken, answer.hold_time)
+
+    def counts_from(self, answer: m.FetchReply) -> float:
+        """Return the time from which a hold counts, by the client's clock: when its FETCH was sent."""
+        return answer.sent_at
 
     def deliver(
         self, batch: Batch, start: int, stop: int, delivery: m.Delivery, until: float, asked: float, via: str

@@ -50,7 +50,6 @@ class Surroundings:
         on_closing: called with a node when a change through it is to make the topic make no groups by itself.
         on_closed: called when that is confirmed.
         keeps: True if payload is kept as long as the run lasts.
-        late_clients: True if a rule is left out: clients count their deadline from the reply's arrival.
         on_late_ack: called when a client learns that a message was acked after its hold had run out.
     """
 
@@ -68,7 +67,6 @@ class Surroundings:
         self.keeps = bool(options.rewind or options.unmake or options.late_group or options.guests)
         self.keeps = self.keeps and options.keep
         self.retention = 3600.0 if self.keeps else 0.0
-        self.late_clients = False
         self.tally = Tally()
         self.on_late_ack: Callable[[Receipt], None] = lambda receipt: None
 

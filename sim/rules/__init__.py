@@ -34,7 +34,7 @@ from sim.rules import (
     topics,
     voters,
 )
-from sim.rules.rule import Rule, patched, prepared
+from sim.rules.rule import Rule, patched
 
 _MODULES = (
     recovery, holds, piggyback, acks, suspects, dead_letters, groups, creation, decisions, topics, messages, labels,
@@ -54,4 +54,4 @@ def rule_named(name: str, rules: tuple[Rule, ...] = RULES) -> Rule:
     raise KeyError(f"no rule is called {name!r}; there are: {', '.join(rule.name for rule in rules)}")
 
 
-__all__ = ["EXPLORED", "HUNTED", "RULES", "Rule", "patched", "prepared", "rule_named"]
+__all__ = ["EXPLORED", "HUNTED", "RULES", "Rule", "patched", "rule_named"]

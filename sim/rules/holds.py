@@ -18,6 +18,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.requests.settle import ExtendCoordinator
 from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, Record, Span
+from sim.clients.consumer import Consumer
 from sim.explorer.scenario import Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE, A, B, C, D
@@ -339,6 +340,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deadline-from-reply",
         "a client's deadline counts from its request",
-        prepare="around.late_clients",
+        ((Consumer, "counts_from", lambda self, reply: self.clock.mono(self.world.time)),),
     ),
 )

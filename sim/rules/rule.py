@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -36,8 +36,6 @@ class Rule:
     profile: str = "swarm"  # profile of the seeds that are searched
     # Test in tests/core that fails without it, if neither the explorer nor random runs show that it matters.
     test: str = ""
-    # The attribute of a part of a simulated cluster to set, if the rule is the driver's or the clients'.
-    prepare: str = ""
 
     def __post_init__(self) -> None:
         if self.scenario is None:
@@ -80,15 +78,3 @@ def _watched(what: str, instead: Any, unused: dict[str, None]) -> Any:
         return instead
 
     return call if callable(instead) else property(read)
-
-
-def prepared(rule: Rule) -> Callable[[object], None]:
-    """Return the change that leaving ``rule`` out makes to a simulated cluster before it runs."""
-
-    def prepare(cluster: object) -> None:
-        if rule.prepare:
-            part, name = rule.prepare.split(".")
-            assert getattr(getattr(cluster, part), name) is False  # and not a name without readers
-            setattr(getattr(cluster, part), name, True)
-
-    return prepare

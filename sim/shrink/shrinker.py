@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from sim.fault_plan import Fault
 from sim.packets import Packet
@@ -63,14 +62,13 @@ class Found:
 
     schedule: Schedule
     outcome: Outcome
-    log: list[Packet]
     violation: str
 
     @property
     def size(self) -> Size:
         """Return the size of the run."""
         options, packets = self.schedule.options, self.schedule.packets
-        sent = sum(packet.fate != "drawn" for packet in self.log)
+        sent = sum(packet.fate != "drawn" for packet in self.outcome.log)
         named = sent if packets is None else len(packets)
         return Size(
             len(self.schedule.faults),
@@ -129,7 +127,7 @@ class Shrinker:
             NothingFails: it does not.
         """
         self.began = time.monotonic()
-        outcome, log = self.run(schedule)
+        outcome = self.run(schedule)
         if not outcome.violations:
             raise NothingFails(f"seed {schedule.seed} keeps every promise: there is nothing to shrink")
         self.checker = checker or checker_of(outcome.violations[0])
@@ -138,7 +136,7 @@ class Shrinker:
             others = ", ".join(dict.fromkeys(map(checker_of, outcome.violations)))
             raise NothingFails(f"{self.checker!r} sees nothing in it, but: {others}")
         self.cpu_max = CPU_FACTOR * outcome.counts["cpu"] + 0.5
-        self.first = self.best = Found(schedule, outcome, log, seen)
+        self.first = self.best = Found(schedule, outcome, seen)
         self.shorten()
         if schedule.packets is None:
             self.shrink_drawn()
@@ -172,16 +170,10 @@ class Shrinker:
         """Return True if the time for runs with drawn packets is over."""
         return self.took > DRAWN_SHARE * self.seconds
 
-    def run(self, schedule: Schedule) -> tuple[Outcome, list[Packet]]:
-        """Run once; return the outcome, and the fates of its packets."""
-        logs: list[list[Packet]] = []
-
-        def prepare(cluster: Any) -> None:
-            logs.append(cluster.world.log)
-
+    def run(self, schedule: Schedule) -> Outcome:
+        """Run once."""
         self.runs += 1
-        outcome = replay(schedule, self.rule, traced=True, prepare=prepare, cpu_max=self.cpu_max)
-        return outcome, logs[0]
+        return replay(schedule, self.rule, traced=True, cpu_max=self.cpu_max)
 
     def seen_by(self, outcome: Outcome) -> str | None:
         """Return the violation of the checker that matters."""
@@ -193,10 +185,10 @@ class Shrinker:
         if self.over or key in self.tried:
             return False
         self.tried[key] = None
-        outcome, log = self.run(schedule)
+        outcome = self.run(schedule)
         seen = self.seen_by(outcome)
         if seen is not None:
-            self.best = Found(schedule, outcome, log, seen)
+            self.best = Found(schedule, outcome, seen)
         if self.on_step is not None:
             self.on_step(self.doing, self.runs, self.best)
         return seen is not None
@@ -237,7 +229,7 @@ class Shrinker:
         """Name every packet of the run."""
         if self.best.schedule.packets is None:
             self.doing = "packets: written out"
-            self.only_packets(self.best.log)
+            self.only_packets(self.best.outcome.log)
 
     def options(self, seeds: int) -> None:
         """Try fewer options that are not plain, fewer nodes, clients and messages, less time."""

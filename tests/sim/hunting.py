@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sim.replay import replay
-from sim.rules import Rule, patched, prepared
+from sim.rules import Rule, patched
 from sim.runner import Outcome, run_schedule
 from sim.schedule import draw
 
@@ -44,7 +44,7 @@ def unused(rule: Rule, seeds: Iterable[int], among: Iterable[str] | None = None)
         patches = len(uncalled)
         required = set(uncalled if among is None else among)
         for seed in seeds:
-            run_schedule(draw(seed), prepare=prepared(rule))
+            run_schedule(draw(seed))
             if required.isdisjoint(uncalled) and len(uncalled) < max(patches, 1):
                 break
         return list(uncalled)

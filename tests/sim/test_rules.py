@@ -113,11 +113,11 @@ def test_a_rule_left_out_is_restored() -> None:
 def test_a_rule_has_one_name_and_is_shown_to_matter() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     for rule in RULES:
-        assert rule.patches or rule.switch or rule.prepare
+        assert rule.patches or rule.switch
         assert rule.scenario is not None or rule.hunted
         assert rule.scenario is not None or rule.test or not rule.survives or NEEDLESS in rule.survives
         assert bool(rule.off) == (rule in EXPLORED)
-        assert rule.hunted or not (rule.survives or rule.prepare)
+        assert rule.hunted or not rule.survives
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.test], ids=name_of)

@@ -199,12 +199,10 @@ def test_the_command_runs_seeds_and_a_schedule(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_the_commands_leave_out_of_the_shell_what_is_in_it() -> None:
+def test_a_rule_is_left_out_of_the_shell_too_and_its_runs_are_not_shrunk() -> None:
     shell = ["--profile", "shell", "--seed", "2"]
     done = CliRunner().invoke(main, ["run", *shell, "--without", "hold-majority-1"])
     assert done.exit_code == 1, done.output
     assert "BROKEN exclusive holds" in done.output
-    done = CliRunner().invoke(main, ["run", *shell, "--without", "deadline-from-reply"])
-    assert "deadline-from-reply is no rule of the core" in done.output
     done = CliRunner().invoke(main, ["shrink", *shell])
     assert "runs of the shell are not shrunk" in done.output

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from quorumq.history import Row
 from sim.__main__ import main
-from sim.packets import Packet
 from sim.replay import replay
 from sim.runner import run_schedule
 from sim.schedule import Schedule, draw
@@ -51,11 +50,10 @@ def test_no_item_can_be_left_out_of_a_minimal_part_whatever_goes_together() -> N
 )  # a network that loses and doubles; connections that keep their order
 def test_a_run_with_every_packet_written_out_is_the_same_run(seed: int) -> None:
     schedule = draw(seed)
-    logs: list[list[Packet]] = []
     plain = run_schedule(schedule, keep=True)
-    traced = run_schedule(schedule, traced=True, prepare=lambda cluster: logs.append(cluster.world.log))
+    traced = run_schedule(schedule, traced=True)
     assert traced.trace == plain.trace
-    explicit = dataclasses.replace(schedule, packets=tuple(logs[0]))
+    explicit = dataclasses.replace(schedule, packets=tuple(traced.log))
     again = run_schedule(Schedule.from_json(explicit.to_json()), keep=True)
 
     def fields(rows: list[Row]) -> list[Row]:
@@ -67,9 +65,8 @@ def test_a_run_with_every_packet_written_out_is_the_same_run(seed: int) -> None:
 
 def test_a_packet_that_is_not_named_takes_the_mean_delay() -> None:
     schedule = dataclasses.replace(draw(4), packets=(), faults=(), ends=1.5)
-    logs: list[list[Packet]] = []
-    run_schedule(schedule, traced=True, prepare=lambda cluster: logs.append(cluster.world.log))
-    sent = [packet for packet in logs[0] if packet.fate != "drawn"]
+    log = run_schedule(schedule, traced=True).log
+    sent = [packet for packet in log if packet.fate != "drawn"]
     away = schedule.options.latency + schedule.options.distance
     assert {packet.delays for packet in sent} <= {(schedule.options.latency,), (away,)}
 
