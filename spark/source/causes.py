@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from quorumq.client.base.message import MessageId
-from quorumq.core.values.types import Kind, Letter, PartitionId, ProducerId
+from quorumq.core.values.types import Kind, Letter, PartitionId, ProducerId, Record, record_rank
 from quorumq.history import producer_id_text
 
 from .arrow import BYTES_MAX, MS_MAX, MS_MIN, Same, Values, known_time, small
@@ -55,6 +55,10 @@ class Rank(NamedTuple):
     generation: int
     n: int
     kind: Kind
+
+    def order(self) -> tuple[int, bool, int, int]:
+        """Return the order in which records merge."""
+        return record_rank(Record(*self))
 
 
 def times(ms: Sequence[int] | np.ndarray[Any, Any]) -> pa.Array:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quorumq.core.values.types import Kind, PartitionId, ProducerId, Record, Span, record_rank
+from quorumq.core.values.types import Kind, PartitionId, ProducerId, Span
 
 from .causes import PUBLISHED, Causes, Producer, Rank
 
@@ -205,7 +205,7 @@ def pairs(
 def fates(fragments: Fragments, dead: dict[str, Numbers]) -> Numbers:
     """Return the rank of the record that each death's message has now, as a number of `Fragments.ranks`."""
     ranks = fragments.ranks.values
-    by_rank = sorted(range(len(ranks)), key=lambda at: record_rank(Record(*ranks[at])))
+    by_rank = sorted(range(len(ranks)), key=lambda at: ranks[at].order())
     order = np.empty(len(ranks), np.int64)
     order[by_rank] = np.arange(len(ranks))
     rows, groups = fragments.rows(RECORD), len(fragments.groups.values)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import pyarrow as pa
 import trio
@@ -26,12 +26,12 @@ from quorumq.client import Client, connect
 from quorumq.core import messages as m
 from quorumq.core.values.errors import QuorumqError, TooFewReplicas
 from quorumq.core.values.spans import SpanMap, SpanSet
-from quorumq.core.values.types import Kind, PartitionId, Record, Span, record_rank
+from quorumq.core.values.types import PartitionId, Record, Span
 from quorumq.wire.batch import Message
 from quorumq.wire.values import WireSlice
 
 from .arrow import Batches, Same, Values, known_time, small, time_of
-from .causes import columns_of, text_bytes
+from .causes import Rank, columns_of, text_bytes
 from .options import Options, Wanted
 from .reader import CONTENT, content, names
 
@@ -54,23 +54,15 @@ Block = Iterator[pa.RecordBatch]
 """The batches that are full once some rows are added."""
 
 
-class Held(NamedTuple):
-    """State of a message for a group: the highest record, and a bit mask of the nodes that have it."""
-
-    generation: int
-    n: int
-    kind: Kind
-    nodes: int
-
-    def rank(self) -> tuple[int, bool, int, int]:
-        return record_rank(Record(self.generation, self.n, self.kind))
+Held = tuple[Rank, int]
+"""State of a message for a group: the highest record, and a bit mask of the nodes that have it."""
 
 
 def higher(new: Held, old: Held | None) -> Held:
     """Return the record of two that wins, with the nodes that have it."""
-    if old is None or new.rank() > old.rank():
+    if old is None or new[0].order() > old[0].order():
         return new
-    return old._replace(nodes=old.nodes | new.nodes) if new.rank() == old.rank() else old
+    return (old[0], old[1] | new[1]) if new[0] == old[0] else old
 
 
 @dataclass(eq=False)
@@ -299,32 +291,24 @@ class Looker:
         messages = self.unpacked[1][first : first + span.size]
         return list(messages), crcs, sum(len(item.payload) for item in messages)
 
-    # ------------------------------------------------------------------ records
-
-    async def _records(self, group: str, which: str) -> SpanMap[Held]:
-        """Return the highest record that any replica has, and the replicas that have it."""
-        records: SpanMap[Held] = SpanMap()
-
-        async def look(at: int, member: str) -> None:
-            async for page in self.pages(group, which, member=member):
-                for item in page.items:
-                    held = Held(*item.record[:3], 1 << at)
-                    records.update(item.span, functools.partial(higher, held))
-
-        await self.each_member(look)
-        return records
-
     # ------------------------------------------------------------------ dead letters
 
     async def deadletters(self) -> AsyncIterator[Block]:
         for group in self.task.groups:
-            there = await self._records(group, "dead")
-            asked = list(self.asked)
+            there: SpanMap[Held] = SpanMap()
+
+            async def look(at: int, member: str) -> None:
+                async for page in self.pages(group, "dead", member=member):  # noqa: B023 - called in this turn
+                    for item in page.items:
+                        held = (Rank(*item.record[:3]), 1 << at)
+                        there.update(item.span, functools.partial(higher, held))  # noqa: B023
+
+            await self.each_member(look)
             remaining: SpanMap[tuple[int, int]] = SpanMap()  # dead messages that were not given out yet
             async for page in self.pages(group, "dead", complete=True):
                 for item in page.items:
                     remaining.set(item.span, (item.record.generation, item.record.n))
-            for member in asked if self.out.wants(*CONTENT, "crc") else ():
+            for member in self.asked if self.out.wants(*CONTENT, "crc") else ():
                 if not remaining:
                     break
                 async for page in self.pages(group, "dead", member=member, bodies=True):
@@ -381,7 +365,7 @@ class Looker:
 
 def nodes_with(record: Record, known: Held | None) -> int:
     """Return the replicas that have exactly this record."""
-    return known.nodes if known is not None and known[:3] == record[:3] else 0
+    return known[1] if known is not None and known[0] == record[:3] else 0
 
 
 def spans_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:

@@ -30,7 +30,7 @@ from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.names import begins_ms
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import PartitionId, Record, Span, record_rank
+from quorumq.core.values.types import PartitionId, Span
 from quorumq.storage.segment import segment_name
 
 from .arrow import Batches
@@ -172,7 +172,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self, path: str, since: int, *, newest: bool = False) -> Tail:
         def settle(position: int, key: PartitionId, group: str, span: Span, rank: Rank) -> None:
             ranks = (self.before if position <= since else self.later[0]).setdefault((key, group), SpanMap())
-            ranks.update(span, lambda old: rank if old is None or order(old) < order(rank) else old)
+            ranks.update(span, lambda old: rank if old is None or old.order() < rank.order() else old)
 
         return Tail(path, since, settle, self.registers, newest=newest, report=self.options.report)
 
@@ -370,14 +370,14 @@ class Planner:
         if options.groups is not None and entry.group not in options.groups:
             return False
         known = rank_in(self.stream.before, entry)
-        return known is None or order(known) < order(entry.rank)
+        return known is None or known.order() < entry.rank.order()
 
     def _fate(self, entry: Entry) -> Fate:
         topic = self.registers.topics.get(entry.key.topic)
         now = entry.rank
         for ranks in self.stream.later:
             then = rank_in(ranks, entry)
-            if then is not None and order(then) > order(now):
+            if then is not None and then.order() > now.order():
                 now = then
         register = self.registers.groups.get((entry.key.topic, entry.group))
         covered = (
@@ -451,11 +451,6 @@ class Planner:
             chunks: list[Chunk] = list(tail.bodies(lookups))
             if chunks:
                 yield each, tail.directory, joined(chunks, TASK_PARTS)
-
-
-def order(rank: Rank) -> tuple[int, bool, int, int]:
-    """Return the order in which records merge."""
-    return record_rank(Record(*rank))
 
 
 def rank_in(ranks: Ranks, entry: Entry) -> Rank | None:
