@@ -95,8 +95,9 @@ def hints_vote(
 _on_reply = NodeCore._on_reply
 
 
-def no_hint(self: FetchCoordinator, replica: Replica, span: Span, remaining: float, now: Now) -> None:
-    """Do nothing: hints are elsewhere (see `hints_vote`)."""
+def no_hints(self: HoldRound, lost: list[Span]) -> list[tuple[Span, float]]:
+    """Return no hints: they are elsewhere (see `hints_vote`)."""
+    return []
 
 
 def count_for_any_round(
@@ -206,7 +207,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hints-never-vote",
         "what a NOK says of another's hold is used in choosing, and changes no hold",
-        ((NodeCore, "_on_reply", hints_vote), (FetchCoordinator, "_hint", no_hint)),
+        ((NodeCore, "_on_reply", hints_vote), (HoldRound, "hints", no_hints)),
         off="it overwrites the hold here, whenever it comes",
         switch="late_replies",
         scenario=replace(TWO_NODES, name="hints"),

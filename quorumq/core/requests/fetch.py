@@ -24,7 +24,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.dead_lettering import DeadLettering
 from quorumq.core.requests.deliveries import Won, add_slices
 from quorumq.core.requests.groupreader import GroupReader
-from quorumq.core.requests.holdround import BACKOFF_S, HELD_HINT_MAX_S, HoldRound, wants_of
+from quorumq.core.requests.holdround import BACKOFF_S, HoldRound, wants_of
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, PartitionId, Record, Span, Stamp, Topic
@@ -37,8 +37,6 @@ ROUND_TIMEOUT_SHARE = 0.5
 """Share of its hold that a round may use up at most: its client needs the rest for its work."""
 
 DOUBLINGS_MAX = 10
-NOT_DUE_HINT_MAX_S = 5.0
-"""Seconds until a node whose clock alone says that a message is due asks the others again, at most."""
 
 
 class FetchCoordinator(GroupReader):
@@ -341,7 +339,7 @@ class FetchCoordinator(GroupReader):
             context.state.clock.merge(highest.time)
             self.conflict = True
             if remaining > 0 and sender != context.state.me:
-                self._hint(replica, span, min(remaining, HELD_HINT_MAX_S), now)
+                this.note_held(span, remaining)
         if sender != context.state.me:
             if reply.settled:
                 effects += replica.learning.repair(group, reply.settled, now)
@@ -353,10 +351,6 @@ class FetchCoordinator(GroupReader):
             if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it
                 effects += replica.learning.tell(sender, group, stale, replica.epoch)
         return effects
-
-    def _hint(self, replica: Replica, span: Span, remaining: float, now: Now) -> None:
-        """Store a hint, which is used in choosing only: it changes no vote and no hold."""
-        replica.learning.hint(self.request.group, span, now.mono + remaining, now)
 
     def _settle(self, context: Context, this: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
         """Decide which messages are won and which are lost; close the round when nothing is pending."""
@@ -394,9 +388,8 @@ class FetchCoordinator(GroupReader):
             # RELEASE at all others, regardless of their answers.
             given = m.Released(this.partition, self.request.group, this.owner, tuple(lost))
             effects += context.free([given], now)
-            for span in lost:
-                for part, remaining in this.not_due.within(span):
-                    self._hint(replica, part, min(remaining, NOT_DUE_HINT_MAX_S), now)
+            for part, remaining in this.hints(lost):
+                replica.learning.hint(self.request.group, part, now.mono + remaining, now)
         for span, attempts, reason in buried:
             dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from quorumq.core.cluster.buckets import suffice
@@ -16,8 +17,11 @@ from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Now, Owner, Record,
 
 BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
+NOT_DUE_HINT_MAX_S = 5.0
+"""Seconds until a node whose clock alone says that a message is due asks the others again, at most."""
+
 HELD_HINT_MAX_S = 0.5
-"""Seconds until a node asks again for messages that another one holds without our vote, at most: their RELEASE may have
+"""Seconds after its round until a node asks again for messages that another one holds, at most: their RELEASE may have
 come before the news of the hold, or not at all."""
 
 NO, DEAD, LATE = 64, 128, 192
@@ -46,8 +50,8 @@ class HoldRound(Round):
     """
 
     __slots__ = (
-        "abstained", "answered", "attempts", "expires", "generation", "not_due", "owner", "partition", "pending",
-        "redrives", "replica", "short", "started", "tokens", "until", "usual", "votes",
+        "abstained", "answered", "attempts", "expires", "generation", "held", "not_due", "owner", "partition",
+        "pending", "redrives", "replica", "short", "started", "tokens", "until", "usual", "votes",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, hold: Hold, owner: Owner, started: float, usual: float) -> None:
@@ -69,6 +73,9 @@ class HoldRound(Round):
             self.redrives.put(span, n)
         self.votes = Votes()  # bits of the members, in a lane for each possible vote
         self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay or a claim, the least told
+        self.held: SpanMap[float] = (
+            SpanMap()
+        )  # seconds left of another owner's hold, the most that was reported
         self.short = False  # a member had too few tokens
         self.tokens: list[float] = []  # those of other members, if the group is limited
         self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
@@ -119,6 +126,22 @@ class HoldRound(Round):
                 self.votes.add([item.span for item in items], bit << NO)
         if reply.tokens is not None:
             self._count_tokens(bit, reply, reply.tokens)
+
+    def note_held(self, span: Span, remaining: float) -> None:
+        """Note that another owner holds messages for some seconds, as a member says."""
+        for part, old in self.held.split(span):
+            self.held.set(part, max(remaining, old or 0.0))
+
+    def hints(self, lost: Iterable[Span]) -> Iterator[tuple[Span, float]]:
+        """Yield lost messages that are not due or held, and the seconds for which they need not be chosen.
+
+        Why from the end of the round: a member that does not answer may make it longer than the hint. The same messages
+        would be chosen and lost again, and none behind them delivered.
+        """
+        for span in lost:
+            for messages, most in ((self.not_due, NOT_DUE_HINT_MAX_S), (self.held, HELD_HINT_MAX_S)):
+                for part, remaining in messages.within(span):
+                    yield part, min(remaining, most)
 
     def _count_tokens(self, bit: int, reply: HoldReply, tokens: float) -> None:
         """Void the votes of a member that had fewer tokens than they cost."""
