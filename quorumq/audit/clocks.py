@@ -187,14 +187,15 @@ def requests(
         smallest: slots of the smallest replica set of each partition that was moved, by run, topic and partition.
     """
     facts = times.facts(table.writers)
-    kinds = np.array([it.kind for it in table.calls], object)
-    outcomes = np.array([it.outcome for it in table.calls], object)
+    # A role for each call, which are few, and not for each row.
+    said = {"store": _ANSWER, "publish invoke": _SENT, "publish ok": _DONE}
+    names_of = [it.kind if it.kind == "store" else f"{it.kind} {it.outcome}" for it in table.calls]
+    roles = np.array([said.get(it, 3) for it in names_of], np.int64)
+    handed = np.array([it.kind in ("hold_won", "deliver") for it in table.calls], bool)
+    delivered = np.array([it.kind == "deliver" for it in table.calls], bool)
     several = (facts[:, 0] > 0) & (facts[:, 1] >= 0)
     rows = table.rows[several[table.rows["writer"]]] if len(table.rows) else table.rows
-    kind, outcome = kinds[rows["call"]], outcomes[rows["call"]]
-    role = np.where(kind == "store", _ANSWER, np.where(kind != "publish", 3, 3))
-    role = np.where((kind == "publish") & (outcome == "invoke"), _SENT, role)
-    role = np.where((kind == "publish") & (outcome == "ok"), _DONE, role)
+    role = roles[rows["call"]]
     batch = rows[rows["lead"] & (role < 3)]
     names = {it: at for at, it in enumerate(sorted({it.who for it in table.writers}))}
     who = np.array([names[it.who] for it in table.writers], np.int64)
@@ -206,7 +207,7 @@ def requests(
     slots = np.array([known.get(it[:3], EVERY) for it in table.spaces], np.int64)
     made = _requests(key, role[rows["lead"] & (role < 3)], facts[batch["writer"], 2], who[batch["writer"]],
                      batch["at"], batch["at"], runs[batch["writer"]], slots[batch["space"]])  # fmt: skip
-    fetched = rows[np.isin(kind.astype(str), ("hold_won", "deliver")) & (rows["owner"] >= 0)]
+    fetched = rows[handed[rows["call"]] & (rows["owner"] >= 0)]
     # Message by message: so it does not matter how a history is cut.
     sizes = fetched["stop"] - fetched["start"]
     each, seq = fetched[np.repeat(np.arange(len(fetched)), sizes)], spread(fetched["start"], sizes)
@@ -216,7 +217,7 @@ def requests(
     new = np.zeros(len(each), bool)
     for column in (seq, each["space"], fetch):
         new |= np.diff(column, prepend=-1) != 0
-    role = np.where(kinds[each["call"]] == "deliver", _SENT, _ANSWER)
+    role = np.where(delivered[each["call"]], _SENT, _ANSWER)
     got = _requests(np.cumsum(new), role, facts[each["writer"], 2], who[each["writer"]], each["at"], each["asked"],
                     runs[each["writer"]], np.full(len(each), EVERY))  # fmt: skip
     return made, got

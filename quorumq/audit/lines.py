@@ -7,10 +7,11 @@ the reason.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
@@ -165,6 +166,10 @@ class Lines:
 
     def add(self, file: str, text: bytes) -> None:
         """Take whole lines of a file, the last one with its newline."""
+        with _without_collection():
+            self._add(file, text)
+
+    def _add(self, file: str, text: bytes) -> None:
         result: list[Any] = []
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             result = _DECODER.decode_lines(text) if len(text) <= LINE_BYTES_MAX else []
@@ -381,6 +386,18 @@ class Lines:
                 writers[by[mine[0]]], len(mine), float(times.min()), float(times.max()), day, least, most,
                 runs_of(np.unique(np.floor(times / TICK_S).astype(np.int64))),
             )  # fmt: skip
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keep the collector of cycles out: decoded lines have none, and it would look at each of them several times."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 class _Columns(NamedTuple):

@@ -6,6 +6,7 @@ looks at its own runs. Spark's part is in tests/spark/test_audit.py.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import zlib
@@ -23,6 +24,7 @@ from quorumq.audit.context import Context
 from quorumq.audit.files import files, read
 from quorumq.audit.findings import GUARANTEES, SHOWN, Finding, Judged, Proof, Where
 from quorumq.audit.judge import judge as checker_part
+from quorumq.audit.lines import Lines
 from quorumq.audit.moments import seconds
 from quorumq.audit.reasons import Unread
 from quorumq.cli.main import main
@@ -113,6 +115,20 @@ def audited(paths: Sequence[Path], folder: Path, *, drained: bool = False) -> tu
     summary, parts = read(files(map(str, paths)), folder)
     result = audit(summary, parts, drained=drained)
     return result, result.judged.findings
+
+
+def test_the_collector_does_not_look_at_lines_while_they_are_decoded() -> None:
+    text = b"".join(json.dumps(row).encode() + b"\n" for row in good(1, full=True)) * 20
+    looked: list[str] = []
+    lines = Lines()
+    gc.callbacks.append(lambda phase, info: looked.append(phase))
+    try:
+        lines.add("file", text)
+    finally:
+        gc.callbacks.pop()
+    assert len(lines) > 1_000
+    assert looked.count("start") <= 1, "once, when it is on again"
+    assert gc.isenabled()
 
 
 class Seen(NamedTuple):
