@@ -151,6 +151,8 @@ def _clone_dict(value: dict[Any, Any], memo: dict[int, Any]) -> dict[Any, Any]:
 
 
 def _clone_list(value: list[Any], memo: dict[int, Any]) -> list[Any]:
+    if _atomic.issuperset(map(type, value)):
+        return [*value]
     return [item if item.__class__ in _atomic else _cloners[item.__class__](item, memo) for item in value]
 
 
@@ -240,6 +242,8 @@ def _keyer_for(kind: type) -> Keyer:
 
 
 def _key_list(value: Any, memo: dict[int, int]) -> tuple[Hashable, ...]:
+    if _atomic.issuperset(map(type, value)):
+        return tuple(value)
     return tuple(
         [item if item.__class__ in _atomic else _keyers[item.__class__](item, memo) for item in value]
     )

@@ -467,7 +467,7 @@ def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within(
         theirs: dict[int, Any] = {}
         mutable_parts(local.core, ours)
         mutable_parts(twin, theirs)
-        assert len(ours) == len(theirs)
+        assert len(ours) == len(theirs) < 300, "each step of the explorer copies all of them"
         assert not ours.keys() & theirs.keys()
         for replica in twin.replicas.values():
             assert replica.node is twin.state

@@ -81,7 +81,7 @@ class DeletedNames:
         topics: number of packed registers of topics.
         groups: number of packed registers of groups, by topic; none is 0.
         sums: sum of the digests of each page.
-        numbers: numbers of the records that have each page in the journal: one, or none if it was never written.
+        numbers: numbers of the records that have each page in the journal: one, and no entry if it was never written.
         unsaved: packed registers that no page of the journal has, by page, in the order of coming.
         stale: records of pages made with another key; they stay until each page is written anew.
         rewriting: indexes of pages to be written anew for that.
@@ -99,7 +99,7 @@ class DeletedNames:
         self._pages = [b""] * PAGES
         self._unsaved = 0
         self.sums = [0] * PAGES
-        self.numbers: list[tuple[int, ...]] = [()] * PAGES
+        self.numbers: dict[int, tuple[int, ...]] = {}
         self.unsaved: dict[int, list[bytes]] = {}
         self.stale: list[int] = []
         self.rewriting: dict[int, None] = {}
@@ -259,7 +259,7 @@ class DeletedNames:
 
     def save(self, index: int, number: int) -> tuple[DeletedPage, tuple[int, ...]]:
         """Return the record of a page under a new number, and the numbers of records that it replaces."""
-        replaced, self.numbers[index] = self.numbers[index], (number,)
+        replaced, self.numbers[index] = self.numbers.get(index, ()), (number,)
         self._unsaved -= len(self.unsaved.pop(index, ()))
         if self.rewriting.pop(index, 0) is None and not self.rewriting:
             replaced += tuple(self.stale)
@@ -273,11 +273,11 @@ class DeletedNames:
         if key_number == self.key_number and not self._pages[index]:
             self._pages[index] = packed
             self.sums[index] = int.from_bytes(total, "big")
-            self.numbers[index] += (number,)
+            self.numbers[index] = (*self.numbers.get(index, ()), number)
             self._count_page(packed)
             return
         if key_number == self.key_number:  # a crash came between a page and the end of the one before
-            self.numbers[index] += (number,)
+            self.numbers[index] = (*self.numbers.get(index, ()), number)
         else:
             self.stale.append(number)
             self.rewriting = dict.fromkeys(range(PAGES))
@@ -324,7 +324,7 @@ class DeletedNames:
             "packed registers without a page are miscounted"
         )
         topics, groups = 0, dict[bytes, int]()
-        for index, page in enumerate(self._pages):
+        for index, page in enumerate(self._pages if any(self._pages) or any(self.sums) else ()):
             if not page:
                 assert not self.sums[index], f"page {index} is empty, and its sum is not"
                 continue

@@ -33,7 +33,7 @@ class RegisterSums:
     def __init__(self, deleted: DeletedNames) -> None:
         self._deleted = deleted
         self._sums = [0] * BUCKETS
-        self._registers: list[dict[bytes, Topic | Group]] = [{} for _ in range(BUCKETS)]
+        self._registers: dict[int, dict[bytes, Topic | Group]] = {}  # by bucket, none if it is empty
 
     def bucket_of(self, register: Topic | Group) -> int:
         """Return the number of the bucket that a register belongs to. It depends on the name alone."""
@@ -50,16 +50,18 @@ class RegisterSums:
         self._sums[at] = (self._sums[at] + change) % SUMS_END
         if after is None:
             del self._registers[at][key]
+            if not self._registers[at]:
+                del self._registers[at]
         else:
-            self._registers[at][key] = after
+            self._registers.setdefault(at, {})[key] = after
 
     def register_at(self, key: bytes) -> Topic | Group | None:
         """Return the register of this key, if there is one that is not packed."""
-        return self._registers[self._deleted.index_of(key)].get(key)
+        return self._registers.get(self._deleted.index_of(key), {}).get(key)
 
     def of_bucket(self, bucket: int) -> list[Topic | Group]:
         """Return the registers of a bucket that are not packed."""
-        return list(self._registers[bucket].values())
+        return list(self._registers.get(bucket, {}).values())
 
     def root(self) -> bytes:
         """Return the sum of all registers."""
