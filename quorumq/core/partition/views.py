@@ -495,25 +495,28 @@ class Views:
         for view in self.groups.values():
             view.check()
             assert not self.is_deleted(view.name), f"{view.name} was deleted, and is read"
+            anew = Kept()
             for span, slot in batches.index.items():
-                if not batches.stored[slot.number].durable or slot.number in batches.waiting:
-                    for offer in (view.available, view.suspects):
-                        assert not offer.spans.within(span), f"{span} is available too early"
-                    continue
-                facts, _ = self._facts_of(view, span.producer_id, batches.stored[slot.number], now)
-                for offer in (view.available, view.suspects):
-                    free: SpanMap[int] = SpanMap()
-                    for part, (record, lease) in across(span, (view.home.records, view.leases)):
-                        if fate.standing(record or OPEN_ZERO, lease or FREE, facts) == fate.READY:
-                            lot = fate.lot_at(record or OPEN_ZERO, lease or FREE, facts)
-                            if (lot > 0) == (offer is view.suspects):
-                                free.put(part, lot)
+                batch = batches.stored[slot.number]
+                facts, key = self._facts_of(view, span.producer_id, batch, now)
+                free: tuple[SpanMap[int], SpanMap[int]] = (SpanMap(), SpanMap())
+                for part, (record, lease) in across(span, (view.home.records, view.leases)):
+                    why = fate.standing(record or OPEN_ZERO, lease or FREE, facts)
+                    if why == fate.READY:
+                        lot = fate.lot_at(record or OPEN_ZERO, lease or FREE, facts)
+                        free[lot > 0].put(part, lot)
+                    elif key is not None and why is not None:
+                        anew.put(key, part, None, why)
+                for offer, expected in zip((view.available, view.suspects), free, strict=True):
                     have = offer.spans.within(span)
+                    if not batch.durable or slot.number in batches.waiting:
+                        assert not have, f"{span} is available too early"
+                        continue
                     if view.home.skipping:  # the rest of them is looked at when the group has begun
-                        due = [part for before, _ in have for part in free.within(before)]
+                        due = [part for before, _ in have for part in expected.within(before)]
                     else:
-                        due = free.items()
-                    assert have == due, f"{view.name}: offered is {have}, should be {free}"
+                        due = expected.items()
+                    assert have == due, f"{view.name}: offered is {have}, should be {expected}"
             for offer in (view.available, view.suspects):
                 counts: dict[int, int] = {}
                 for span, _ in offer.spans.items():
@@ -523,19 +526,7 @@ class Views:
                 have_counts = {number: count for _, number, _, count in offer.ready}
                 assert counts == have_counts, f"{view.name}: offers {have_counts}, should offer {counts}"
             if not view.home.skipping:
-                self._check_kept(view, now)
-
-    def _check_kept(self, view: GroupView, now: Now) -> None:
-        """Assert that the counts of kept messages equal a recount."""
-        anew = Kept()
-        for span, slot in self.batches.index.items():
-            batch = self.batches.stored[slot.number]
-            facts, key = self._facts_of(view, span.producer_id, batch, now)
-            for part, (record, lease) in across(span, (view.home.records, view.leases)):
-                why = fate.standing(record or OPEN_ZERO, lease or FREE, facts)
-                if key is not None and why not in (None, fate.READY):
-                    anew.put(key, part, None, why)
-        view.kept.spans.check()
-        for name in ("spans", "batches", "messages"):
-            found, have = getattr(anew, name), getattr(view.kept, name)
-            assert found == have, f"{view.name}: kept by {name} is {have}, should be {found}"
+                view.kept.spans.check()
+                for name in ("spans", "batches", "messages"):
+                    found, kept = getattr(anew, name), getattr(view.kept, name)
+                    assert found == kept, f"{view.name}: kept by {name} is {kept}, should be {found}"
