@@ -78,8 +78,7 @@ class Network(Nodes):
             with trio.move_on_at(first - MONO_S):
                 await self.changed.wait()
                 continue
-            for driver in list(self.drivers.values()):
-                driver.feed()
+            self.wake_due()
             self.run()
 
     def run(self) -> None:

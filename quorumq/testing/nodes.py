@@ -193,6 +193,13 @@ class Nodes:
             steps += 1
             assert steps < STEPS_MAX, "the cluster does not come to rest"
 
+    def wake_due(self) -> None:
+        """Have each node whose deadline has come take a step."""
+        for name, driver in list(self.drivers.items()):
+            due = driver.next_deadline()
+            if due is not None and due <= self.clocks(name).mono:
+                driver.feed()
+
     def carry_out(self, name: NodeId, effects: Iterable[Effect | Done]) -> None:
         """Carry out the effects of a node's step."""
         Driver.carry_out(self.drivers[name], effects)

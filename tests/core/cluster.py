@@ -92,13 +92,8 @@ class Cluster(Nodes):
         self.disks.append(journal)
         return len(self.disks)
 
-    def run(self) -> None:
-        super().run()
-        for name in self.nodes:
-            self.check(name)
-
     def check(self, name: NodeId) -> None:
-        """Check all invariants of a node: every few steps of a small node, and less often of a large one.
+        """Check all invariants of a node after a step: every few of a small node, and less often of a large one.
 
         A check looks at every run of messages of every group; a step looks at a few.
         """
@@ -136,8 +131,7 @@ class Cluster(Nodes):
             if first > until:
                 break
             self.time = max(self.time, first)
-            for driver in list(self.drivers.values()):
-                driver.feed()
+            self.wake_due()
             while self.underway and self.underway[0][0] <= self.time:
                 *_, to, received = heapq.heappop(self.underway)
                 self.queue.append((to, received))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
+from typing import Any
+
 import pytest
 
 from quorumq.core.messages import (
@@ -18,7 +22,8 @@ from quorumq.core.messages import (
     StoreReply,
 )
 from quorumq.core.messages.effects import DiskFull
-from quorumq.core.values.types import Letter, Span, Stamp
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import Letter, Now, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 
@@ -50,6 +55,23 @@ def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> No
     assert again[0].receipt.owner.ballot > first[0].receipt.owner.ballot
     assert outcomes(cluster.ask("c", AckRequest(first))) == ["acked_after_expiry"]
     assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
+
+
+def test_time_wakes_a_node_at_its_own_deadlines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    published(cluster)
+    due: list[bool] = []
+    step = NodeCore.step
+
+    def noted(core: NodeCore, events: Any, now: Now, rng: random.Random) -> Any:
+        if not events:
+            due.append((core.next_deadline() or math.inf) <= now.mono)
+        return step(core, events, now, rng)
+
+    monkeypatch.setattr(NodeCore, "step", noted)
+    cluster.advance(30)
+    assert len(due) > 20
+    assert all(due)
 
 
 def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
