@@ -52,9 +52,10 @@ def patched(patches: Iterable[Patch]) -> Iterator[dict[str, None]]:
     patches = tuple(patches)
     before = [(place, name, vars(place).get(name, INHERITED)) for place, name, _ in patches]
     unused: dict[str, None] = {}
+    for place, name, _ in patches:
+        getattr(place, name)  # a patch of nothing would leave nothing out
     try:
         for place, name, instead in patches:
-            getattr(place, name)  # a patch of nothing would leave nothing out
             setattr(place, name, _watched(f"{place.__name__}.{name}", instead, unused))
         yield unused
     finally:
