@@ -53,6 +53,7 @@ def run_schedule(
     full: bool = False,
     keep: bool = False,
     traced: bool = False,
+    prepare: Callable[[Cluster], None] | None = None,
     cpu_max: float = 0.0,
 ) -> Outcome:
     """Run it.
@@ -61,10 +62,13 @@ def run_schedule(
         full: True if the nodes write lines too.
         keep: True if the outcome gets the history.
         traced: True if the outcome gets the fate of every packet.
+        prepare: called with the cluster before it runs.
         cpu_max: CPU seconds that it may take; 0: `CPU_LIMIT_S`, more for runs that simulate more time.
     """
     began = time.process_time()
     cluster = Cluster(schedule, full=full, traced=traced)
+    if prepare is not None:
+        prepare(cluster)
     violations: list[str] = []
     try:
         limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
