@@ -77,7 +77,7 @@ class HoldRecovery:
         self.awaited: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
         self.greeted: dict[NodeId, None] = {}
-        self.releases: list[Released] = []
+        self.releases: dict[Released, None] = {}
         self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
 
@@ -97,7 +97,7 @@ class HoldRecovery:
     def note_release(self, released: Released) -> None:
         """Keep a RELEASE for the end of a quarantine."""
         if len(self.releases) < RELEASES_MAX:
-            self.releases.append(released)
+            self.releases[released] = None
 
     # ------------------------------------------------------------------------ asking
 
@@ -203,7 +203,7 @@ class HoldRecovery:
     def _forget(self, partition: PartitionId) -> None:
         self.awaited.pop(partition, None)
         self._reported.pop(partition, None)
-        self.releases = [released for released in self.releases if released.partition != partition]
+        self.releases = {it: None for it in self.releases if it.partition != partition}
         if not self.awaited:
             self._asked.clear()
             self.greeted.clear()
