@@ -17,16 +17,16 @@ PAGE = Path(__file__).parent / "api.md"
 HEAD = """# API reference
 
 What `quorumq.client` exports, from its docstrings (`python docs/make_api.py` writes this page).
-[client.md](client.md) is the guide.
-`quorumq.client.blocking` has the same names without `async` and `await`.
+[client.md](client.md) is the guide. `quorumq.client.blocking` has the same names without `async` and `await`.
 
-Arguments without an explanation: `topic` and `group` are names; dead letters are those of group "g!dead" or topic
-"t.deadletters". `timeout` is in seconds, for the call or for each of its requests; None stands for the client's, and
-for 3 s at most in calls that ask each node. Changes of topics, groups and nodes return the value as a majority has it.
+An argument whose default is None may be None. Arguments without an explanation: `topic` and `group` are names; dead
+letters are those of group "g!dead" or topic "t.deadletters". `timeout` is in seconds, for the call or for each of its
+requests; None stands for the client's, and for 3 s at most in calls that ask each node. Changes of topics, groups and
+nodes return the value as a majority has it.
 
 Errors without an explanation: `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value
-that cannot be, `TooFewReplicas` if no node answered or too few did. A change raises `NotStored` or `OutcomeUnknown`
-then; repeat it.
+that cannot be, `TooFewReplicas` if no node answered or too few did. A change raises `NotStored` (nothing was done) or
+`OutcomeUnknown` then; repeat it. A call that is like another one raises the same errors.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
 USUAL = re.compile(
@@ -37,7 +37,12 @@ USUAL = re.compile(
     r"|UsageError: a (?:value|time|number) that cannot be"
     r"|TooFewReplicas: (?:no node answered|too few replicas answered)(?: at all)?"
     r"|(?:NotStored|TooFewReplicas), OutcomeUnknown: too few (?:nodes|replicas) answered"
-    r"(?:; (?:repeat it|do it again))?)\.\n"
+    r"(?:; (?:repeat it|do it again))?"
+    r"|(?:NotStored|OutcomeUnknown|(?:NotStored, OutcomeUnknown)|(?:OutcomeUnknown, NotStored)): "
+    r"(?:too few (?:nodes|replicas) answered|not confirmed within)(?:.|\n {5,})*?"
+    r"|TooFewReplicas: no (?:node could serve it|replica of some partition answered)(?:.|\n {5,})*?"
+    r"|timeout: seconds(?: for each partition)?; the client's if None"
+    r"|as (?:`\w+` (?:does|do)|iterating does|`[\w.]+` and `[\w.]+` do|`[\w.]+` does))\.\n(?! {5})"
 )
 """Arguments, results and errors that the head of the page explains."""
 INTERNAL = {
@@ -49,15 +54,26 @@ INTERNAL = {
 }
 """Members by class that the library itself calls."""
 GUIDE = {
+    "Client.add_node": "operations.md#growing",
     "Client.consumer": "client.md#consuming",
     "Client.delete_group": "client.md#groups",
     "Client.delete_topic": "client.md#publishing",
+    "Client.fetch": "client.md#once",
     "Client.limit_group": "client.md#groups",
+    "Client.move_partition": "operations.md#moving-a-partition",
+    "Client.move_voter": "operations.md#nodes-that-leave",
     "Client.pause_group": "client.md#groups",
     "Client.producer": "client.md#publishing",
+    "Client.publish": "client.md#publishing",
     "Client.purge": "client.md#groups",
     "Client.rewind": "client.md#groups",
+    "Client.set_labels": "client.md#publishing",
     "Client.work": "client.md#a-worker-pool",
+    "Consumer": "client.md#consuming",
+    "Message.extend": "client.md#once",
+    "Producer": "client.md#publishing",
+    "Producer.publish": "client.md#publishing",
+    "Producer.publish_many": "client.md#publishing",
     "Producer.send": "patterns.md#consume-process-publish",
     "Worked": "client.md#a-worker-pool",
 }
@@ -106,7 +122,9 @@ def call_of(name: str, thing: Any) -> str:
     """How ``thing`` is called: on one line, or with a line for each argument where that is too long."""
     signature = inspect.signature(thing)
     arguments = [
-        re.sub(r"['\"]", "", str(each)).replace("timeout: float | None = None", "timeout=None")
+        re.sub(r"['\"]", "", str(each))
+        .replace("timeout: float | None = None", "timeout=None")
+        .replace(" | None = None", " = None")
         for each in signature.parameters.values()
         if each.name != "self"
     ]
