@@ -26,7 +26,8 @@ nodes return the value as a majority has it.
 
 Errors without an explanation: `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value
 that cannot be, `TooFewReplicas` if no node answered or too few did. A change raises `NotStored` (nothing was done) or
-`OutcomeUnknown` then; repeat it. A call that is like another one raises the same errors.
+`OutcomeUnknown` then; repeat it. A call that is like another one raises the same errors. [client.md](client.md#errors)
+has the remedies.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
 USUAL = re.compile(
@@ -34,7 +35,8 @@ USUAL = re.compile(
     r"| {4}(?:timeout: seconds for each node; if None the client's, and at most 3, as one may be down"
     r'|topic, group: name of the topic and of its group; "g!dead" and "t\.deadletters" mean the same'
     r"|NotFound: (?:no such [\w ,]+|no such topic, or the group was deleted)"
-    r"|UsageError: a (?:value|time|number) that cannot be"
+    r"|UsageError: (?:a (?:value|time|number) that cannot be"
+    r"|an id is of another topic|a name or \w+ \w+ that cannot be)"
     r"|TooFewReplicas: (?:no node answered|too few replicas answered)(?: at all)?"
     r"|(?:NotStored|TooFewReplicas), OutcomeUnknown: too few (?:nodes|replicas) answered"
     r"(?:; (?:repeat it|do it again))?"
@@ -80,6 +82,17 @@ GUIDE = {
 """Calls by the section that explains them: the page has their first paragraph, and a link."""
 TABLES = ("Client.consumer", "Client.producer")
 """Calls with a table of their options in that section."""
+ERRORS = (
+    "HoldLost",
+    "NotStored",
+    "OutcomeUnknown",
+    "SessionClosed",
+    "StorageFull",
+    "TooFewReplicas",
+    "Transient",
+    "UsageError",
+)
+"""Errors that client.md#errors explains."""
 REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Letter, client.Stamp, client.Topic))
 """Values of the core: the page has the first paragraph, because their fields are those of the wire format."""
 
@@ -147,15 +160,6 @@ def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
     yield ""
 
 
-def fields(thing: Any) -> Iterator[str]:
-    """The keys of a TypedDict, and what each may be."""
-    yield "```python"
-    yield from (
-        f"{name}: {kind.__forward_arg__}".replace("'", '"') for name, kind in thing.__annotations__.items()
-    )
-    yield from ("```", "")
-
-
 def members(thing: type) -> Iterator[str]:
     ours = [base for base in thing.__mro__ if base.__module__.startswith("quorumq.client")]
     for name, member in {
@@ -174,9 +178,11 @@ def page() -> str:
     lines = [HEAD]
     for name in client.__all__:
         thing = getattr(client, name)
+        if is_typeddict(thing) or name in ERRORS:
+            continue
         if inspect.isclass(thing):
             lines += entry("##", f"`{name}`", thing)
-            lines += fields(thing) if is_typeddict(thing) else members(thing)
+            lines += members(thing)
         elif inspect.isfunction(thing):
             lines += entry("##", f"`{name}`", thing, call_of(name, thing))
     return "\n".join(lines).rstrip() + "\n"
