@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
+from quorumq.core.messages import OpenSession, OpenSessionReply, TopicReply
 from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.guest import MISTYPED, Guest
@@ -170,7 +170,7 @@ class Arrivals:
         operator, here = rng.choice(self.operators), rng.choice(rest)
 
         def then(answer: Any, _: Any) -> None:
-            if isinstance(answer, AlterTopicReply):
+            if isinstance(answer, TopicReply):
                 self.world.saw("a topic grew where nobody had heard of a group")
                 self.publish(rest, answer.topic)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumq.core.messages import AlterTopicReply, OpenSession, OpenSessionReply
+from quorumq.core.messages import OpenSession, OpenSessionReply, TopicReply
 from quorumq.core.values.types import PartitionId, ProducerId, Receipt, Topic
 from quorumq.wire.batch import Message, build_batch
 from sim.clients.operator import Operator
@@ -95,7 +95,7 @@ class TargetedFaults:
         named = {"partitions": operator.partitions + 1}
 
         def then(answer: Any, _: Any) -> None:
-            if self.world.healed or not isinstance(answer, AlterTopicReply):
+            if self.world.healed or not isinstance(answer, TopicReply):
                 return
             self.world.saw("a topic grew on one side of a cut")
             for producer in self.producers:

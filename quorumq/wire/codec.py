@@ -42,18 +42,18 @@ TYPES: Final[Mapping[int, type]] = {
     56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,
     60: m.SlotRequest, 61: m.SlotReply, 62: m.SourceRequest, 63: m.SourceReply, 7: m.PutCluster,
     # client to node and back
-    64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.CreateTopicReply,
+    64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.TopicReply,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.PublishReply, 72: m.Fetch, 73: m.FetchReply,
     74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.LeaveRequest, 78: m.RedriveRequest,
-    79: m.SettleReply, 80: m.LeaveReply, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
-    85: m.AlterTopic, 86: m.AlterTopicReply, 87: m.DeleteTopic, 88: m.DeleteTopicReply,
-    90: m.SetGroup, 91: m.SetGroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
-    94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup, 97: m.DeleteGroupReply,
-    98: m.CloseSession, 99: m.CloseSessionReply, 100: m.ShowRequest, 101: m.ShowReply,
-    102: m.DescribeGroup, 103: m.DescribeGroupReply, 104: m.MovePartition, 105: m.MovePartitionReply,
-    106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup, 109: m.PauseGroupReply,
+    79: m.SettleReply, 80: m.Done, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
+    85: m.AlterTopic, 87: m.DeleteTopic,
+    90: m.SetGroup, 91: m.GroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
+    94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup,
+    98: m.CloseSession, 100: m.ShowRequest, 101: m.ShowReply,
+    102: m.DescribeGroup, 103: m.DescribeGroupReply, 104: m.MovePartition,
+    106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup,
     110: m.FindName, 111: m.FindNameReply, 118: m.DescribeGroups, 119: m.DescribeGroupsReply,
-    112: m.ChangeMembers, 113: m.ChangeMembersReply, 120: m.LimitGroup, 121: m.LimitGroupReply,
+    112: m.ChangeMembers, 113: m.ChangeMembersReply, 120: m.LimitGroup,
 }  # fmt: skip
 
 TYPE_OF: Final[Mapping[type, int]] = {cls: number for number, cls in TYPES.items()}

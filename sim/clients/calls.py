@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quorumq.core.messages import AlterTopic, AlterTopicReply, CreateTopic, CreateTopicReply
+from quorumq.core.messages import AlterTopic, CreateTopic, TopicReply
 from sim.clients.client import Answer, Client, nothing_done
 from sim.clients.surroundings import Surroundings
 from sim.topics import label_of
@@ -46,7 +46,7 @@ class Caller(Client):
 
         def heard(answer: Answer, bodies: Any) -> None:
             self.answered(call, answer)
-            if isinstance(answer, (CreateTopicReply, AlterTopicReply)):
+            if isinstance(answer, TopicReply):
                 self.topics.on_topic(answer.topic)
                 self.came_of(call, "ok", self.topics.names[answer.topic.id])
             else:

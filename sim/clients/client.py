@@ -175,7 +175,7 @@ class Client:
         if nothing_done(reply) and self.copies.pop(op) > 1:  # the answer speaks of one of them
             then(None, None)
             return
-        if isinstance(reply, m.CreateTopicReply | m.AlterTopicReply):
+        if isinstance(reply, m.TopicReply):
             self.topics.registers.seen(self.who, reply.topic)
         elif isinstance(reply, m.MetadataReply):
             for topic in reply.topics:

@@ -7,12 +7,11 @@ from typing import Any
 
 from quorumq.core.messages import (
     AlterTopic,
-    AlterTopicReply,
     ChangeMembers,
     ChangeMembersReply,
     Failed,
     MovePartition,
-    MovePartitionReply,
+    TopicReply,
 )
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import ClusterLayout, MemberState
@@ -115,7 +114,7 @@ class Mover(Caller):
         """Ask for another replication factor; mostly again if its outcome is not known."""
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, AlterTopicReply):
+            if isinstance(answer, TopicReply):
                 self.world.saw("a replication factor was changed")
                 if any(len(members) > self.options.rf for members in answer.topic.replicas):
                     self.world.saw("a partition has more slots than it was made with")
@@ -130,7 +129,7 @@ class Mover(Caller):
         self.world.saw("a move was asked for")
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, MovePartitionReply):
+            if isinstance(answer, TopicReply):
                 self.world.saw("a partition was moved")
                 if any(
                     placement.sources

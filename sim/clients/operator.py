@@ -103,7 +103,7 @@ class Operator(Caller):
         )
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, m.CreateTopicReply):
+            if isinstance(answer, m.TopicReply):
                 self.topics.outputs = answer.topic
                 self.create_group()
             else:
@@ -118,7 +118,7 @@ class Operator(Caller):
             if call is not None:
                 self.came_of_group(call, answer)
             if (
-                isinstance(answer, m.SetGroupReply)
+                isinstance(answer, m.GroupReply)
                 and not self.topics.is_over(answer.group.topic)
                 and asked in self.topics.groups_to_come
             ):
@@ -214,7 +214,7 @@ class Operator(Caller):
         self.world.note(self.who, "delete_topic", **common, outcome="invoke", via=node)
 
         def then(answer: Answer, _: Any) -> None:
-            outcome = outcome_of(answer, m.DeleteTopicReply)
+            outcome = outcome_of(answer, m.TopicReply)
             self.world.note(self.who, "delete_topic", **common, outcome=outcome)
             if outcome == "ok":
                 self.topics.on_deleted(topic.id)
@@ -248,7 +248,7 @@ class Operator(Caller):
         theirs = self.values(chosen if rng.random() < 0.6 else self.some_settings())
 
         def then(answer: Answer, _: Any) -> None:
-            if mode == "next" and isinstance(answer, m.AlterTopicReply) and not self.world.healed:
+            if mode == "next" and isinstance(answer, m.TopicReply) and not self.world.healed:
                 other.alter_to(theirs, another)
 
         self.alter_to(self.values(chosen), node, then)
@@ -292,7 +292,7 @@ class Operator(Caller):
         """Send one ALTER."""
 
         def then(answer: Answer, bodies: Any) -> None:
-            if isinstance(answer, m.AlterTopicReply):
+            if isinstance(answer, m.TopicReply):
                 self.world.saw("a change of a topic was confirmed")
                 if answer.topic.partitions > self.options.partitions:
                     self.world.saw("partitions were added")
@@ -340,7 +340,7 @@ class Operator(Caller):
         call = self.by_name("set_group", node, fields, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, m.SetGroupReply):
+            if isinstance(answer, m.GroupReply):
                 now = answer.group
                 if rewind:
                     self.world.saw("a rewind was confirmed")
@@ -356,9 +356,9 @@ class Operator(Caller):
     def came_of_group(self, call: Call, answer: Answer) -> None:
         """Note the outcome of a creation, a rewind or a deletion."""
         self.answered(call, answer)
-        if isinstance(answer, m.SetGroupReply | m.DeleteGroupReply):
+        if isinstance(answer, m.GroupReply):
             now = answer.group
-            begins = {"from_ms": now.from_ms} if isinstance(answer, m.SetGroupReply) else {}
+            begins = {"from_ms": now.from_ms} if call.kind == "set_group" else {}
             self.came_of(call, "ok", self.topics.names[now.topic], generation=now.generation, **begins)
         else:
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
@@ -404,7 +404,7 @@ class Operator(Caller):
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
             reached = ""
-            if isinstance(answer, m.PauseGroupReply | m.LimitGroupReply) and self.is_over(op):
+            if isinstance(answer, m.GroupReply) and self.is_over(op):
                 if saw:
                     self.world.saw(saw)
                 reached = self.topics.names[answer.group.topic]
@@ -426,7 +426,7 @@ class Operator(Caller):
         call = self.by_name("delete_group", node, {"group": group})
 
         def then(answer: Answer, _: Any) -> None:
-            if isinstance(answer, m.DeleteGroupReply):
+            if isinstance(answer, m.GroupReply):
                 self.world.saw("a group was deleted")
             self.came_of_group(call, answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core.cluster.topics import SETTINGS
-from quorumq.core.messages import CreateTopic, CreateTopicReply, Failed
+from quorumq.core.messages import CreateTopic, Failed, TopicReply
 from quorumq.core.values.errors import Code
 from sim.clients.client import Answer
 from sim.clients.operator import Operator
@@ -56,7 +56,7 @@ class Rival(Operator):
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, Failed) and answer.code == Code.CONFLICT:
                 self.world.saw("a creation was answered conflict")
-            elif isinstance(answer, CreateTopicReply) and answer.topic.rf != options.rf:
+            elif isinstance(answer, TopicReply) and answer.topic.rf != options.rf:
                 self.world.saw("a rival's creation was chosen")
 
         self.set_topic(request, named, self.node(), then, defaults)

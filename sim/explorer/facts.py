@@ -263,12 +263,12 @@ def heard(
         return _settled(facts, this, verdict.outcome, now)
     if this.kind in UNPAUSING and not isinstance(reply, m.Failed):
         facts = facts._replace(pause_ends=(facts.pause_ends[0], facts.pause_ends[1] + 1))
-    if isinstance(reply, m.PauseGroupReply):
+    if this.kind in ("pause", "resume") and isinstance(reply, m.GroupReply):
         holds = this.kind == "pause" and this.after_ends == facts.pause_ends[0]
         return facts._replace(paused=facts.paused or holds), ""
-    if isinstance(reply, m.DeleteGroupReply) and not any(item.kind == "make" for item in facts.asked):
-        facts = facts._replace(deleted=True)
-    if isinstance(reply, m.SetGroupReply | m.DeleteGroupReply):
+    if isinstance(reply, m.GroupReply):
+        if this.kind == "unmake" and not any(item.kind == "make" for item in facts.asked):
+            facts = facts._replace(deleted=True)
         generation = reply.group.generation
         if generation > facts.rewound:
             covers = generation if this.kind in ("rewind", "make") else 0
@@ -276,7 +276,7 @@ def heard(
         return facts, ""
     if isinstance(reply, m.PurgeReply) and this.kind == "clear":
         return facts._replace(purged=max(facts.purged, this.rewound)), ""
-    assert isinstance(reply, m.Failed | m.LeaveReply | m.PublishReply | m.PurgeReply), reply
+    assert isinstance(reply, m.Failed | m.Done | m.PublishReply | m.PurgeReply), reply
     return facts, ""
 
 
@@ -340,7 +340,7 @@ def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
 
 def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | None) -> tuple[Facts, str]:
     before = known.operations[this.attempt]
-    if isinstance(reply, m.SetGroupReply) and this.kind in CREATIONS:
+    if isinstance(reply, m.GroupReply) and this.kind in CREATIONS:
         return _created(known, this, reply.group)
     if isinstance(reply, m.FetchReply):
         assert group is not None, "a FETCH that is answered has its group"
@@ -362,9 +362,9 @@ def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | No
         return known, disordered(texts)
     if isinstance(reply, m.PublishReply):
         known = known._replace(before=not _of_kind(known, *GROUP_OPERATIONS))
-    if isinstance(reply, m.PublishReply | m.SetGroupReply | m.DeleteGroupReply):
+    if isinstance(reply, m.PublishReply | m.GroupReply):
         return with_operation(known, this.attempt, before._replace(phase="done")), ""
-    if isinstance(reply, m.CreateTopicReply):
+    if this.kind == "create" and isinstance(reply, m.TopicReply):
         changed = Operation("done", reply.topic.made)
         others = [
             found
@@ -373,9 +373,7 @@ def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | No
         ]
         problem = "one topic: two clients were told that another one was created" if others else ""
         return with_operation(known, this.attempt, changed), problem
-    if isinstance(
-        reply, m.AlterTopicReply | m.DeleteTopicReply | m.ChangeMembersReply | m.MovePartitionReply
-    ):
+    if isinstance(reply, m.TopicReply | m.ChangeMembersReply):
         return with_operation(known, this.attempt, Operation("done")), ""
     assert isinstance(reply, m.Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"

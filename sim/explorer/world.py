@@ -211,9 +211,9 @@ class World:
             locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())
         return tuple(locals_)
 
-    def _create(self, locals_: list[int], creation: m.CreateTopic, now: Now) -> m.CreateTopicReply:
+    def _create(self, locals_: list[int], creation: m.CreateTopic, now: Now) -> m.TopicReply:
         created = self._settle(locals_, 0, Request(SETUP_KEY, creation), now)
-        assert isinstance(created, m.CreateTopicReply), created
+        assert isinstance(created, m.TopicReply), created
         return created
 
     def _first_topic(self, locals_: list[int], now: Now) -> None:

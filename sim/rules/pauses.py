@@ -35,7 +35,7 @@ def answer_what_was_written(self: PauseCoordinator, context: Context, topic: byt
     """Answer once the register is at a majority, without a look at the pauses that the answers brought."""
     newest = self.known(context)
     assert newest is not None
-    return self.finish(context, m.PauseGroupReply(newest))
+    return self.finish(context, m.GroupReply(newest))
 
 
 def later_as_a_whole(ours: Group, theirs: Group) -> Group:

@@ -122,6 +122,22 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them_and_named_m
     assert len({row["op"] for row in lines}) == 4
 
 
+async def test_changes_of_a_group_that_were_confirmed_are_written_as_ok() -> None:
+    file, writer = written()
+    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        await client.pause_group("jobs", "g")
+        await client.limit_group("jobs", "g", 5.0)
+        await client.delete_group("jobs", "g")
+    lines = [
+        row for row in rows(file, writer) if row["kind"].endswith("_group") and row["outcome"] != "invoke"
+    ]
+    kinds = ("set_group", "pause_group", "limit_group", "delete_group")
+    assert [(row["kind"], row["outcome"]) for row in lines] == [(kind, "ok") for kind in kinds]
+    assert "generation" in lines[3]
+
+
 async def test_changes_of_topics_are_written_with_what_they_name_and_what_the_node_fills_in() -> None:
     file, writer = written()
     async with fake_cluster(auto_create_topics=True) as cluster, connected(cluster, history=writer) as client:

@@ -7,18 +7,17 @@ from quorumq.core.messages import (
     BrowseReply,
     BrowseRequest,
     CloseSession,
-    CloseSessionReply,
     DeleteGroup,
-    DeleteGroupReply,
+    Done,
     Fetch,
     FetchReply,
+    GroupReply,
     OpenSession,
     Publish,
     PublishReply,
     ReceiptPart,
     RejectRequest,
     SetGroup,
-    SetGroupReply,
     SettleReply,
     SpanRecord,
     Store,
@@ -89,7 +88,7 @@ def spans(reply: object) -> list[tuple[int, int]]:
 def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: int = 0) -> int:
     """Rewind the group `g`. Returns its new generation."""
     reply = cluster.ask(node, SetGroup("jobs", "g", start, from_ms, rewind=True))
-    assert isinstance(reply, SetGroupReply), reply
+    assert isinstance(reply, GroupReply), reply
     return reply.group.generation
 
 
@@ -128,7 +127,7 @@ def dead_entries(cluster: Cluster) -> tuple[SpanRecord, ...]:
 def deleted(cluster: Cluster, node: str = "b", group: str = "g") -> Group:
     """Delete a group. Returns its register."""
     reply = cluster.ask(node, DeleteGroup("jobs", group))
-    assert isinstance(reply, DeleteGroupReply), reply
+    assert isinstance(reply, GroupReply), reply
     assert reply.group.deleted
     return reply.group
 
@@ -136,7 +135,7 @@ def deleted(cluster: Cluster, node: str = "b", group: str = "g") -> Group:
 def created(cluster: Cluster, node: str = "c", start: str = "earliest") -> Group:
     """Create the group `g`. Returns its register."""
     reply = cluster.ask(node, SetGroup("jobs", "g", start))
-    assert isinstance(reply, SetGroupReply), reply
+    assert isinstance(reply, GroupReply), reply
     return reply.group
 
 
@@ -180,7 +179,7 @@ def closed(cluster: Cluster) -> list[int]:
 def close(cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "b") -> None:
     """Close a session in partition 0."""
     answer = cluster.ask(node, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
-    assert isinstance(answer, CloseSessionReply)
+    assert isinstance(answer, Done)
 
 
 def seqs(reply: object) -> list[int]:

@@ -7,13 +7,13 @@ import pytest
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
-    AlterTopicReply,
     CreateTopic,
     Failed,
     Hold,
     OpenSession,
     Publish,
     SetGroup,
+    TopicReply,
 )
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.group import GroupView
@@ -78,7 +78,7 @@ def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> Non
     published(cluster, 300, ttl_s=MINUTE_S, max_deliveries=1, **settings)
     if reader:
         reply = cluster.ask("b", AlterTopic("jobs", on_expiry="drop"))
-        assert isinstance(reply, AlterTopicReply)
+        assert isinstance(reply, TopicReply)
         assert reply.topic.on_expiry == "drop"
     assert seqs(cluster.ask("a", fetch(most=2, hold_time=5.0))) == [0, 1]
     cluster.advance(59.9)

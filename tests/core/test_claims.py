@@ -11,9 +11,9 @@ from quorumq.core.messages import (
     ExtendReply,
     ExtendRequest,
     Failed,
+    GroupReply,
     Hold,
     PauseGroup,
-    PauseGroupReply,
     PurgeReply,
     PurgeRequest,
     ReceiptPart,
@@ -337,10 +337,10 @@ def test_nothing_that_keeps_messages_is_written_on_a_full_disk_and_a_resumption_
     assert paused.code == Code.STORAGE_FULL
     for core in cluster.nodes.values():
         core.state.capacity = Capacity.PLENTY
-    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", True)), PauseGroupReply)
+    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", True)), GroupReply)
     for core in cluster.nodes.values():
         core.state.capacity = Capacity.SECOND
-    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", False)), PauseGroupReply), "acks make room"
+    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", False)), GroupReply), "acks make room"
 
 
 def test_an_extension_of_a_hold_waits_for_no_disk_though_another_message_was_claimed() -> None:

@@ -8,12 +8,9 @@ from quorumq.core.cluster.topics import first_topic
 from quorumq.core.messages import (
     Accept,
     AlterTopic,
-    AlterTopicReply,
     CreateTopic,
-    CreateTopicReply,
     DeleteGroup,
     DeleteTopic,
-    DeleteTopicReply,
     Envelope,
     Failed,
     Metadata,
@@ -30,6 +27,7 @@ from quorumq.core.messages import (
     ResyncReply,
     SetGroup,
     SyncTopics,
+    TopicReply,
 )
 from quorumq.core.messages.effects import Effect, LinkDown, Persist, Received, Send
 from quorumq.core.messages.records import DecisionPut, TopicPut
@@ -41,7 +39,7 @@ from tests.seeds import seeds
 
 
 def created(reply: object) -> Topic:
-    assert isinstance(reply, CreateTopicReply), reply
+    assert isinstance(reply, TopicReply), reply
     return reply.topic
 
 
@@ -178,7 +176,7 @@ def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
     cluster.advance(10.0)
     replies = [cluster.replies[key] for key in keys]
     (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
-    won = [reply for reply in replies if isinstance(reply, CreateTopicReply)]
+    won = [reply for reply in replies if isinstance(reply, TopicReply)]
     assert len(won) == (2 if alike else 1)
     assert all(reply.topic == one for reply in won)
     assert all(is_conflict(reply) for reply in replies if reply not in won)
@@ -197,7 +195,7 @@ def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_
     cluster.drop = keep
     key = cluster.submit("a", CreateTopic("jobs", max_deliveries=9))
     altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2))
-    assert isinstance(altered, AlterTopicReply)
+    assert isinstance(altered, TopicReply)
     cluster.drop = nothing
     for item in late:
         hand_over(cluster, *item)
@@ -281,8 +279,8 @@ def test_a_name_is_given_again_and_only_once() -> None:
         assert one is not None
         assert one.deletions == deletions
         assert one.id == topic_id("jobs", one.rf, deletions)
-        assert sum(isinstance(cluster.replies[key], CreateTopicReply) for key in keys) == 1
-        assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), DeleteTopicReply)
+        assert sum(isinstance(cluster.replies[key], TopicReply) for key in keys) == 1
+        assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), TopicReply)
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
 
 
@@ -370,7 +368,7 @@ def test_a_wiped_acceptor_learns_its_promise_from_peers() -> None:
     served = cluster.nodes["a"].topic_named("jobs")
     assert served is None or served.rf == 3
     cluster.drop = nothing
-    assert not isinstance(answer(cluster, loser), CreateTopicReply)
+    assert not isinstance(answer(cluster, loser), TopicReply)
     cluster.start("e")
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
 
@@ -415,7 +413,7 @@ def test_an_instance_that_is_over_is_not_begun_again_by_a_node_that_knows_none()
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: sender != to and "c" in (sender, to)
     old = created(cluster.ask("a", CreateTopic("jobs", 1)))
-    assert isinstance(cluster.ask("a", DeleteTopic("jobs", old.id)), DeleteTopicReply)
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", old.id)), TopicReply)
     made = created(cluster.ask("a", CreateTopic("jobs", 3)))
     assert made.deletions == 1
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
@@ -644,7 +642,7 @@ class Creating(Chaos):
         made = {topic.retention_s for topic in self.served.values()}
         for key, request in self.asked.items():
             reply = self.replies.get(key)  # None where the node was killed
-            if isinstance(reply, CreateTopicReply):
+            if isinstance(reply, TopicReply):
                 assert request.retention_s in made
                 assert self.served[reply.topic.deletions].retention_s == request.retention_s
                 assert (reply.topic.rf, reply.topic.partitions) == (request.rf, request.partitions)

@@ -18,11 +18,10 @@ from quorumq.core.cluster.topics import closed
 from quorumq.core.messages import (
     AlterTopic,
     CreateTopic,
-    CreateTopicReply,
     DeleteGroup,
     DeleteTopic,
-    DeleteTopicReply,
     Failed,
+    GroupReply,
     Metadata,
     OpenSession,
     Publish,
@@ -30,9 +29,9 @@ from quorumq.core.messages import (
     PutTopic,
     RegistersRequest,
     SetGroup,
-    SetGroupReply,
     SyncRegisters,
     SyncTopics,
+    TopicReply,
 )
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import Effect, Send
@@ -236,7 +235,7 @@ def packing(**settings: object) -> Cluster:
 
 def made(cluster: Cluster, name: str, node: str = "a") -> Topic:
     reply = cluster.ask(node, CreateTopic(name))
-    assert isinstance(reply, CreateTopicReply), reply
+    assert isinstance(reply, TopicReply), reply
     return reply.topic
 
 
@@ -302,9 +301,7 @@ def test_a_packed_name_is_a_deleted_one_for_every_request() -> None:
     assert "topic 't' was deleted" in reply.detail
     session = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
     assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, session, 0, [b"x"]))), Failed)
-    assert isinstance(cluster.ask("c", DeleteTopic("t", topic.id)), DeleteTopicReply), (
-        "again, as it was unknown"
-    )
+    assert isinstance(cluster.ask("c", DeleteTopic("t", topic.id)), TopicReply), "again, as it was unknown"
     again = made(cluster, "t", "c")
     assert (again.deletions, again.id) == (1, topic_id("t", 3, 1))
     assert counts(cluster) == [(0, 0)] * 3
@@ -364,7 +361,7 @@ def test_a_late_register_of_a_packed_group_makes_no_group(late: object) -> None:
     assert core.catalogue.is_group_deleted(topic.id, "g")
     assert core.catalogue.groups == {}
     again = cluster.ask("b", SetGroup("t", "g"))
-    assert isinstance(again, SetGroupReply)
+    assert isinstance(again, GroupReply)
     assert (again.group.generation, again.group.buried) == (2, 1)
     assert counts(cluster) == [(0, 0)] * 3
 

@@ -238,7 +238,7 @@ def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     cluster = Cluster()
     cluster.checks = False
     topic = cluster.topic()
-    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.SetGroupReply)
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.GroupReply)
     for first in range(0, count, 1024):
         publish(cluster, topic, derived(first, 1024))
     cluster.advance(3.0)

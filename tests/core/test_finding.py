@@ -18,6 +18,7 @@ from quorumq.core.messages import (
     ExtendRequest,
     Failed,
     FetchReply,
+    GroupReply,
     LeaveRequest,
     Metadata,
     MetadataReply,
@@ -33,7 +34,6 @@ from quorumq.core.messages import (
     RegistersRequest,
     RejectRequest,
     SetGroup,
-    SetGroupReply,
     SettleReply,
     SyncTopics,
 )
@@ -80,7 +80,7 @@ Ask = Callable[[Cluster, Topic], object]
     [
         (lambda cluster, topic: Metadata(("jobs",)), MetadataReply),
         (lambda cluster, topic: fetch(), FetchReply),
-        (lambda cluster, topic: SetGroup("jobs", "other"), SetGroupReply),
+        (lambda cluster, topic: SetGroup("jobs", "other"), GroupReply),
         (lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 10), BrowseReply),
         (lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), BrowseReply),
         (lambda cluster, topic: AlterTopic("jobs", partitions=2), None),
@@ -163,10 +163,10 @@ def test_a_group_that_was_created_is_there_too(request_: ClientRequest, received
     outdated(cluster, "c")
     if not received:
         cluster.topic()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupReply)
     assert not cluster.nodes["c"].catalogue.groups
     reply = cluster.ask("c", request_)
-    assert isinstance(reply, FetchReply | PurgeReply | SetGroupReply | SettleReply), reply
+    assert isinstance(reply, FetchReply | PurgeReply | GroupReply | SettleReply), reply
 
 
 def test_a_name_that_no_one_has_is_not_found_and_the_next_request_asks_anew() -> None:

@@ -51,7 +51,7 @@ def test_a_move_to_a_full_node_is_refused_by_name_also_as_a_dry_run(full: Event)
             reply = cluster.ask(node, m.MovePartition("jobs", 0, members[0], new, dry_run))
             assert f"node {new}" in refusal(reply)
     assert cluster.nodes[other].topics[topic.id].layout is None, "nothing was chosen"
-    assert isinstance(move(cluster, other, members[0], other), m.MovePartitionReply), "to another node"
+    assert isinstance(move(cluster, other, members[0], other), m.TopicReply), "to another node"
 
 
 @pytest.mark.parametrize("capacity", [Capacity.FIRST, Capacity.SECOND, Capacity.NONE])
@@ -59,7 +59,7 @@ def test_a_move_whose_target_fills_up_waits_for_it_and_can_be_undone(capacity: C
     cluster, topic, (old,), (new, *_) = made(rf=1, nodes=4)
     publish(cluster, old, topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(0.5)
     cluster.feed(new, DiskFull(capacity))
     cluster.drop = lambda sender, to, message: False
@@ -68,7 +68,7 @@ def test_a_move_whose_target_fills_up_waits_for_it_and_can_be_undone(capacity: C
     assert ("full", []) in shown(cluster, new)
     cluster.feed(old, DiskFull(Capacity.FIRST))
     cluster.advance(1.0)
-    assert isinstance(move(cluster, old, new, old), m.MovePartitionReply), "it has the payload already"
+    assert isinstance(move(cluster, old, new, old), m.TopicReply), "it has the payload already"
     cluster.advance(12.0)
     assert is_voter(cluster, old, topic)
     assert not any(shown(cluster, name) for name in cluster.names)
@@ -91,11 +91,11 @@ def test_a_raise_copies_to_nodes_with_space_and_is_refused_if_they_are_too_few()
     assert f"node {two} has only its last reserve" in detail
     cluster.feed(two, DiskFull(Capacity.PLENTY))
     cluster.advance(1.0)
-    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.AlterTopicReply)
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.TopicReply)
     assert sorted(learners(cluster, topic)) == sorted([two, three])
     cluster.feed(two, DiskFull(Capacity.FIRST))
     cluster.advance(1.0)
-    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.AlterTopicReply), "it is under way"
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.TopicReply), "it is under way"
     cluster.feed(two, DiskFull(Capacity.PLENTY))
     cluster.advance(60.0)
     assert all(is_voter(cluster, name, topic) for name in (old, two, three))
@@ -105,7 +105,7 @@ def test_a_raise_whose_learner_fills_up_waits_for_it_and_can_be_taken_back() -> 
     cluster, topic, (old,), _ = made(rf=1, nodes=3)
     publish(cluster, old, topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
-    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.AlterTopicReply)
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=3)), m.TopicReply)
     cluster.advance(5.0)
     full, other = learners(cluster, topic)
     cluster.feed(full, DiskFull(Capacity.FIRST))
@@ -114,6 +114,6 @@ def test_a_raise_whose_learner_fills_up_waits_for_it_and_can_be_taken_back() -> 
     assert shown(cluster, old) == [("copying", [full])]
     assert shown(cluster, full) == [("full", [])]
     assert shown(cluster, other) == []
-    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=1)), m.AlterTopicReply)
+    assert isinstance(cluster.ask(old, m.AlterTopic("jobs", rf=1)), m.TopicReply)
     cluster.advance(5.0)
     assert not any(shown(cluster, name) for name in cluster.names)

@@ -8,13 +8,12 @@ from quorumq.core.messages import (
     Accept,
     AckRequest,
     AlterTopic,
-    AlterTopicReply,
     DeleteGroup,
-    DeleteGroupReply,
     DeleteTopic,
     Failed,
     Fetch,
     FetchReply,
+    GroupReply,
     Heartbeat,
     OpenSession,
     Prepare,
@@ -25,8 +24,8 @@ from quorumq.core.messages import (
     PutReply,
     PutTopic,
     SetGroup,
-    SetGroupReply,
     SyncTopics,
+    TopicReply,
 )
 from quorumq.core.messages.effects import LinkDown, Request
 from quorumq.core.messages.records import DecisionPut, GroupPut
@@ -123,7 +122,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
             assert reply.code == "outcome-unknown", reply
     cluster.advance(2.0)
     made = cluster.ask("b", SetGroup("jobs", "g"))
-    assert isinstance(made, SetGroupReply), made
+    assert isinstance(made, GroupReply), made
     healed(cluster)
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster))
     more(cluster, topic, producer_id, 3)
@@ -169,7 +168,7 @@ def test_two_creations_of_a_deleted_group_are_one() -> None:
     cluster = Cluster()
     published(cluster, 3)
     cluster.ask("a", fetch(most=1))
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     cluster.advance(11.0)
     late: list[tuple[str, str, object]] = []
 
@@ -183,7 +182,7 @@ def test_two_creations_of_a_deleted_group_are_one() -> None:
     second = cluster.submit("b", SetGroup("jobs", "g"))
     first = cluster.submit("a", SetGroup("jobs", "g"))
     cluster.advance(1.0)
-    assert isinstance(cluster.replies[first], SetGroupReply)
+    assert isinstance(cluster.replies[first], GroupReply)
     given = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
     cluster.drop = nothing
@@ -198,7 +197,7 @@ def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -
     """a proposes a rewind that reaches no other node; its clock is ahead. The group is deleted, made again and read."""
     cluster = Cluster(request_timeout=1.0)
     published(cluster, 3)
-    assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
+    assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), GroupReply)
     cluster.wall_off_ms["a"] = 3_600_000
     cluster.advance(1.0)
     cluster.drop = lambda sender, to, message: sender == "a" != to and isinstance(message, Accept)
@@ -206,9 +205,9 @@ def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -
     cluster.advance(2.0)
     assert isinstance(cluster.replies[rewinding], Failed)
     cut(cluster, "a")
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     made = cluster.ask("c", SetGroup("jobs", "g"))
-    assert isinstance(made, SetGroupReply)
+    assert isinstance(made, GroupReply)
     given = receipts(cluster.ask("b", fetch()))
     assert outcomes(cluster.ask("b", AckRequest(given))) == ["acked"]
     healed(cluster)
@@ -221,7 +220,7 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     cluster = Cluster(request_timeout=1.0)
     published(cluster, 3)
     cluster.ask("b", SetGroup("jobs", "g"))
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     cluster.drop = lambda sender, to, message: (
         sender == "a" != to and isinstance(message, PutGroup | SyncTopics)
     )
@@ -231,7 +230,7 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     assert isinstance(reply, Failed)
     assert reply.code == "outcome-unknown"
     cut(cluster, "a")
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     healed(cluster)
     assert all(group.deleted for groups in registers(cluster) for group in groups.values())
 
@@ -243,7 +242,7 @@ def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> 
         to == "c" != sender and isinstance(message, PutGroup | SyncTopics | Prepare | Accept)
     )
     cluster.ask("a", fetch(most=1))
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), DeleteGroupReply)
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     cluster.drop = nothing
     reply = cluster.ask("c", latest())
     assert isinstance(reply, Failed)
@@ -259,7 +258,7 @@ def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> Non
     cluster.wall_off_ms["b"] = 3_600_000
     deleting = cluster.submit("b", DeleteGroup("jobs", "g"))
     cluster.advance(0.1)
-    assert isinstance(cluster.replies[deleting], DeleteGroupReply)
+    assert isinstance(cluster.replies[deleting], GroupReply)
     assert not any(core.context.unstamped for core in cluster.nodes.values())
 
 
@@ -309,7 +308,7 @@ def test_a_message_absent_at_the_question_belongs_to_the_group() -> None:
     topic, producer_id = published(cluster, 3)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
     publishing = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 3, [b"late"])))
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", "latest")), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", "latest")), GroupReply)
     cluster.advance(6.0)
     assert isinstance(cluster.replies[publishing], Failed)
     healed(cluster)
@@ -329,7 +328,7 @@ def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
         for core in cluster.nodes.values()
     ]
     healed(cluster)
-    assert isinstance(cluster.ask("b", SetGroup("jobs", "g", "latest")), SetGroupReply)
+    assert isinstance(cluster.ask("b", SetGroup("jobs", "g", "latest")), GroupReply)
     cluster.advance(10.0)
     more(cluster, topic, producer_id, 10)
     assert drained(cluster) == [10], there
@@ -354,7 +353,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
     if finishes == "a fetch":
         assert spans(cluster.ask("c", fetch())) == []
     else:
-        assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), SetGroupReply)
+        assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), GroupReply)
     assert {group.latest for groups in registers(cluster) for group in groups.values()} == {Latest.BEGUN}
     more(cluster, topic, producer_id, 4, 2)
     assert drained(cluster) == [4, 5]
@@ -377,7 +376,7 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
         return "c" in (sender, to) and sender != to and isinstance(message, kinds)
 
     cluster.drop = keep
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupReply)
     more(cluster, topic, producer_id, 3)
     cluster.drop = nothing
     for item in late:
@@ -396,7 +395,7 @@ def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
     published(cluster, 3)
     cluster.advance(3.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutTopic | SyncTopics)
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", auto_create_groups=False)), AlterTopicReply)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", auto_create_groups=False)), TopicReply)
     for request in (fetch("tpyo"), fetch("tpyo")._replace(start="latest")):
         reply = cluster.ask("c", request)
         assert isinstance(reply, Failed)
@@ -404,9 +403,7 @@ def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
     cluster.drop = nothing
     cluster.advance(5.0)
     assert registers(cluster) == [{}, {}, {}]
-    assert isinstance(cluster.ask("c", SetGroup("jobs", "typo")), SetGroupReply), (
-        "asked for by name it is made"
-    )
+    assert isinstance(cluster.ask("c", SetGroup("jobs", "typo")), GroupReply), "asked for by name it is made"
 
 
 def counted(cluster: Cluster, request: object, node: str = "a") -> tuple[list[str], int]:
@@ -478,7 +475,7 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
     cluster.advance(5.0)
     assert len(cluster.nodes["b"].catalogue.decisions) == 1
     made = cluster.ask("c", SetGroup("jobs", "g", "latest"))
-    assert isinstance(made, SetGroupReply)
+    assert isinstance(made, GroupReply)
     assert made.group.latest == Latest.NO, "the FETCH's proposal had been chosen"
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
     assert drained(cluster) == [0, 1, 2]
@@ -559,7 +556,7 @@ class Deciding(Chaos):
             if kind == "publish" and isinstance(reply, PublishReply):
                 seq, when = self.publishing[key]
                 self.stored[seq] = when
-            elif isinstance(reply, SetGroupReply):
+            elif isinstance(reply, GroupReply):
                 self.confirmed = True
             elif isinstance(reply, FetchReply):
                 self.confirmed = True
@@ -590,7 +587,7 @@ def judged(cluster: Deciding) -> None:
     cluster.heal()
     cluster.hear()
     made = cluster.ask("a", SetGroup("jobs", "g"))
-    assert isinstance(made, SetGroupReply)
+    assert isinstance(made, GroupReply)
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster)), "of one mind"
     assert made.group.generation == 0, "nobody has asked for a change"
     for _ in range(40):
@@ -637,7 +634,7 @@ def test_one_request_of_a_node_proposes_at_a_time() -> None:
     cluster.drop = count
     keys = [cluster.submit("a", SetGroup("jobs", "g", start="latest")) for _ in range(12)]
     cluster.advance(3.0)
-    assert all(isinstance(cluster.replies[key], SetGroupReply) for key in keys)
+    assert all(isinstance(cluster.replies[key], GroupReply) for key in keys)
     assert len(asked) == 1
 
 
@@ -647,4 +644,4 @@ def test_requests_of_all_nodes_at_once_come_to_an_end_though_a_round_trip_is_lon
     cluster.delay = 0.1
     keys = [cluster.submit(node, SetGroup("jobs", "g", start="latest")) for node in "abc" * 5]
     cluster.advance(5.0)
-    assert sum(isinstance(cluster.replies.get(key), SetGroupReply) for key in keys) > 10
+    assert sum(isinstance(cluster.replies.get(key), GroupReply) for key in keys) > 10

@@ -11,12 +11,12 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
-    AlterTopicReply,
     BrowseReply,
     BrowseRequest,
     DeleteGroup,
     ExtendRequest,
     Failed,
+    GroupReply,
     Hold,
     LeaveRequest,
     Merge,
@@ -30,11 +30,11 @@ from quorumq.core.messages import (
     Reject,
     RejectRequest,
     SetGroup,
-    SetGroupReply,
     SpanRecord,
     SurveyReply,
     SyncState,
     SyncTopics,
+    TopicReply,
 )
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
@@ -184,7 +184,7 @@ def test_a_creation_that_missed_a_deletion_and_a_creation_names_the_group_of_tod
     again = created(cluster, "a")
     cluster.drop = lambda sender, to, message: False
     reply = cluster.ask("c", SetGroup("jobs", "g"))
-    assert isinstance(reply, SetGroupReply)
+    assert isinstance(reply, GroupReply)
     assert reply.group.generation == again.generation
 
 
@@ -222,7 +222,7 @@ def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
     cluster.start("c")
     cluster.advance(5)
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a resync"
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=3)), AlterTopicReply)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=3)), TopicReply)
     assert is_not_found(cluster.ask("c", fetch()))
     cluster.advance(70)
     assert views(cluster) == [set(), set(), set()]
@@ -235,7 +235,7 @@ def test_the_deletion_is_carried_to_new_partitions() -> None:
     created(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     deleted(cluster)
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=4)), AlterTopicReply)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=4)), TopicReply)
     for core in cluster.nodes.values():
         assert all(register.deleted for register in core.catalogue.groups.values())
 

@@ -10,10 +10,10 @@ from quorumq.core.messages import (
     AlterTopic,
     BrowseRequest,
     DeleteTopic,
-    DeleteTopicReply,
     ExtendRequest,
     Failed,
     FetchReply,
+    GroupReply,
     Heartbeat,
     OpenSession,
     Publish,
@@ -27,13 +27,13 @@ from quorumq.core.messages import (
     Reject,
     RejectRequest,
     SetGroup,
-    SetGroupReply,
     SpanRecord,
     Store,
     Survey,
     SurveyReply,
     SyncState,
     SyncTopics,
+    TopicReply,
 )
 from quorumq.core.messages.effects import Request
 from quorumq.core.messages.records import TopicPut, TrustLost
@@ -96,7 +96,7 @@ def test_creating_a_group_that_is_there_changes_nothing() -> None:
     published(cluster)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(most=4)))))
     reply = cluster.ask("c", SetGroup("jobs", "g", "latest"))
-    assert isinstance(reply, SetGroupReply)
+    assert isinstance(reply, GroupReply)
     assert reply.group.generation == 0
     assert spans(cluster.ask("c", fetch())) == [(4, 10)]
 
@@ -229,7 +229,7 @@ def test_two_rewinds_at_once_end_in_one_generation_everywhere() -> None:
         cluster.queue.append((node, Request(cluster.keys, SetGroup("jobs", "g", start, rewind=True))))
     cluster.run()
     cluster.advance(6)
-    assert all(isinstance(cluster.replies[key], SetGroupReply) for key in keys)
+    assert all(isinstance(cluster.replies[key], GroupReply) for key in keys)
     assert len({tuple(core.catalogue.groups.values()) for core in cluster.nodes.values()}) == 1
     newest = max(cluster.replies[key].group.generation for key in keys)
     assert {group.generation for group in cluster.nodes["c"].catalogue.groups.values()} == {newest}
@@ -706,7 +706,7 @@ def test_a_group_is_not_taken_in_before_its_topic() -> None:
         and (isinstance(message, PutTopic) or (isinstance(message, SyncTopics) and bool(message.topics)))
     )
     topic = cluster.topic()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupReply)
     c = cluster.nodes["c"]
     assert topic.id not in c.topics
     assert not c.catalogue.groups
@@ -719,12 +719,12 @@ def test_a_damaged_journal_that_lost_a_topic_gives_back_none_of_its_groups() -> 
     """Same as above after a deletion of the topic and a creation under another id. Seed 30997 of the simulator."""
     cluster = Cluster()
     topic = cluster.topic()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupReply)
     cluster.kill("c")
     journal = cluster.journals["c"]
     journal[:] = [record for record in journal if not isinstance(record, TopicPut)]
     journal.append(TrustLost(0, "damaged"))
-    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), DeleteTopicReply)
+    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), TopicReply)
     again = cluster.topic()
     cluster.start("c")
     assert not cluster.nodes["c"].catalogue.groups
@@ -787,7 +787,7 @@ def test_a_replica_without_a_message_does_not_report_it_as_reopened(start: str) 
     got = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
     cluster.advance(1.0)
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", start, rewind=True)), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", start, rewind=True)), GroupReply)
     cluster.advance(5.0)
     cluster.drop = lambda sender, to, message: (to, type(message)) in (("b", Store), ("a", Survey))
     remaining = 3 if start == "latest" else 0  # dead letters, which the new generation leaves out

@@ -112,9 +112,9 @@ def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(
         monkeypatch.setattr(LayoutCoordinator, "may_propose", lambda *args: True)
     cluster, topic, (a, b, c), (d, e) = made()
     cluster.drop = lambda sender, to, message: to in (c, d) and isinstance(message, m.ResyncReply)
-    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, c, d), m.TopicReply)
     back = move(cluster, e, d, c)
-    assert isinstance(back, m.MovePartitionReply) == (not rule), back
+    assert isinstance(back, m.TopicReply) == (not rule), back
     if rule:
         assert isinstance(back, m.Failed)
         assert f"{d} says not-trusted" in back.detail
@@ -129,7 +129,7 @@ def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:
     cluster, topic, (a, b, c), (d, e) = made()
     cluster.kill(c)
     moved = move(cluster, e, c, d, within=4.0)
-    assert isinstance(moved, m.MovePartitionReply), moved
+    assert isinstance(moved, m.TopicReply), moved
     cluster.advance(1.0)
     assert all(is_voter(cluster, name, topic) for name in (a, b, d))
 
@@ -147,7 +147,7 @@ def test_a_node_that_never_knew_of_its_slot_says_that_it_promised_nothing(
     assert cluster.topic(rf=3).id == topic.id
     cluster.drop = lambda sender, to, message: to == c or (to == d and isinstance(message, m.ResyncReply))
     cluster.start(c)
-    assert isinstance(move(cluster, e, c, d, within=4.0), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, c, d, within=4.0), m.TopicReply)
     wipe(cluster, b)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(12.0)
@@ -161,7 +161,7 @@ def test_a_new_only_replica_that_is_wiped_hears_the_node_that_left() -> None:
     got = fetched(cluster, old, most=1)
     assert acked(cluster, old, got) == ["acked"]
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
-    assert isinstance(move(cluster, others[0], old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[0], old, new), m.TopicReply)
     cluster.advance(1.0)
     assert is_voter(cluster, new, topic)
     wipe(cluster, new)
@@ -194,7 +194,7 @@ def test_payload_outlives_a_disk_that_is_lost_beside_a_move(
     cluster.drop = lambda sender, to, message: to == c or isinstance(message, m.SyncPull | m.SourceRequest)
     publish(cluster, a, topic, 0, 1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
-    assert isinstance(move(cluster, e, a, d), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, a, d), m.TopicReply)
     cluster.advance(1.0)
     if not rule:
         cluster.kill(a)  # as if it had dropped what it had
@@ -210,7 +210,7 @@ def test_promises_to_close_producer_ids_are_told_to_a_new_slot() -> None:
     partition = PartitionId(topic.id, 0)
     for name in (a, b, c):
         cluster.nodes[name].replicas[partition].closing.promise([number_of(ME)])
-    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, c, d), m.TopicReply)
     cluster.advance(1.0)
     assert cluster.nodes[d].replicas[partition].closing.has_promised(ME)
     late = cluster.ask(e, m.Publish(cluster.batch(topic, ME, 0, [b"late"])))
@@ -224,14 +224,14 @@ def test_a_source_that_started_again_reads_for_every_group() -> None:
     assert fetched(cluster, first) == (), "this makes the group"
     publish(cluster, first, topic, 0)
     key = cluster.submit(other, m.SetGroup("jobs", "late"))
-    assert isinstance(cluster.replies[key], m.SetGroupReply)
+    assert isinstance(cluster.replies[key], m.GroupReply)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
-    assert isinstance(move(cluster, other, first, second), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, first, second), m.TopicReply)
     cluster.advance(0.5)
     cluster.kill(first)
     cluster.start(first)
     cluster.advance(3.0)
-    assert isinstance(move(cluster, other, second, first), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, second, first), m.TopicReply)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(1.0)
     replica = cluster.nodes[first].replicas[PartitionId(topic.id, 0)]
@@ -252,7 +252,7 @@ def test_a_move_of_a_topic_that_is_deleted_meanwhile_ends_once() -> None:
     key = cluster.submit(e, m.MovePartition("jobs", 0, c, d))
     assert held
     cluster.drop = between(e)
-    assert isinstance(cluster.ask(a, m.DeleteTopic("jobs", topic.id)), m.DeleteTopicReply)
+    assert isinstance(cluster.ask(a, m.DeleteTopic("jobs", topic.id)), m.TopicReply)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(8.0)
     assert isinstance(cluster.replies[key], m.Failed)
@@ -264,9 +264,9 @@ def test_messages_that_only_a_source_has_are_told_on() -> None:
     publish(cluster, first, topic, 0)
     assert fetched(cluster, other), "this makes the group, and its holds run out"
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
-    assert isinstance(move(cluster, other, first, second), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, first, second), m.TopicReply)
     cluster.advance(0.5)
-    assert isinstance(move(cluster, other, second, third), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, second, third), m.TopicReply)
     cluster.advance(0.5)
     purged = cluster.ask(other, m.PurgeRequest("jobs", 0, "g"))
     assert isinstance(purged, m.PurgeReply)
@@ -281,7 +281,7 @@ def test_a_new_slot_counts_no_answer_while_its_disk_is_full() -> None:
     publish(cluster, old, topic, 0)
     assert acked(cluster, old, fetched(cluster, old, most=1)) == ["acked"]
     cluster.feed(new, DiskFull(Capacity.NONE))
-    assert isinstance(move(cluster, others[0], old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[0], old, new), m.TopicReply)
     cluster.advance(5.0)
     assert not is_voter(cluster, new, topic)
     cluster.feed(new, DiskFull(Capacity.PLENTY))
@@ -303,7 +303,7 @@ def test_status_shows_what_a_move_waits_for() -> None:
         or (to == c and isinstance(message, m.SourceReply))
     )
     assert shown(d) == []
-    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, c, d), m.TopicReply)
     cluster.advance(1.0)
     assert shown(d) == [("learning", [node for node in topic.replicas[0] if node != a])]
     cluster.drop = deaf(c, m.SourceReply)
@@ -321,7 +321,7 @@ def test_two_lost_disks_beside_a_move_are_declared_as_any_others() -> None:
     publish(cluster, c, topic, 0)
     assert acked(cluster, c, fetched(cluster, c, most=1)) == ["acked"]
     cluster.drop = deaf(d, m.ResyncReply)
-    assert isinstance(move(cluster, e, c, d), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, c, d), m.TopicReply)
     wipe(cluster, a, b)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(12.0)
@@ -340,7 +340,7 @@ def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
     publish(cluster, old, topic, 0)
     assert fetched(cluster, others[0]), "this makes the group, and its holds run out"
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
-    assert isinstance(move(cluster, others[0], old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[0], old, new), m.TopicReply)
     cluster.advance(0.5)
     cluster.kill(new)
     cluster.drop = lambda sender, to, message: {sender, to} == {old, new}
@@ -374,7 +374,7 @@ def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions
     new, other = (name for name in cluster.names if name != old)
     publish(cluster, old, topic, 0)
     cluster.delay = 0.3
-    assert isinstance(move(cluster, other, old, new, within=3.0), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, old, new, within=3.0), m.TopicReply)
     cluster.advance(9.0)
     assert is_voter(cluster, new, topic) == (without != "earlier questions")
     assert bool(cluster.nodes[old].context.sources) == bool(without)
@@ -398,13 +398,13 @@ def test_a_slot_that_comes_back_drops_messages_of_producer_ids_closed_meanwhile(
     assert fetched(cluster, other) == (), "this makes the group"
     publish(cluster, first, topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(move(cluster, other, first, second, within=1.0), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, first, second, within=1.0), m.TopicReply)
     cluster.advance(6.0)
     assert set(acked(cluster, other, fetched(cluster, other))) == {"acked"}
     cluster.advance(8.0)
     assert ME in cluster.nodes[second].replicas[partition].batches.closed
     assert ME in cluster.nodes[first].context.sources[partition].batches.present.runs
-    assert isinstance(move(cluster, other, second, first, within=1.0), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, second, first, within=1.0), m.TopicReply)
     cluster.drop = lambda sender, to, message: False
     cluster.advance(2.0)
     assert bool(fetched(cluster, first)) != rule, "acked messages are delivered again"
@@ -425,7 +425,7 @@ def test_a_slot_drops_messages_of_closed_producer_ids_in_steps(
     for start in range(0, 100, 2):
         publish(cluster, first, topic, start, 2)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply | m.SyncPull)
-    assert isinstance(move(cluster, other, first, second, within=1.0), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, first, second, within=1.0), m.TopicReply)
     closed, source = (
         cluster.nodes[second].replicas[partition],
         cluster.nodes[first].context.sources[partition],
@@ -444,7 +444,7 @@ def test_a_slot_drops_messages_of_closed_producer_ids_in_steps(
         return effects
 
     monkeypatch.setattr(Closing, "go_on_dropping", counted)
-    assert isinstance(move(cluster, other, second, first), m.MovePartitionReply)
+    assert isinstance(move(cluster, other, second, first), m.TopicReply)
     cluster.advance(3.0)
     assert sum(dropped) == 50
     assert (max(dropped) <= 11) == rule
@@ -478,7 +478,7 @@ def test_nodes_with_two_layouts_of_one_number_refuse_each_other_by_name() -> Non
     cluster, _, (a, *_), (d, e) = made()
     mine = cluster.nodes[a].hello(cluster.now)
     assert mine.layouts == (), "no partition was moved"
-    assert isinstance(move(cluster, e, a, d), m.MovePartitionReply)
+    assert isinstance(move(cluster, e, a, d), m.TopicReply)
     cluster.advance(8.0)
     theirs = cluster.nodes[e].hello(cluster.now)
     (mark,) = theirs.layouts

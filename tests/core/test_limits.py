@@ -12,9 +12,9 @@ from quorumq.core.messages import (
     ExtendRequest,
     Failed,
     FetchReply,
+    GroupReply,
     Hold,
     LimitGroup,
-    LimitGroupReply,
     OpenSession,
     Publish,
     PutGroup,
@@ -33,7 +33,7 @@ from tests.core.steps import DEATH, fetch, more, outcomes, published, receipts, 
 
 def limit(cluster: Cluster, per_second: float, burst: int = 0, node: str = "a") -> Limit:
     reply = cluster.ask(node, LimitGroup("jobs", "g", per_second, burst))
-    assert isinstance(reply, LimitGroupReply), reply
+    assert isinstance(reply, GroupReply), reply
     return reply.group.limit
 
 

@@ -9,10 +9,10 @@ from quorumq.core.messages import (
     BrowseReply,
     BrowseRequest,
     FetchReply,
+    GroupReply,
     Publish,
     PurgeRequest,
     SetGroup,
-    SetGroupReply,
 )
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.listing import FIRST, known_spans, list_some
@@ -58,7 +58,7 @@ def test_a_group_from_latest_skips_all_in_steps(few: list[int]) -> None:
     cluster = Cluster()
     filled(cluster)
     few.clear()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "late", "latest")), SetGroupReply)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "late", "latest")), GroupReply)
     assert 8 in few
     assert max(few) <= 8
     reply = cluster.ask("b", fetch("late"))

@@ -136,9 +136,9 @@ def test_a_partition_does_not_move_to_a_node_that_is_away() -> None:
     assert refused.code == Code.TOO_FEW_REPLICAS
     assert "'d' cannot be reached from a" in refused.detail
     cluster.enter("d")
-    assert isinstance(cluster.ask("a", m.MovePartition("jobs", 0, "a", "d")), m.MovePartitionReply)
+    assert isinstance(cluster.ask("a", m.MovePartition("jobs", 0, "a", "d")), m.TopicReply)
     cluster.kill("d")
-    assert isinstance(cluster.ask("b", m.MovePartition("jobs", 0, "a", "d")), m.MovePartitionReply)
+    assert isinstance(cluster.ask("b", m.MovePartition("jobs", 0, "a", "d")), m.TopicReply)
 
 
 def test_nodes_added_at_once_through_several_nodes_all_become_members() -> None:
@@ -195,7 +195,7 @@ def test_a_partition_moves_to_a_node_that_was_added() -> None:
     published(cluster, 5)
     cluster.add("d")
     reply = cluster.ask("d", m.MovePartition("jobs", 0, "a", "d"))
-    assert isinstance(reply, m.MovePartitionReply), reply
+    assert isinstance(reply, m.TopicReply), reply
     cluster.advance(12.0)
     assert not cluster.nodes["a"].context.sources, "its payload is at d"
     cluster.kill("b")
@@ -473,7 +473,7 @@ def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
     assert f"node d still keeps {topic.name}/0" in refused.detail
     to = next(name for name in "abce" if name not in topic.replicas[0])
     assert "to is 'd'" in cluster.ask("a", m.MovePartition(topic.name, 0, topic.replicas[0][0], "d")).detail
-    assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", to)), m.MovePartitionReply)
+    assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", to)), m.TopicReply)
     refused = leave(cluster, "remove", "d")
     assert isinstance(refused, m.Failed), "its payload is not copied yet"
     cluster.advance(12.0)
@@ -521,11 +521,11 @@ def test_a_node_that_is_dead_for_good_is_drained_from_the_others() -> None:
     to = next(name for name in "abc" if name not in topic.replicas[0])
     key = cluster.submit("b", m.MovePartition(topic.name, 0, "d", to))
     cluster.advance(5.0)
-    assert isinstance(cluster.replies[key], m.MovePartitionReply), cluster.replies[key]
+    assert isinstance(cluster.replies[key], m.TopicReply), cluster.replies[key]
     cluster.advance(20.0)
     assert f"still keeps {topic.name}/0" in leave(cluster, "remove", "d").detail
-    assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", "")), m.MovePartitionReply)
-    assert isinstance(cluster.ask("c", m.MovePartition(topic.name, 0, "d", "")), m.MovePartitionReply)
+    assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", "")), m.TopicReply)
+    assert isinstance(cluster.ask("c", m.MovePartition(topic.name, 0, "d", "")), m.TopicReply)
     (placement,) = cluster.nodes["a"].catalogue.topics[topic.id].layout.placements  # type: ignore[union-attr]
     assert (placement.sources, placement.before) == ((), ())
     assert isinstance(leave(cluster, "remove", "d"), m.ChangeMembersReply)
@@ -542,7 +542,7 @@ def test_a_source_that_is_up_or_has_a_replica_is_not_given_up() -> None:
     give_up = m.MovePartition("jobs", 0, "a", "")
     assert "has a replica of partition 0" in cluster.ask("b", give_up).detail
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(cluster.ask("b", m.MovePartition("jobs", 0, "a", "d")), m.MovePartitionReply)
+    assert isinstance(cluster.ask("b", m.MovePartition("jobs", 0, "a", "d")), m.TopicReply)
     assert "is up, and gives partition 0" in cluster.ask("b", give_up).detail
     cluster.kill("d")
     cluster.kill("a")
@@ -593,15 +593,15 @@ def test_registers_are_changed_where_replica_sets_have_later_members() -> None:
     assert all(set(members) & {*"def"} for members in topic.replicas), "else choose another name"
     cluster.kill("f")
     for request, reply in (
-        (m.SetGroup("jobs", "g"), m.SetGroupReply),
-        (m.SetGroup("jobs", "late", "latest"), m.SetGroupReply),
-        (m.PauseGroup("jobs", "g", True), m.PauseGroupReply),
-        (m.AlterTopic("jobs", max_deliveries=9), m.AlterTopicReply),
-        (m.AlterTopic("jobs", partitions=4), m.AlterTopicReply),
+        (m.SetGroup("jobs", "g"), m.GroupReply),
+        (m.SetGroup("jobs", "late", "latest"), m.GroupReply),
+        (m.PauseGroup("jobs", "g", True), m.GroupReply),
+        (m.AlterTopic("jobs", max_deliveries=9), m.TopicReply),
+        (m.AlterTopic("jobs", partitions=4), m.TopicReply),
         (m.LabelsRequest("jobs", (m.LabelChange("team", "x"),)), m.LabelsReply),
-        (m.DeleteGroup("jobs", "g"), m.DeleteGroupReply),
-        (m.DeleteTopic("jobs", topic.id), m.DeleteTopicReply),
-        (m.CreateTopic("jobs", 3, 2), m.CreateTopicReply),
+        (m.DeleteGroup("jobs", "g"), m.GroupReply),
+        (m.DeleteTopic("jobs", topic.id), m.TopicReply),
+        (m.CreateTopic("jobs", 3, 2), m.TopicReply),
     ):
         for through in "d", "a":
             if through == "a" and not isinstance(request, m.AlterTopic):
@@ -618,11 +618,11 @@ def test_a_later_member_finds_what_it_has_not_heard_of() -> None:
         to == "d" and isinstance(message, m.PutTopic | m.PutGroup | m.SyncTopics)
     )
     topic = cluster.topic("jobs")
-    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.SetGroupReply)
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.GroupReply)
     assert topic.id not in cluster.nodes["d"].topics
     refused = cluster.ask("d", m.AlterTopic("other", max_deliveries=9))
     assert refused.code == Code.NOT_FOUND, "a majority of the voters does not know it"
-    assert isinstance(cluster.ask("d", m.AlterTopic("jobs", max_deliveries=9)), m.AlterTopicReply)
+    assert isinstance(cluster.ask("d", m.AlterTopic("jobs", max_deliveries=9)), m.TopicReply)
 
 
 def test_a_later_member_is_sent_registers_again_and_again() -> None:
@@ -700,7 +700,7 @@ def test_a_value_that_places_a_partition_on_a_removed_node_is_passed_over(
     cluster.advance(1.0)
     key = cluster.submit("b", m.MovePartition("jobs", 0, "c", "e"))
     cluster.advance(10.0)
-    assert isinstance(cluster.replies[key], m.MovePartitionReply) is rule, cluster.replies[key]
+    assert isinstance(cluster.replies[key], m.TopicReply) is rule, cluster.replies[key]
 
 
 def test_members_are_known_again_after_a_restart_and_in_a_snapshot() -> None:

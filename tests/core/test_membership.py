@@ -8,11 +8,11 @@ from quorumq.core.cluster.peers import node_list_digest
 from quorumq.core.messages import (
     VERSIONS,
     CreateTopic,
-    CreateTopicReply,
     Failed,
     Fetch,
     Hello,
     OpenSession,
+    TopicReply,
     Welcome,
 )
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp
@@ -160,6 +160,6 @@ def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -
     cluster.nodes["c"].catalogue.names.clear()
     cluster.nodes["c"].catalogue.living.clear()
     made = cluster.ask("c", CreateTopic("jobs", 3, 1, 5, implicit=True))
-    assert isinstance(made, CreateTopicReply)
+    assert isinstance(made, TopicReply)
     cluster.advance(5)
     assert {core.topic_named("jobs").max_deliveries for core in cluster.nodes.values()} == {17}

@@ -52,7 +52,7 @@ def test_a_moved_slot_has_what_was_there_and_the_source_is_released(rf: int) -> 
     cluster, topic, members, others = made(rf, 6)
     assert isinstance(publish(cluster, others[0], topic, 0), m.PublishReply)
     moved = move(cluster, others[0], members[0], others[0])
-    assert isinstance(moved, m.MovePartitionReply), moved
+    assert isinstance(moved, m.TopicReply), moved
     assert moved.topic.replicas[0] == (others[0], *members[1:])
     cluster.advance(0.1)
     partition = PartitionId(topic.id, 0)
@@ -79,12 +79,12 @@ def test_a_move_is_asked_for_again_and_back() -> None:
     cluster, topic, members, others = made()
     publish(cluster, "a", topic, 0)
     first = move(cluster, "a", members[0], others[0])
-    assert isinstance(first, m.MovePartitionReply)
+    assert isinstance(first, m.TopicReply)
     again = move(cluster, others[1], members[0], others[0])
-    assert isinstance(again, m.MovePartitionReply)
+    assert isinstance(again, m.TopicReply)
     assert again.topic.layout == first.topic.layout
     back = move(cluster, others[1], others[0], members[0])
-    assert isinstance(back, m.MovePartitionReply), back
+    assert isinstance(back, m.TopicReply), back
     assert list(back.topic.replicas[0]) == members
     cluster.advance(20)
     partition = PartitionId(topic.id, 0)
@@ -127,7 +127,7 @@ def test_a_new_slot_that_crashes_before_it_votes_asks_again() -> None:
     publish(cluster, members[1], topic, 0)
     new, partition = others[0], PartitionId(topic.id, 0)
     cluster.drop = lambda sender, to, message: to == new and isinstance(message, m.ResyncReply)
-    assert isinstance(move(cluster, others[1], members[0], new), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], members[0], new), m.TopicReply)
     assert not cluster.nodes[new].replicas[partition].is_trusted
     refused = cluster.submit(others[1], m.MovePartition("jobs", 0, members[1], others[1]))
     assert isinstance(cluster.replies[refused], m.Failed), "a slot that stays is not trusted yet"
@@ -147,7 +147,7 @@ def test_a_hold_outlives_the_move_of_its_only_replica() -> None:
     cluster, topic, (old,), others = made(rf=1)
     publish(cluster, old, topic, 0, 1)
     assert len(fetch(cluster, old, hold_time=5.0)) == 1
-    assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], old, others[0]), m.TopicReply)
     cluster.advance(3.5)
     partition = PartitionId(topic.id, 0)
     assert cluster.nodes[others[0]].replicas[partition].may_vote(cluster.now), (
@@ -162,7 +162,7 @@ def test_a_node_that_missed_a_move_learns_of_it_from_a_reply() -> None:
     cluster, topic, members, others = made()
     late = others[1]
     cluster.drop = lambda sender, to, message: to == late and not isinstance(message, m.StoreReply)
-    assert isinstance(move(cluster, members[1], members[0], others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, members[1], members[0], others[0]), m.TopicReply)
     assert cluster.nodes[late].topics[topic.id].layout is None
     cluster.drop = lambda sender, to, message: False
     key = cluster.submit(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
@@ -218,7 +218,7 @@ def test_a_publish_waits_for_the_disk_of_a_node_that_adopts(through: str) -> Non
     for _ in range(3):
         disk.sync()
         cluster.run()
-    assert isinstance(cluster.replies[moving], m.MovePartitionReply)
+    assert isinstance(cluster.replies[moving], m.TopicReply)
     assert isinstance(cluster.replies[key], m.PublishReply)
 
 
@@ -255,7 +255,7 @@ def test_a_new_slot_learns_no_hold_that_was_released(is_lost: bool) -> None:
         return too_early or (is_lost and to == old and isinstance(message, m.Release))
 
     cluster.drop = drop
-    assert isinstance(move(cluster, others[1], old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], old, new), m.TopicReply)
     cluster.advance(10.0)  # the payload follows
     assert isinstance(cluster.replies[key], m.FetchReply | m.Failed)
     assert cluster.nodes[new].replicas[PartitionId(topic.id, 0)].may_vote(cluster.now)
@@ -266,7 +266,7 @@ def test_a_source_that_was_wiped_is_released_at_once() -> None:
     cluster, topic, members, others = made()
     publish(cluster, "a", topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(move(cluster, others[1], members[0], others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], members[0], others[0]), m.TopicReply)
     cluster.advance(10)
     assert cluster.nodes[members[0]].context.sources
     cluster.kill(members[0])
@@ -278,7 +278,7 @@ def test_a_source_that_was_wiped_is_released_at_once() -> None:
 
 def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
     cluster, topic, members, others = made()
-    assert isinstance(move(cluster, "a", members[0], others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, "a", members[0], others[0]), m.TopicReply)
     for name in (others[0], members[1]):
         cluster.kill(name)
     key = cluster.submit(members[2], m.DeleteTopic("jobs", topic.id))
@@ -286,7 +286,7 @@ def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
     assert isinstance(cluster.replies[key], m.Failed), "of the present set only one is up"
     cluster.start(members[1])
     cluster.advance(3)
-    assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id)), m.DeleteTopicReply)
+    assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id)), m.TopicReply)
 
 
 def test_a_first_fetch_that_a_move_ends_is_no_ok_before_its_group_has_begun() -> None:
@@ -295,7 +295,7 @@ def test_a_first_fetch_that_a_move_ends_is_no_ok_before_its_group_has_begun() ->
     cluster.drop = lambda sender, to, message: isinstance(message, m.PutGroup) and sender == old
     first = m.Fetch(("jobs",), "fresh", 10, 1 << 20, 1, 0, 1.0, 5.0, 0.0, start="latest", idle=True)
     key = cluster.submit(old, first)
-    assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], old, others[0]), m.TopicReply)
     failed = cluster.replies[key]
     assert isinstance(failed, m.Failed), failed
     assert failed.code == "outcome-unknown"
@@ -306,7 +306,7 @@ def test_a_release_of_one_source_keeps_the_answers_to_the_others() -> None:
     """Else each release has the next source ask again, and many moves of a topic take as many rounds to end."""
     cluster, topic, (old,), others = made(rf=1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(move(cluster, others[1], old, others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], old, others[0]), m.TopicReply)
     core = cluster.nodes[old]
     source = core.context.sources[PartitionId(topic.id, 0)]
     release = source.release = Release()
@@ -325,7 +325,7 @@ def questioned(count: int) -> tuple[Cluster, Batches, Callable[[], list[int]]]:
     cluster, topic, (old,), (new, *_) = made(rf=1)
     publish(cluster, old, topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(10.0)
     context, partition = cluster.nodes[new].context, PartitionId(topic.id, 0)
     batches = context.replicas[partition].batches
@@ -370,7 +370,7 @@ def test_a_source_repeats_a_question_under_its_number_so_that_a_late_answer_coun
         return isinstance(message, m.SourceReply)
 
     cluster.drop = drop
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(10.0)
     assert len(asked) >= 2
     assert len({message.round for message in asked}) == 1
@@ -393,7 +393,7 @@ def test_the_status_of_a_move_has_its_progress() -> None:
     for first in range(0, 200, 2):
         publish(cluster, old, topic, first, 2)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(3.0)
     (row,) = shown(cluster, old)
     assert (row["state"], row["waits_for"]) == ("leaving", [new])
@@ -415,7 +415,7 @@ def test_a_source_that_cannot_be_reached_is_shown_by_one_node() -> None:
     cluster, topic, members, others = made()
     publish(cluster, members[0], topic, 0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
-    assert isinstance(move(cluster, others[1], members[0], others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], members[0], others[0]), m.TopicReply)
     cluster.advance(5.0)
     cluster.kill(members[0])
     cluster.advance(1.0)
@@ -452,7 +452,7 @@ def test_the_rate_of_a_copy_goes_by_its_last_answers() -> None:
 
 def test_an_adopted_layout_is_handed_to_the_driver_when_it_is_durable() -> None:
     cluster, _, members, others = made()
-    assert isinstance(move(cluster, others[1], members[0], others[0]), m.MovePartitionReply)
+    assert isinstance(move(cluster, others[1], members[0], others[0]), m.TopicReply)
     cluster.advance(12.0)
     for core in cluster.nodes.values():
         assert [each.layout_number for each in core.context.adopted] == [2, 3], "moved, and released"
@@ -467,7 +467,7 @@ def test_a_node_gives_moves_no_more_bytes_than_its_limit() -> None:
     for first in range(100):
         batch = cluster.batch(topic, ME, first, [b"x" * 500])
         assert isinstance(cluster.ask(old, m.Publish(batch)), m.PublishReply)
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(1.0)
     batches = cluster.nodes[new].replicas[partition].batches
     for _ in range(6):
@@ -509,7 +509,7 @@ def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> No
         batch = cluster.batch(topic, ME, first, [b"x" * 50_000])
         assert isinstance(cluster.ask(old, m.Publish(batch)), m.PublishReply)
     giving = cluster.nodes[old].context.giving
-    assert isinstance(move(cluster, new, old, new), m.MovePartitionReply)
+    assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(1.0)
     cluster.feed(old, MovesLimited(bytes_per_s=1_000, at_once=2))
     cluster.advance(10.0)

@@ -60,7 +60,7 @@ def moved(cluster: Cluster, by: str, source: str, to: str) -> Topic:
         key = cluster.submit(by, m.MovePartition("jobs", 0, source, to))
         cluster.advance(6.0)
         reply = cluster.replies[key]
-        if isinstance(reply, m.MovePartitionReply):
+        if isinstance(reply, m.TopicReply):
             return reply.topic
     raise AssertionError(f"{reply}")
 
@@ -111,7 +111,7 @@ def released_late(number: int, *, torn: bool) -> bool:
     """Kill the source, after a move, before a given message of it; return False if it was released before."""
     cluster, topic, nodes = begun()
     reply = cluster.ask(nodes["outsider"], m.MovePartition("jobs", 0, nodes["leaves"], nodes["new"]))
-    assert isinstance(reply, m.MovePartitionReply)
+    assert isinstance(reply, m.TopicReply)
     killed = Killed(cluster, nodes["leaves"], number, torn=torn)
     source = cluster.nodes[nodes["leaves"]].context
     for _ in range(20):

@@ -8,9 +8,9 @@ from quorumq.core.messages import (
     ExtendRequest,
     Failed,
     FetchReply,
+    GroupReply,
     OpenSession,
     PauseGroup,
-    PauseGroupReply,
     PutGroup,
     RejectRequest,
     SetGroup,
@@ -26,7 +26,7 @@ from tests.core.steps import DEATH, fetch, more, outcomes, published, receipts, 
 
 def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
     reply = cluster.ask(node, PauseGroup("jobs", "g", paused))
-    assert isinstance(reply, PauseGroupReply), reply
+    assert isinstance(reply, GroupReply), reply
     assert reply.group.paused is paused
     return reply.group
 

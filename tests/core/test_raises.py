@@ -62,7 +62,7 @@ def test_added_slots_have_the_payload_and_vote(rf: int, to: int) -> None:
     cluster, topic, members, others = made(rf, 6)
     publish(cluster, "a", topic, 0)
     reply = raise_to(cluster, to)
-    assert isinstance(reply, m.AlterTopicReply), reply
+    assert isinstance(reply, m.TopicReply), reply
     assert reply.topic.target_rf == to
     assert reply.topic.rf == rf, "its id is of that"
     cluster.advance(15.0)
@@ -88,13 +88,13 @@ def test_it_is_asked_for_again_and_taken_back_until_slots_are_added() -> None:
     cluster.isolated = {others[0]}
     cluster.drop = lambda sender, to, message: others[0] in (sender, to)
     first, again = raise_to(cluster, 5, members[0]), raise_to(cluster, 5, others[1])
-    assert isinstance(first, m.AlterTopicReply)
-    assert isinstance(again, m.AlterTopicReply)
+    assert isinstance(first, m.TopicReply)
+    assert isinstance(again, m.TopicReply)
     assert again.topic.layout == first.topic.layout
     cluster.advance(8.0)
     assert list(current(cluster, members[0], topic).replicas[0]) == members, "a learner is away"
     back = raise_to(cluster, 1, members[0])
-    assert isinstance(back, m.AlterTopicReply), back
+    assert isinstance(back, m.TopicReply), back
     cluster.drop = lambda sender, to, message: False
     cluster.isolated = set()
     cluster.join(others[0])
@@ -128,7 +128,7 @@ def test_a_topic_that_was_raised_is_created_again_by_either_number() -> None:
     cluster, _, *_ = made(1)
     raise_to(cluster, 3)
     for rf in (1, 3):
-        assert isinstance(cluster.ask("b", m.CreateTopic("jobs", rf)), m.CreateTopicReply)
+        assert isinstance(cluster.ask("b", m.CreateTopic("jobs", rf)), m.TopicReply)
     refused = cluster.ask("b", m.CreateTopic("jobs", 5))
     assert isinstance(refused, m.Failed)
     assert "rf = 3, not 5" in refused.detail
@@ -138,7 +138,7 @@ def test_no_two_replicas_on_one_machine() -> None:
     machines = tuple((name, "left" if name in "ab" else name) for name in "abcdef")
     cluster = Cluster(6, machines=machines)
     topic = cluster.topic(rf=1, partitions=8)
-    assert isinstance(raise_to(cluster, 3), m.AlterTopicReply)
+    assert isinstance(raise_to(cluster, 3), m.TopicReply)
     cluster.advance(30.0)
     sets = current(cluster, "c", topic).replicas
     assert [len(members) for members in sets] == [3] * 8
@@ -151,7 +151,7 @@ def test_no_two_replicas_on_one_machine() -> None:
 def test_partitions_that_are_added_later_are_raised_too() -> None:
     cluster, topic, *_ = made(1)
     raise_to(cluster, 3)
-    assert isinstance(cluster.ask("b", m.AlterTopic("jobs", partitions=3)), m.AlterTopicReply)
+    assert isinstance(cluster.ask("b", m.AlterTopic("jobs", partitions=3)), m.TopicReply)
     cluster.advance(30.0)
     assert [len(members) for members in current(cluster, "c", topic).replicas] == [3] * 3
 
@@ -167,7 +167,7 @@ def test_everything_goes_on_meanwhile(rf: int, to: int) -> None:
     key = cluster.submit("b", waiting())
     for step in range(150):
         if step == 10:
-            raised = isinstance(raise_to(cluster, to), m.AlterTopicReply)
+            raised = isinstance(raise_to(cluster, to), m.TopicReply)
         if step % 3 == 0:
             number += stored(cluster, "ace"[number % 3], topic, number)
         cluster.advance(0.05)
@@ -247,7 +247,7 @@ def test_no_slot_is_added_while_a_learner_is_down(rule: bool, monkeypatch: pytes
     cluster, topic, (old,), _ = made()
     publish(cluster, old, topic, 0)
     reply = raise_to(cluster, 3, old)
-    assert isinstance(reply, m.AlterTopicReply)
+    assert isinstance(reply, m.TopicReply)
     learners = reply.topic.learners_of(0)
     for name in learners:
         cluster.kill(name)
@@ -374,7 +374,7 @@ def test_a_raise_of_many_partitions_costs_few_layouts_and_messages() -> None:
         return False
 
     cluster.drop = count
-    assert isinstance(raise_to(cluster, 3), m.AlterTopicReply)
+    assert isinstance(raise_to(cluster, 3), m.TopicReply)
     cluster.advance(12.0)
     raised = current(cluster, "a", topic)
     assert [len(nodes) for nodes in raised.replicas] == [3] * 96
@@ -392,7 +392,7 @@ def test_partitions_with_a_slot_that_is_away_hold_up_no_others() -> None:
     away = topic.replicas[0][0]
     through = next(name for name in cluster.names if name != away)
     reply = raise_to(cluster, 5, through)
-    assert isinstance(reply, m.AlterTopicReply)
+    assert isinstance(reply, m.TopicReply)
     cluster.kill(away)
     cluster.advance(30.0)
     raised = current(cluster, through, topic)

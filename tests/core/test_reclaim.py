@@ -12,7 +12,6 @@ from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
-    AlterTopicReply,
     BrowseReply,
     BrowseRequest,
     DeleteGroup,
@@ -31,6 +30,7 @@ from quorumq.core.messages import (
     SyncOffer,
     SyncPull,
     SyncState,
+    TopicReply,
 )
 from quorumq.core.messages.effects import Forget, Send
 from quorumq.core.messages.records import BatchStored, Reclaimed
@@ -119,7 +119,7 @@ def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
 def test_retention_begins_when_the_last_group_is_through() -> None:
     cluster = Cluster()
     published(cluster)
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), AlterTopicReply)
+    assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), TopicReply)
     drained(cluster)
     cluster.advance(55)
     assert batches(cluster) == [1, 1, 1]

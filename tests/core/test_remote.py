@@ -9,15 +9,14 @@ from quorumq.core.messages import (
     BrowseReply,
     BrowseRequest,
     DeleteTopic,
-    DeleteTopicReply,
     Failed,
     MovePartition,
-    MovePartitionReply,
     OpenSession,
     Publish,
     RemoteFetch,
     RemoteFetchReply,
     ResyncReply,
+    TopicReply,
 )
 from quorumq.core.messages.effects import Effect, Gone, Unsent
 from quorumq.core.node.nodecore import NodeCore
@@ -101,7 +100,7 @@ def test_a_sub_fetch_that_a_move_ends_is_asked_for_anew(rf: int) -> None:
         others = [it for it in cluster.names if it not in register.replicas[number]]
         to = next((it for it in others if it not in topic.replicas[number]), others[0])
         moved = asked(cluster, client, MovePartition("jobs", number, source, to), 1.0 / rf)
-        assert isinstance(moved, MovePartitionReply), moved
+        assert isinstance(moved, TopicReply), moved
     cluster.ask(client, Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
     cluster.advance(0.2)
     assert sizes_of(cluster.replies[key]) == 1
@@ -116,7 +115,7 @@ def test_partitions_that_every_node_refuses_are_asked_for_again() -> None:
     to, client = [it for it in cluster.names if it != source][:2]
     key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
     cluster.drop = lambda sender, peer, message: isinstance(message, ResyncReply)
-    assert isinstance(cluster.ask(client, MovePartition("jobs", 0, source, to)), MovePartitionReply)
+    assert isinstance(cluster.ask(client, MovePartition("jobs", 0, source, to)), TopicReply)
     cluster.advance(0.2)
     assert key not in cluster.replies
     cluster.drop = lambda sender, peer, message: False
@@ -297,7 +296,7 @@ def test_messages_won_of_a_topic_deleted_meanwhile_are_not_delivered() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch) and to != node
     key = cluster.submit(node, fetch(most=50))
     assert key not in cluster.replies, "the other sub-fetches have some time to answer"
-    assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), DeleteTopicReply)
+    assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), TopicReply)
     reply = cluster.replies[key]
     assert isinstance(reply, Failed), f"the payload is gone: {reply}"
     assert reply.code == "not-found"

@@ -47,7 +47,7 @@ def create(cluster: GrowingCluster, name: str, through: NodeId = "a", rf: int = 
     """Make a topic through a node."""
     key = cluster.submit(through, m.CreateTopic(name, rf, 1))
     cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], m.CreateTopicReply), cluster.replies[key]
+    assert isinstance(cluster.replies[key], m.TopicReply), cluster.replies[key]
 
 
 def restart(cluster: GrowingCluster, *names: NodeId) -> None:
@@ -104,7 +104,7 @@ def made(cluster: GrowingCluster, through: NodeId, deliveries: int) -> bool:
     """Create the topic jobs with a number of deliveries through a node, and return True if that is OK."""
     key = cluster.submit(through, m.CreateTopic("jobs", 1, deliveries))
     cluster.advance(6.0)
-    return isinstance(cluster.replies[key], m.CreateTopicReply)
+    return isinstance(cluster.replies[key], m.TopicReply)
 
 
 RULE = pytest.mark.parametrize("rule", [True, False])

@@ -104,7 +104,7 @@ class Raw:
 
     def topic(self, name: str, **settings: Any) -> Topic:
         reply = self.ask(m.CreateTopic(name, **settings))
-        assert isinstance(reply, m.CreateTopicReply), reply
+        assert isinstance(reply, m.TopicReply), reply
         return reply.topic
 
     def session(self) -> ProducerId:

@@ -174,7 +174,7 @@ def test_a_redrive_that_is_made_up_brings_nothing_back_and_keeps_no_rewind_from_
                 reply = raw.ask(m.RedriveRequest("redriven", 0, "g", (made_up,)))
                 assert outcomes(reply) == [says], reply
         assert size_of(raw.fetch("redriven", "g", max_wait=0.2)) == 0
-        assert isinstance(raw.ask(m.SetGroup("redriven", "g", rewind=True)), m.SetGroupReply)
+        assert isinstance(raw.ask(m.SetGroup("redriven", "g", rewind=True)), m.GroupReply)
         raw.drain("redriven", "g", 3)
 
 

@@ -189,7 +189,7 @@ class HotCluster:
                     )  # fmt: skip
                     self.nodes[name].driver.feed(up)
         self._run()
-        self.topic = cast("m.CreateTopicReply", self._ask("n1", m.CreateTopic("jobs"))).topic
+        self.topic = cast("m.TopicReply", self._ask("n1", m.CreateTopic("jobs"))).topic
         self.producer_id: ProducerId = cast(
             "m.OpenSessionReply", self._ask("n1", m.OpenSession())
         ).producer_id

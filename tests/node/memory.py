@@ -133,7 +133,7 @@ class Client:
 
     async def topic(self, name: str = "jobs", rf: int = 3, partitions: int = 1) -> Topic:
         reply = await self.ask(m.CreateTopic(name, rf, partitions))
-        assert isinstance(reply, m.CreateTopicReply), reply
+        assert isinstance(reply, m.TopicReply), reply
         return reply.topic
 
     async def session(self) -> ProducerId:

@@ -252,7 +252,7 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
             assert reply.code == "storage-full", request
             assert f"takes {most + 1} bytes of memory" in reply.detail, request
         assert (await client.ask(m.StatusRequest())).facts["memory_full"]
-        assert isinstance(await client.ask(m.SetGroup("jobs", "g")), m.SetGroupReply), "it is known"
+        assert isinstance(await client.ask(m.SetGroup("jobs", "g")), m.GroupReply), "it is known"
         assert outcomes(await client.ack(*receipts(await client.ask(fetch())))) == ["acked"]
         for rss, code in ((most - 1, "storage-full"), (most - most // 10, "")):
             health.rss = lambda rss=rss: rss

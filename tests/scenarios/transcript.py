@@ -56,7 +56,7 @@ UNSAID: Final = (
 """Heartbeats, anti-entropy and registers that nodes exchange when they meet: always there, and long."""
 
 REPLIES: Final = {
-    "CreateTopicReply": "created", "PublishReply": "OK: durable on a majority", "SetGroupReply": "OK",
+    "TopicReply": "created", "PublishReply": "OK: durable on a majority", "GroupReply": "OK",
 }  # fmt: skip
 
 

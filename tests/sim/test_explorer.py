@@ -17,8 +17,8 @@ from sortedcontainers import SortedDict, SortedList
 
 from quorumq.core.messages import (
     AckRequest,
+    Done,
     Envelope,
-    LeaveReply,
     LeaveRequest,
     Release,
     ReleaseReply,
@@ -374,7 +374,7 @@ def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tup
         type(traffic.replies.all[reply]) for outcome in (acked, leaving) for _, reply in outcome.replies
     ] == [
         SettleReply,
-        LeaveReply,
+        Done,
     ]
 
 

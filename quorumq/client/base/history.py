@@ -201,6 +201,9 @@ def failed(reply: m.ClientReply | None, sent: bool) -> tuple[str, dict[str, Any]
     return ("unknown", {"detail": "no answer"}) if sent else ("fail", {"detail": "not sent"})
 
 
+GROUP_FIELDS: Final = {"set_group": ("generation", "from_ms"), "delete_group": ("generation",)}
+"""Fields of a group's register in the outcome of a change, by kind."""
+
 Item = tuple[dict[str, Any], tuple[Span, ...]]
 """Messages that a request names by a receipt, or as listed: the fields of its lines, and the spans."""
 
@@ -287,7 +290,7 @@ class Calling:
     """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE …"""
 
     history: History
-    kind: str  # "purge", "set_group", "delete_group", "set_topic" or "delete_topic"
+    kind: str  # "purge", "set_group", "pause_group", "limit_group", "delete_group", "set_topic" or "delete_topic"
     topic: str
     fields: dict[str, object]  # for all its lines
     _asked: dict[str, object] = field(default_factory=dict)  # fields of the `invoke` line
@@ -328,15 +331,14 @@ class Calling:
         if isinstance(reply, m.PurgeReply):
             outcome = "named" if "spans" in self.fields else "ok"
             more = {"messages": reply.messages}
-        elif isinstance(reply, m.SetGroupReply):
-            more = {"generation": reply.group.generation, "from_ms": reply.group.from_ms}
-            reached = reply.group.topic
-        elif isinstance(reply, m.DeleteGroupReply):
-            more = {"generation": reply.group.generation}
-            reached = reply.group.topic
-        elif isinstance(reply, m.CreateTopicReply | m.AlterTopicReply):
-            reached = reply.topic.id
-        elif not isinstance(reply, m.DeleteTopicReply):
+        elif isinstance(reply, m.GroupReply):
+            group = reply.group
+            values = {"generation": group.generation, "from_ms": group.from_ms}
+            more = {name: values[name] for name in GROUP_FIELDS.get(self.kind, ())}
+            reached = group.topic
+        elif isinstance(reply, m.TopicReply):
+            reached = b"" if self.kind == "delete_topic" else reply.topic.id
+        else:
             outcome, more = failed(reply, sent)
         if reached and topic_label(reached, self.topic) != self._label:
             # Another topic has the name by now: that is the one that it was sent to.

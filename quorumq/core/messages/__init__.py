@@ -61,9 +61,7 @@ SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
 """Requests that name messages by receipts, each with its own verdict."""
 
 ClientReply = Union[
-    Welcome, OpenSessionReply, CloseSessionReply, CreateTopicReply, AlterTopicReply, MovePartitionReply,
-    DeleteTopicReply, MetadataReply, PublishReply, FetchReply,
-    SettleReply, LeaveReply, SetGroupReply, DeleteGroupReply, PurgeReply, BrowseReply, ShowReply,
-    DescribeGroupReply, DeclareSurvivorsReply, StatusReply, LabelsReply, PauseGroupReply, FindNameReply,
-    DescribeGroupsReply, ChangeMembersReply, LimitGroupReply, Admitted, Failed,
+    Welcome, OpenSessionReply, Done, TopicReply, GroupReply, MetadataReply, PublishReply, FetchReply,
+    SettleReply, PurgeReply, BrowseReply, ShowReply, DescribeGroupReply, DescribeGroupsReply, DeclareSurvivorsReply,
+    StatusReply, LabelsReply, FindNameReply, ChangeMembersReply, Admitted, Failed,
 ]  # fmt: skip

@@ -40,8 +40,8 @@ class CloseSession(NamedTuple):
     signature: bytes = b""
 
 
-class CloseSessionReply(NamedTuple):
-    """The session's replicas got the request. One that missed it closes the session when that has been idle long."""
+class Done(NamedTuple):
+    """The answer to CloseSession and LEAVE: the node has the request, and passes it on to the replicas."""
 
 
 class CreateTopic(NamedTuple):
@@ -63,10 +63,6 @@ class CreateTopic(NamedTuple):
     on_expiry: str = "dead-letter"
 
 
-class CreateTopicReply(NamedTuple):
-    topic: Topic
-
-
 class AlterTopic(NamedTuple):
     """Change the settings named here (not None) of a topic; the others stay. ``partitions`` can only rise.
 
@@ -84,12 +80,6 @@ class AlterTopic(NamedTuple):
     rf: int | None = None
 
 
-class AlterTopicReply(NamedTuple):
-    """The settings are these now, at a majority of the nodes."""
-
-    topic: Topic
-
-
 class DeleteTopic(NamedTuple):
     """DELETE the topic of this id, for good. The name comes along because a new topic may have it by now."""
 
@@ -97,8 +87,8 @@ class DeleteTopic(NamedTuple):
     id: bytes
 
 
-class DeleteTopicReply(NamedTuple):
-    """A majority of the nodes, and of each partition's replicas, knows: no request for that id succeeds any more."""
+class TopicReply(NamedTuple):
+    """The answer to a request that creates, alters, deletes or moves: the topic as a majority of the nodes has it."""
 
     topic: Topic
 
@@ -312,10 +302,6 @@ class LeaveRequest(NamedTuple):
     items: tuple[ReceiptPart, ...]
 
 
-class LeaveReply(NamedTuple):
-    """The answer to LEAVE."""
-
-
 class RedriveRequest(NamedTuple):
     """REDRIVE dead letters: each span as it was listed, with its generation and n."""
 
@@ -323,6 +309,12 @@ class RedriveRequest(NamedTuple):
     partition: int
     group: str
     entries: tuple[SpanRecord, ...]  # the DEAD records as listed
+
+
+class GroupReply(NamedTuple):
+    """The answer to a request that changes a group: its register, on a majority of every partition's replica set."""
+
+    group: Group
 
 
 class SetGroup(NamedTuple):
@@ -339,23 +331,11 @@ class SetGroup(NamedTuple):
     rewind: bool = False
 
 
-class SetGroupReply(NamedTuple):
-    """The answer to SetGroup: the group's register, on a majority of every partition's replica set."""
-
-    group: Group
-
-
 class DeleteGroup(NamedTuple):
     """Delete a group, with all that was recorded for it and its dead letters."""
 
     topic: str
     group: str
-
-
-class DeleteGroupReply(NamedTuple):
-    """The answer to DeleteGroup: the register, on a majority of every partition's replica set."""
-
-    group: Group
 
 
 class PauseGroup(NamedTuple):
@@ -364,12 +344,6 @@ class PauseGroup(NamedTuple):
     topic: str
     group: str
     paused: bool
-
-
-class PauseGroupReply(NamedTuple):
-    """The answer to PauseGroup: the register, on a majority of every partition's replica set."""
-
-    group: Group
 
 
 class LimitGroup(NamedTuple):
@@ -382,12 +356,6 @@ class LimitGroup(NamedTuple):
     group: str
     per_second: float
     burst: int = 0
-
-
-class LimitGroupReply(NamedTuple):
-    """The answer to LimitGroup: the register, on a majority of every partition's replica set."""
-
-    group: Group
 
 
 class PurgeRequest(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.values.types import NodeId, PartitionId, Span, Topic
+from quorumq.core.values.types import NodeId, PartitionId, Span
 
 
 class MovePartition(NamedTuple):
@@ -18,12 +18,6 @@ class MovePartition(NamedTuple):
     source: NodeId
     to: NodeId
     dry_run: bool = False  # check it, and move nothing
-
-
-class MovePartitionReply(NamedTuple):
-    """A majority of the nodes has the layout in which the slot was moved, or a later one. Payload follows."""
-
-    topic: Topic
 
 
 class SourceRequest(NamedTuple):

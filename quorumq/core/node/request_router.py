@@ -121,10 +121,10 @@ class RequestRouter:
             context.requests[key] = admitted
             return admitted.start(context, now)
         effects: list[Effect] = []
-        if isinstance(admitted, m.CloseSessionReply) and isinstance(request, m.CloseSession):
+        if isinstance(admitted, m.Done) and isinstance(request, m.CloseSession):
             partitions = tuple(dict.fromkeys(request.partitions))
             effects = self.close_session(caller, request.producer_id, partitions, now)
-        elif isinstance(admitted, m.LeaveReply) and isinstance(request, m.LeaveRequest):
+        elif isinstance(admitted, m.Done) and isinstance(request, m.LeaveRequest):
             effects = context.free_in_steps(
                 caller,
                 tuple(
@@ -215,7 +215,7 @@ class RequestRouter:
             return m.Failed(Code.USAGE, problem)
         known = self.context.catalogue.topic_named(request.name)
         if known is not None and request.implicit:
-            return m.CreateTopicReply(known)
+            return m.TopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
         full = self.context.state.no_capacity(BatchStored) if known is None else ""
@@ -534,8 +534,8 @@ class RequestRouter:
 
 ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] = {
     m.OpenSession: lambda router, key, request, now: router._open_session(),
-    m.CloseSession: lambda router, key, request, now: m.CloseSessionReply(),
-    m.LeaveRequest: lambda router, key, request, now: m.LeaveReply(),
+    m.CloseSession: lambda router, key, request, now: m.Done(),
+    m.LeaveRequest: lambda router, key, request, now: m.Done(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
     m.MovePartition: lambda router, key, request, now: begin_move(router.context, key, request),

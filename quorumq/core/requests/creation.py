@@ -7,7 +7,7 @@ deleted, as DELETE does. So if a name has a newer topic, the deletion of the old
 from __future__ import annotations
 
 from quorumq.core.cluster.topics import as_change, difference, first_topic
-from quorumq.core.messages import CreateTopic, CreateTopicReply, PeerMessage, ProposalReply
+from quorumq.core.messages import CreateTopic, PeerMessage, ProposalReply, TopicReply
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
@@ -106,7 +106,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         mine = ours is not None and ours.made == self.merged.made  # despite later changes
         differs = difference(self.request, self.merged)
         if mine or self.request.implicit or not differs:
-            return self.finish(context, CreateTopicReply(self.merged))
+            return self.finish(context, TopicReply(self.merged))
         return self.refuse(context, differs)
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:

@@ -249,8 +249,8 @@ class MoveCoordinator(LayoutCoordinator):
         learners = tuple(node for node in topic.learners_of(self.partition) if node != request.to)
         return Placement(self.partition, 0, slots, (), (*sources, request.source), learners)
 
-    def reply(self) -> m.MovePartitionReply:
-        return m.MovePartitionReply(self.merged)
+    def reply(self) -> m.TopicReply:
+        return m.TopicReply(self.merged)
 
 
 class GiveUpCoordinator(MoveCoordinator):
@@ -297,7 +297,7 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
             Code.STORAGE_FULL, f"to is {request.to!r}: {full}; or move the partition to another node"
         )
     if request.dry_run:
-        return m.MovePartitionReply(topic)
+        return m.TopicReply(topic)
     full = state.no_capacity(Kind.OPEN)
     if full:
         return m.Failed(Code.STORAGE_FULL, full)

@@ -58,8 +58,8 @@ class RaiseCoordinator(LayoutCoordinator):
         able = tuple(node for node in nodes if not context.peers.full(node))
         return raised(layout, topic, self.rf, able, machines)
 
-    def reply(self) -> m.AlterTopicReply:
-        return m.AlterTopicReply(self.merged)
+    def reply(self) -> m.TopicReply:
+        return m.TopicReply(self.merged)
 
 
 class StepCoordinator(UpkeepCoordinator):

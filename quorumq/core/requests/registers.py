@@ -156,7 +156,7 @@ class TopicCoordinator(Coordinator):
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
         """Go on after the topic is deleted, certainly."""
-        return self.finish(context, m.DeleteTopicReply(self.merged))
+        return self.finish(context, m.TopicReply(self.merged))
 
     def on_replaced(self, context: Context, now: Now) -> list[Effect]:
         """Go on after the topic was deleted; the name may have another one by now."""
@@ -259,7 +259,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
         if is_overtaken(self.merged, self.request, self.stamp):
             self.topic = self.merged
             return self.start(context, now)
-        return self.finish(context, m.AlterTopicReply(self.merged))
+        return self.finish(context, m.TopicReply(self.merged))
 
 
 class DeleteTopicCoordinator(TopicCoordinator):

@@ -16,8 +16,8 @@ MORE PARTITIONS).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, majority_of
@@ -267,15 +267,6 @@ class Registration(Coordinator):
         return effects
 
 
-CHANGED: Final[dict[type, Callable[[Group], m.ClientReply]]] = {
-    m.SetGroup: m.SetGroupReply,
-    m.DeleteGroup: m.DeleteGroupReply,
-    m.PauseGroup: m.PauseGroupReply,
-    m.LimitGroup: m.LimitGroupReply,
-}
-"""Answer to each request that changes a group."""
-
-
 class GroupChange(Coordinator):
     """A request that changes a group's register, and has it written to all partitions."""
 
@@ -299,7 +290,7 @@ class GroupChange(Coordinator):
 
     def answer(self, context: Context, group: Group) -> list[Effect]:
         """Answer with the register."""
-        return self.finish(context, CHANGED[type(self.request)](group))
+        return self.finish(context, m.GroupReply(group))
 
     def on_unregistered(
         self, context: Context, topic: bytes, problem: m.Failed | None, now: Now
