@@ -240,7 +240,7 @@ def _nodes(directory: Path) -> dict[str, list[str]]:
     for path in sorted(directory.glob("*.toml")):
         try:
             values = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: is not TOML: {error}") from None
         if isinstance(values.get("node"), str):
             node = values["node"]

@@ -161,7 +161,7 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
             raise UsageError(f"--set {given!r}: write KEY=VALUE, with a key that no other option gives")
         try:
             values[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             values[key] = text
     return values
 

@@ -28,6 +28,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.values.errors import Unauthorized, UsageError
 from quorumq.core.values.limits import MIB
+from quorumq.node.config import NOT_TOML
 from quorumq.node.quotas import Begun, Quotas, Usage
 from quorumq.node.reread import WatchedFile
 from quorumq.wire.rights import Client, check_rights, check_seen, covers
@@ -92,7 +93,7 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
         raise UsageError(f"clients_file {path} has more than {FILE_BYTES_MAX} bytes: is it the right file?")
     try:
         values = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NOT_TOML as error:
         raise UsageError(f"clients_file {path} is not TOML: {error}") from None
     nobody = values.pop(REVOKE_ALL, False) if isinstance(values.get(REVOKE_ALL), bool) else False
     if nobody and values:

@@ -53,6 +53,10 @@ SEGMENT_BYTES_MAX: Final = 1 << 30
 SecondsOrZero = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 
+NOT_TOML: Final = (ValueError, RecursionError)
+"""Errors of a text that is not TOML, or nested too deeply, or has a number of thousands of digits."""
+
+
 class ConfigError(UsageError):
     """The configuration cannot be used. The text names every key that is wrong, and what to do about each."""
 
@@ -200,7 +204,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); give the path of a node's TOML file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NOT_TOML as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     base = Path(path).absolute().parent  # links of a mounted secret change their target
     for key in (
@@ -412,7 +416,7 @@ def _read_secret(settings: dict[str, Any]) -> list[str]:
             settings["secret"] = file.read(SECRET_FILE_BYTES_MAX).decode()
     except OSError as error:
         return [f"secret_file {path} cannot be read ({error.strerror}): put the cluster's secret there"]
-    except UnicodeDecodeError:
+    except ValueError:  # bytes that are no UTF-8, or a path with a null character
         return [f"secret_file {path} is not text: {_SECRET}"]
     return []
 

@@ -418,8 +418,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         (f"revoke_all = true\n[a]\ntoken = '{SHOP_ENTRY}'\n", "remove either"),
         ("revoke_all = false\n", "names no client"),
         ("\xff", "is not TOML"),
+        (f"a = {'[' * 20_000}", "is not TOML"),
     ],
-    ids=["token", "hash", "pair", "field", "name", "table", "both", "none", "text"],
+    ids=["token", "hash", "pair", "field", "name", "table", "both", "none", "text", "nested"],
 )
 def test_errors_in_a_file_are_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "clients.toml").write_bytes(text.encode("latin-1"))

@@ -46,11 +46,15 @@ def test_a_file_that_cannot_be_used_changes_nothing_but_the_log(tmp_path: Path) 
     path.write_text(text.replace("moves_at_once = 2", "moves_at_once = -2"))
     assert not looked(file, log)
     assert "moves_at_once = -2" in file.problem
+    for garbage in ("\x00", f"a = {'[' * 20_000}", f"a = {'9' * 5000}"):
+        path.write_text(garbage)
+        assert not looked(file, log)
+        assert "is not TOML" in file.problem
     path.unlink()
     assert not looked(file, log)
     assert "cannot be read" in file.problem
     assert file.config.moves_at_once == 2
-    assert len(log.of("config_file_ignored")) == 3
+    assert len(log.of("config_file_ignored")) == 6
     path.write_text(text.replace("moves_at_once = 2", "moves_at_once = 3"))
     path.chmod(0o600)
     assert looked(file, log)
