@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from quorumq.core.messages import (
@@ -83,6 +85,28 @@ def test_a_fetch_of_one_message_asks_every_node(number: int) -> None:
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
     cluster.advance(0.1)
     assert sizes_of(cluster.replies[key]) == 1
+
+
+@pytest.mark.parametrize(("most", "client"), [(7, "a"), (5, "e")])
+def test_sub_fetches_that_moves_end_bring_no_more_messages_than_were_asked_for(
+    most: int, client: str
+) -> None:
+    """A share is divided once more when a sub-fetch ends, and each node is asked for one message at least."""
+    for seed in range(10):
+        cluster, rng = Cluster(5), random.Random(seed)
+        topic = cluster.topic(rf=1, partitions=8)
+        producer_id = cluster.ask("a", OpenSession()).producer_id
+        key = cluster.submit(client, fetch(most=most, hold_time=60.0, wait=19.0))
+        cluster.advance(0.1)
+        for number in rng.sample(range(8), 3):
+            (source,) = topic.replicas[number]
+            to = rng.choice([it for it in cluster.names if it != source])
+            asked(cluster, client, MovePartition("jobs", number, source, to), 1.0)
+        for number in rng.sample(range(8), 8):
+            cluster.submit("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
+        cluster.advance(0.2)
+        assert 0 < sizes_of(cluster.replies[key]) <= most
+        assert sizes_of(asked(cluster, "b", fetch(most=100))) == 40 - sizes_of(cluster.replies[key])
 
 
 @pytest.mark.parametrize("rf", [1, 3])

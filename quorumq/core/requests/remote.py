@@ -91,7 +91,7 @@ class SplitCoordinator(GroupReader):
         self.unserved: list[SubFetch] = []  # not open: each node has refused their partitions
         self.problem: m.Failed | None = None
         self.over = False
-        self.crowded = False  # a reply exceeded the limit of bytes
+        self.crowded = False  # a reply exceeded a limit
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self._open_all(context, now)
@@ -174,17 +174,18 @@ class SplitCoordinator(GroupReader):
             self.slices, self.won_messages, self.won_bytes = [], 0, 0
             alone = False
         for part in message.slices:
-            size = bytes_of(part)
+            size, count = bytes_of(part), sum(delivery.receipt.span.size for delivery in part.deliveries)
             if self.slices and not (suspects and not alone):
-                # A sub-fetch returns one message at least, however small its limit of bytes. Another one would return
-                # it again.
+                # A sub-fetch returns one message at least, however small its share of the limits. Another one would
+                # return it again.
                 crowded = self.won_bytes + size > self.request.max_bytes
+                crowded = crowded or self.won_messages + count > self.request.max_messages
                 self.crowded = self.crowded or crowded
                 if crowded or alone:
                     effects += context.free_slices((part,), now)
                     continue
             self.slices.append(part)
-            self.won_messages += sum(delivery.receipt.span.size for delivery in part.deliveries)
+            self.won_messages += count
             self.won_bytes += size
         if message.code:
             self.problem = m.Failed(message.code, message.detail, 1, 0)
