@@ -1,7 +1,8 @@
 """Claims kept (protocol.md, CLAIMS): while a confirmed claim stands, no client gets the message.
 
-It stands until its deadline by the client's clock, or until its own client asks to settle the message. What the page
-excepts is not judged: runs that lose a directory or set a clock, and groups that were deleted.
+It stands until its deadline by the client's clock, until its own client asks to settle the message, or until any client
+acks it in that generation or a later one. What the page excepts is not judged: runs that lose a directory or set a
+clock, and groups that were deleted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ class ClaimsKept(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.claims: dict[
-            GroupKey, dict[str, tuple[float, float]]
-        ] = {}  # by owner: confirmed when, and until when
+            GroupKey, dict[str, tuple[float, float, int]]
+        ] = {}  # by owner: confirmed when, until when, generation
+        self.acked: dict[GroupKey, int] = {}  # highest generation in which an ack was sent
         self.over: dict[tuple[GroupKey, str], None] = {}  # the owner has asked to settle it
         self.deleted: dict[str, None] = {}  # groups
         self.excepted = False
@@ -35,20 +37,25 @@ class ClaimsKept(Checker):
         if row["outcome"] == "ok":
             for key in group_messages(row):
                 claims = self.claims.setdefault(key, {})
-                _, until = claims.get(row["owner"], (0.0, 0.0))
-                claims[row["owner"]] = row["at"], max(until, row["until"])
+                _, until, _ = claims.get(row["owner"], (0.0, 0.0, 0))
+                claims[row["owner"]] = row["at"], max(until, row["until"]), row["generation"]
 
     def on_ack(self, row: Row) -> None:
+        self.on_reject(row)
+        for key in group_messages(row):
+            self.acked[key] = max(self.acked.get(key, -1), row["generation"])
+
+    def on_reject(self, row: Row) -> None:
         for key in group_messages(row):
             self.over[(key, row["owner"])] = None
 
-    on_reject = on_ack
-    on_dead_letter = on_ack
+    on_dead_letter = on_reject
 
     def on_deliver(self, row: Row) -> None:
         for key in group_messages(row):
-            for owner, (since, until) in self.claims.get(key, {}).items():
-                stands = since < row["asked"] and row["at"] < until and (key, owner) not in self.over
+            for owner, (since, until, generation) in self.claims.get(key, {}).items():
+                over = (key, owner) in self.over or self.acked.get(key, -1) >= generation
+                stands = since < row["asked"] and row["at"] < until and not over
                 if (
                     stands
                     and owner != row["owner"]

@@ -198,6 +198,21 @@ def test_a_rewind_opens_nothing_inside_a_claim() -> None:
     assert attempts(cluster) == [1]
 
 
+def test_an_ack_of_another_delivery_ends_a_claim() -> None:
+    """ACKED names no delivery. A rewind then opens the message to all, at each replica alike."""
+    cluster = Cluster(hold_time_max=4.0)
+    published(cluster, 1)
+    late = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    cluster.advance(HOLD_S + 1)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    assert extend(cluster, "b", got, CLAIM_S) == ["ok"]
+    assert outcomes(cluster.ask("c", AckRequest(late))) == ["acked_after_expiry"]
+    assert claims(cluster) == 0
+    cluster.advance(HOLD_S + 1)
+    rewind(cluster)
+    assert attempts(cluster) == [1]
+
+
 def test_a_claim_that_reached_one_replica_does_not_hide_the_message_from_the_next() -> None:
     cluster = Cluster(hold_time_max=4.0)
     published(cluster, 1)

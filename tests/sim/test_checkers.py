@@ -1244,3 +1244,14 @@ def test_a_read_of_labels_shows_the_last_confirmed_change() -> None:
     )
     older = story().set_labels("unknown", 2, 3.0, 4.0, owner="b").labels(3, 5.0, 6.0, owner="b")
     assert "written again" in broken(older.labels(4, 7.0, 8.0, owner="a"))[0]
+
+
+def test_a_claim_stands_over_a_rewind_unless_the_message_was_acked() -> None:
+    for acked, broken in ((False, ["claims kept"]), (True, [])):
+        story = Story().publish().deliver(1, hold=0.2).deliver(2, attempt=2)
+        for outcome in ("invoke", "ok"):
+            story.add("client:c", "claim", op=9, outcome=outcome, until=60.0, **story.of(2, 0, 1, 0))
+        if acked:
+            story.settle("ack", 1, "acked_after_expiry")
+        again = story.deliver(3, generation=1).broken()
+        assert [it for it in again if it == "claims kept"] == broken
