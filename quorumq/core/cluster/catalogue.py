@@ -17,7 +17,7 @@ from quorumq.core.cluster.labels import LabelTable
 from quorumq.core.cluster.members import Members, first_layout, kept_on, nodes_of
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
-from quorumq.core.messages import AlterTopic, CreateTopic, Failed
+from quorumq.core.messages import AlterTopic, CreateTopic, Failed, RequestRefused
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
@@ -226,16 +226,27 @@ class Catalogue:
 
     # ----------------------------------------------------- errors for unknown names and full tables
 
-    def partition_named(self, name: str, number: int) -> PartitionId | Failed:
-        """Return a partition of a topic by name, or the error to answer if there is none."""
+    def named(self, name: str) -> Topic:
+        """Return the topic that has the name now.
+
+        Raises:
+            RequestRefused: there is none.
+        """
         topic = self.topic_named(name)
         if topic is None:
-            return self.not_found(name)
+            raise RequestRefused(self.not_found(name))
+        return topic
+
+    def partition_named(self, name: str, number: int) -> PartitionId:
+        """Return a partition of a topic by name.
+
+        Raises:
+            RequestRefused: there is none.
+        """
+        topic = self.named(name)
         if number >= topic.partitions:
-            return Failed(
-                Code.NOT_FOUND,
-                f"topic {name!r} has {plural(topic.partitions, 'partition')}: there is no {number}",
-            )
+            there = plural(topic.partitions, "partition")
+            raise RequestRefused(Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}"))
         return PartitionId(topic.id, number)
 
     def not_found(self, name: str) -> Failed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quorumq.core.messages.quorum import Peeked, SpanRecord, StateCount
+from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
     Batch,
     BatchHeader,
@@ -579,3 +580,25 @@ class Failed(NamedTuple):
     delay: float = 0.0
     topic: str = ""
     group: str = ""
+
+
+class RequestRefused(Exception):
+    """Raised by the first look at a request, before anything has changed.
+
+    Args:
+        reply: the answer.
+    """
+
+    def __init__(self, reply: Failed) -> None:
+        super().__init__(reply.detail)
+        self.reply = reply
+
+
+def refuse_if(detail: str, code: str = Code.USAGE) -> None:
+    """Refuse the request if a check found an error, which is ``detail``; "" stands for none.
+
+    Raises:
+        RequestRefused: with ``code`` and ``detail``.
+    """
+    if detail:
+        raise RequestRefused(Failed(code, detail))

@@ -152,7 +152,10 @@ class RequestRouter:
             return FindCoordinator(key, request, wanted)
         if isinstance(request, STAMPED) and context.state.clock.used_up:
             return m.Failed(Code.NOT_STORED, USED_UP)
-        return ADMITTED[type(request)](self, key, request, now)
+        try:
+            return ADMITTED[type(request)](self, key, request, now)
+        except m.RequestRefused as refused:
+            return refused.reply
 
     def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
         """Return the state of this node and its partitions, or of the next of them."""
@@ -201,48 +204,35 @@ class RequestRouter:
     # -------------------------------------------------------------------------- topics
 
     def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
-        problem = check_change(self.context, request)
-        if problem:
-            return m.Failed(Code.USAGE, problem)
+        m.refuse_if(check_change(self.context, request))
         if request.dry_run:
             return m.ChangeMembersReply(self.context.catalogue.cluster.layout)
-        full = self.context.state.no_capacity(Kind.OPEN)
-        return m.Failed(Code.STORAGE_FULL, full) if full else MembersCoordinator(key, request)
+        m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
+        return MembersCoordinator(key, request)
 
     def _create_topic(self, key: int, request: m.CreateTopic) -> Admitted:
-        problem = check_topic_request(request, *self.context.catalogue.cluster.placing)
-        if problem:
-            return m.Failed(Code.USAGE, problem)
+        m.refuse_if(check_topic_request(request, *self.context.catalogue.cluster.placing))
         known = self.context.catalogue.topic_named(request.name)
         if known is not None and request.implicit:
             return m.TopicReply(known)
         if request.implicit and not self.context.config.auto_create_topics:
             return self.context.catalogue.not_found(request.name)
-        full = self.context.state.no_capacity(BatchStored) if known is None else ""
-        if full:
-            return m.Failed(Code.STORAGE_FULL, full)
+        if known is None:
+            m.refuse_if(self.context.state.no_capacity(BatchStored), Code.STORAGE_FULL)
         no_capacity = self.context.catalogue.why_no_capacity(request) if known is None else None
         return no_capacity or CreateTopicCoordinator(key, request)
 
     def _alter_topic(self, key: int, request: m.AlterTopic) -> Admitted:
-        topic = self.context.catalogue.topic_named(request.name)
-        if topic is None:
-            return self.context.catalogue.not_found(request.name)
+        topic = self.context.catalogue.named(request.name)
         config, cluster = self.context.config, self.context.catalogue.cluster
-        problem = check_alteration(request, topic)
-        problem = problem or check_placing(request, topic, config.nodes, config.machines, cluster.joined)
-        if not problem and request.rf is not None:
-            problem = check_raise(request, topic, *cluster.placing)
-        if problem:
-            return m.Failed(Code.USAGE, problem)
-        full = self.context.state.no_capacity(Kind.OPEN)
-        if request.rf is not None and not full:
-            peers = self.context.peers
-            there = {node: why for node in cluster.joined if (why := peers.full(node))}
-            full = check_space(topic, request.rf, *cluster.placing, there)
-        if full:
-            return m.Failed(Code.STORAGE_FULL, full)
+        m.refuse_if(check_alteration(request, topic))
+        m.refuse_if(check_placing(request, topic, config.nodes, config.machines, cluster.joined))
         if request.rf is not None:
+            m.refuse_if(check_raise(request, topic, *cluster.placing))
+        m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
+        if request.rf is not None:
+            there = {node: why for node in cluster.joined if (why := self.context.peers.full(node))}
+            m.refuse_if(check_space(topic, request.rf, *cluster.placing, there), Code.STORAGE_FULL)
             return RaiseCoordinator(key, request.rf, topic)
         no_capacity = (
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
@@ -250,21 +240,17 @@ class RequestRouter:
         return no_capacity or AlterTopicCoordinator(key, request, topic)
 
     def _labels(self, key: int, request: m.LabelsRequest) -> Admitted:
-        topic = self.context.catalogue.topic_named(request.topic)
-        if topic is None:
-            return self.context.catalogue.not_found(request.topic)
-        problem = check_changes(request.changes)
-        if problem:
-            return m.Failed(Code.USAGE, problem)
-        full = self.context.state.no_capacity(Kind.OPEN) if request.changes else ""
-        return m.Failed(Code.STORAGE_FULL, full) if full else LabelsCoordinator(key, request, topic)
+        topic = self.context.catalogue.named(request.topic)
+        m.refuse_if(check_changes(request.changes))
+        if request.changes:
+            m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
+        return LabelsCoordinator(key, request, topic)
 
     def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
         topic = self.context.catalogue.register_with(request.id, request.name)
         if topic is not None and topic.name == request.name:
             return DeleteTopicCoordinator(key, request, topic)
-        if self.context.catalogue.topic_named(request.name) is None:
-            return self.context.catalogue.not_found(request.name)
+        self.context.catalogue.named(request.name)
         detail = (
             f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
             "name, and is left alone: delete again to delete that"
@@ -292,42 +278,30 @@ class RequestRouter:
     # -------------------------------------------------------------------------- groups
 
     def _set_group(self, key: int, request: m.SetGroup) -> Admitted:
-        problem = check_group_name(request.group)
-        if request.group.endswith(DEAD_SUFFIX):
-            problem = f"group {request.group!r} is one of dead letters: redrive or purge them instead"
         if request.start not in ("earliest", "latest", "time"):
-            problem = f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'"
-        if problem:
-            return m.Failed(Code.USAGE, problem)
-        topic = self.context.catalogue.topic_named(request.topic)
-        if topic is None:
-            return self.context.catalogue.not_found(request.topic)
+            m.refuse_if(f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'")
+        if request.group.endswith(DEAD_SUFFIX):
+            m.refuse_if(f"group {request.group!r} is one of dead letters: redrive or purge them instead")
+        m.refuse_if(check_group_name(request.group))
+        topic = self.context.catalogue.named(request.topic)
         full = self._no_capacity_for_group(topic, request.group) or self.context.state.no_capacity(Kind.OPEN)
-        if full:
-            return m.Failed(Code.STORAGE_FULL, full)
+        m.refuse_if(full, Code.STORAGE_FULL)
         there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
         no_capacity = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
         return no_capacity or GroupCoordinator(key, request, topic.id)
 
-    def _delete_group(self, key: int, request: m.DeleteGroup) -> Admitted:
-        topic = self.context.catalogue.topic_named(request.topic)
-        if topic is None:
-            return self.context.catalogue.not_found(request.topic)
-        return DeleteGroupCoordinator(key, request, topic.id)
-
     def _pause_group(self, key: int, request: m.PauseGroup | m.LimitGroup) -> Admitted:
-        topic = self.context.catalogue.topic_named(request.topic)
-        if topic is None:
-            return self.context.catalogue.not_found(request.topic)
+        if isinstance(request, m.LimitGroup):
+            m.refuse_if(check_limit(request))
+        topic = self.context.catalogue.named(request.topic)
         if not self.context.catalogue.reads(topic.id, request.group):
             return self.context.catalogue.no_group(request.topic, request.group)
         kind = PauseCoordinator if isinstance(request, m.PauseGroup) else LimitCoordinator
         coordinator = kind(key, request, topic.id)
         ends = coordinator.ends(self.context.catalogue.groups[(topic.id, request.group)])
-        full = "" if ends else self.context.state.no_capacity(Kind.OPEN)
-        return (
-            m.Failed(Code.STORAGE_FULL, full) if full else coordinator
-        )  # acks of a group that goes on make room
+        if not ends:  # acks of a group that goes on make space
+            m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
+        return coordinator
 
     def _no_capacity_for_group(self, topic: Topic, group: str) -> str:
         """Return why a group that is new here cannot be made; "" if it can, or is there.
@@ -347,30 +321,26 @@ class RequestRouter:
         return bool(here) and not any(group in replica.views.groups for replica in here)
 
     def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
-        full = self.context.state.no_capacity(Kind.PURGED)
-        if full:
-            return m.Failed(Code.STORAGE_FULL, full)
+        m.refuse_if(self.context.state.no_capacity(Kind.PURGED), Code.STORAGE_FULL)
         topics, group = dead_letter_names((request.topic,), request.group)
-        found = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
-        return found if isinstance(found, m.Failed) else PurgeCoordinator(key, found, group, request.spans)
+        partition = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
+        return PurgeCoordinator(key, partition, group, request.spans)
 
     def _redrive(self, key: int, request: m.RedriveRequest) -> Admitted:
         request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
-        found = self._read_by(request.topic, request.partition, request.group)
-        return found if isinstance(found, m.Failed) else RedriveCoordinator(key, request, found)
+        partition = self._read_by(request.topic, request.partition, request.group)
+        return RedriveCoordinator(key, request, partition)
 
-    def _read_by(self, topic: str, number: int, group: str) -> PartitionId | m.Failed:
-        """Return a partition that the group reads, or the error to answer."""
-        found = self.context.catalogue.partition_named(topic, number)
-        if not isinstance(found, m.Failed) and not self.context.catalogue.reads(found.topic, group):
-            return self.context.catalogue.no_group(topic, group)
-        return found
+    def _read_by(self, topic: str, number: int, group: str) -> PartitionId:
+        """Return a partition that the group reads."""
+        partition = self.context.catalogue.partition_named(topic, number)
+        if not self.context.catalogue.reads(partition.topic, group):
+            raise m.RequestRefused(self.context.catalogue.no_group(topic, group))
+        return partition
 
     def _peek(self, key: int, request: m.BrowseRequest, now: Now) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
         partition = self.context.catalogue.partition_named(topics[0], request.partition)
-        if isinstance(partition, m.Failed):
-            return partition
         source = group.removesuffix(DEAD_SUFFIX)
         if self.context.catalogue.is_group_deleted(partition.topic, source):
             return self.context.catalogue.no_group(topics[0], source)
@@ -399,10 +369,7 @@ class RequestRouter:
         return shown._replace(slices=slices_of(replica.batches, replica.topic.name, (request.span,)))
 
     def _describe(self, request: m.DescribeGroup, now: Now) -> Admitted:
-        topic = self.context.catalogue.topic_named(request.topic)
-        if topic is None:
-            return self.context.catalogue.not_found(request.topic)
-        return self._described(topic, request.group, now)
+        return self._described(self.context.catalogue.named(request.topic), request.group, now)
 
     def _describe_some(self, request: m.DescribeGroups, now: Now) -> Admitted:
         """Describe the groups that are known here; the others were deleted, or are to become known."""
@@ -431,24 +398,22 @@ class RequestRouter:
     # ---------------------------------------------------------------------- deliveries
 
     def _extend(self, key: int, request: m.ExtendRequest) -> Admitted:
-        problem = check_hold_time(request.hold_time, limits.CLAIM_MAX_S)
-        return m.Failed(Code.USAGE, problem) if problem else ExtendCoordinator(key, request)
+        m.refuse_if(check_hold_time(request.hold_time, limits.CLAIM_MAX_S))
+        return ExtendCoordinator(key, request)
 
     def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
         letter = request.letter
         if letter is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
-            detail = "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
-            return m.Failed(Code.USAGE, detail)
+            m.refuse_if(
+                "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
+            )
         if request.delay != limits.TOPIC_BACKOFF_S and not 0 <= request.delay <= limits.DELAY_MAX_S:
-            detail = (
+            m.refuse_if(
                 f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
                 f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
             )
-            return m.Failed(Code.USAGE, detail)
         if request.interrupted and (letter is not None or request.delay):
-            return m.Failed(
-                Code.USAGE, "what is interrupted comes again at once: give no delay and no dead_letter"
-            )
+            m.refuse_if("what is interrupted comes again at once: give no delay and no dead_letter")
         if letter is not None:
             letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
         return RejectCoordinator(key, request._replace(letter=letter))
@@ -465,9 +430,7 @@ class RequestRouter:
             min_messages=min(request.min_messages, most),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
         )
-        problem = check_fetch(request, context.config.hold_time_max)
-        if problem:
-            return m.Failed(Code.USAGE, problem)
+        m.refuse_if(check_fetch(request, context.config.hold_time_max))
         asked: list[PartitionId] = []
         if request.spans:
             request = request._replace(
@@ -476,10 +439,7 @@ class RequestRouter:
         seen: dict[bytes, None] = {}  # several patterns may match one topic
         new: list[Topic] = []
         for name in dict.fromkeys(request.topics):
-            found = self._partitions_asked(name, request, seen, new)
-            if isinstance(found, m.Failed):
-                return found
-            asked += found
+            asked += self._partitions_asked(name, request, seen, new)
         no_capacity = (
             context.catalogue.why_no_groups(new, request.group.removesuffix(DEAD_SUFFIX)) if new else None
         )
@@ -497,7 +457,7 @@ class RequestRouter:
 
     def _partitions_asked(
         self, name: str, request: m.Fetch, seen: dict[bytes, None], new: list[Topic]
-    ) -> list[PartitionId] | m.Failed:
+    ) -> list[PartitionId]:
         """Return the partitions of that topic, or of all that the pattern matches now: none, if it matches none.
 
         Topics that were ``seen`` for another name are left out; topics in which the group would be made go to ``new``.
@@ -514,21 +474,20 @@ class RequestRouter:
                 elif is_pattern(name):
                     continue
                 else:
-                    return catalogue.no_group(name, source)
+                    raise m.RequestRefused(catalogue.no_group(name, source))
             seen[topic.id] = None
             state = self.context.state
-            full = self._no_capacity_for_group(topic, source) if state.capacity or state.memory_full else ""
-            if full:
-                return m.Failed(Code.STORAGE_FULL, full)
+            if state.capacity or state.memory_full:
+                m.refuse_if(self._no_capacity_for_group(topic, source), Code.STORAGE_FULL)
             for number in request.partitions or range(topic.partitions):
                 if number >= topic.partitions:  # nor are the following ones
                     if is_pattern(name):
                         break
                     there = plural(topic.partitions, "partition")
-                    return m.Failed(Code.NOT_FOUND, f"topic {name!r} has {there}: there is no {number}")
+                    m.refuse_if(f"topic {name!r} has {there}: there is no {number}", Code.NOT_FOUND)
                 found.append(PartitionId(topic.id, number))
         if not found and not is_pattern(name) and catalogue.topic_named(name) is None:
-            return catalogue.not_found(name)
+            raise m.RequestRefused(catalogue.not_found(name))
         return found
 
 
@@ -548,9 +507,11 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.RejectRequest: lambda router, key, request, now: router._reject(key, request, now),
     m.ExtendRequest: lambda router, key, request, now: router._extend(key, request),
     m.SetGroup: lambda router, key, request, now: router._set_group(key, request),
-    m.DeleteGroup: lambda router, key, request, now: router._delete_group(key, request),
+    m.DeleteGroup: lambda router, key, request, now: DeleteGroupCoordinator(
+        key, request, router.context.catalogue.named(request.topic).id
+    ),
     m.PauseGroup: lambda router, key, request, now: router._pause_group(key, request),
-    m.LimitGroup: lambda router, key, request, now: check_limit(request) or router._pause_group(key, request),
+    m.LimitGroup: lambda router, key, request, now: router._pause_group(key, request),
     m.PurgeRequest: lambda router, key, request, now: router._purge(key, request),
     m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
     m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),

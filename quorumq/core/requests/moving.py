@@ -266,15 +266,13 @@ class GiveUpCoordinator(MoveCoordinator):
 
 
 def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoordinator | m.ClientReply:
-    """Return the coordinator of a MOVE, or the answer if it is refused, or a dry run."""
-    partition = context.catalogue.partition_named(request.name, request.partition)
-    if isinstance(partition, m.Failed):
-        return partition
-    topic, cluster, state = (
-        context.catalogue.topics[partition.topic],
-        context.catalogue.cluster,
-        context.state,
-    )
+    """Return the coordinator of a MOVE, or the answer if it is a dry run, or the new node is away.
+
+    Raises:
+        RequestRefused: it cannot be.
+    """
+    context.catalogue.partition_named(request.name, request.partition)
+    topic, cluster, state = context.catalogue.named(request.name), context.catalogue.cluster, context.state
     members, there = topic.replicas[request.partition], (*state.links, state.me)
     if request.source not in cluster.names:
         problem = f"from is {request.source!r}: there never was such a node; {', '.join(cluster.present)} are members"
@@ -282,8 +280,7 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
         problem = check_giving_up(request, topic, there)
     else:
         problem = check_move(request, topic, cluster.joined, cluster.machines)
-    if problem:
-        return m.Failed(Code.USAGE, problem)
+    m.refuse_if(problem)
     if request.to and request.to not in (*members, *there):
         detail = (
             f"node {request.to!r} cannot be reached from {state.me}, and a replica that moves there would be away: "
@@ -293,14 +290,11 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
     has_payload = request.to in members or is_source(topic, request.partition, request.to)
     full = "" if has_payload or not request.to else context.peers.full(request.to)
     if full:
-        return m.Failed(
-            Code.STORAGE_FULL, f"to is {request.to!r}: {full}; or move the partition to another node"
-        )
+        detail = f"to is {request.to!r}: {full}; or move the partition to another node"
+        m.refuse_if(detail, Code.STORAGE_FULL)
     if request.dry_run:
         return m.TopicReply(topic)
-    full = state.no_capacity(Kind.OPEN)
-    if full:
-        return m.Failed(Code.STORAGE_FULL, full)
+    m.refuse_if(state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
     return (MoveCoordinator if request.to else GiveUpCoordinator)(key, request, topic)
 
 

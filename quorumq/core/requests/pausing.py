@@ -16,7 +16,6 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.registers import WRITES_MAX
 from quorumq.core.requests.registration import GroupChange
 from quorumq.core.values import limits
-from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Limit, Now, Pause, Stamp
 
 BURST_DEFAULT_S: Final = 0.1
@@ -85,14 +84,12 @@ class LimitCoordinator(PauseCoordinator):
         return not self.request.per_second
 
 
-def check_limit(request: m.LimitGroup) -> m.Failed | None:
-    """Return the error of a limit that cannot be."""
+def check_limit(request: m.LimitGroup) -> str:
+    """Return the error of a limit that cannot be, or ""."""
     rate, burst = request.per_second, request.burst
     if rate and not limits.RATE_MIN <= rate <= limits.RATE_MAX:
         few, many = limits.RATE_MIN, limits.RATE_MAX
-        detail = f"per_second is {rate:g}: it must be from {few:g} to {many:,}, or 0 for no limit"
-        return m.Failed(Code.USAGE, detail)
+        return f"per_second is {rate:g}: it must be from {few:g} to {many:,}, or 0 for no limit"
     if not 0 <= burst <= limits.RATE_MAX or (burst and not rate):
-        detail = f"burst is {burst:,}: it must be from 1 to {limits.RATE_MAX:,}; 0 for the default, or without limit"
-        return m.Failed(Code.USAGE, detail)
-    return None
+        return f"burst is {burst:,}: it must be from 1 to {limits.RATE_MAX:,}; 0 for the default, or without limit"
+    return ""
