@@ -2,6 +2,17 @@
 
 A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. What the node
 answers from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/recovery/resync.py).
+
+A node that starts becomes trusted in these steps:
+
+1. `Trust.begin` reads from the journal if the directory was trusted before, and lies where it lay. If so, the node is
+   trusted at once.
+2. When a link comes up, `Trust.compare` compares the starts and the position that the peer knows with the directory.
+3. If nothing is missing, `Trust.hear` counts the peer. If every other node was counted, `Trusted` is persisted.
+4. If something is missing, `Trust.lose` persists `TrustLost`. The node begins again above all known starts, and
+   `Resync` asks the others. When no answer is missing, `Trust.end_resync` persists `Trusted`.
+5. `Trust.on_trusted` counts the node's answers from then on. After a resync it begins a quarantine, which
+   partition/hold_recovery.py may end early.
 """
 
 from __future__ import annotations

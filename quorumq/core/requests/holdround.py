@@ -1,4 +1,15 @@
-"""One HOLD round: its votes, its won and its lost messages."""
+"""One HOLD round: its votes, its won and its lost messages.
+
+A HOLD is won in these steps:
+
+1. `FetchCoordinator._hold` starts the clock, grants the chosen messages at this node's replica, and sends HOLD to the
+   other replicas.
+2. Each replica decides its vote on each message by `fate.on_hold`, and answers with a `HoldReply`. docs/protocol.md
+   calls its parts OK (`Granted`), TOMB (`SpanRecord`), NOK (`Refused`), NOT_DUE (`NotDue`) and ABSTAIN (`abstained`).
+3. `HoldRound.count` adds the votes of one reply. `HoldRound.atoms` returns the messages in runs of equal votes.
+4. `FetchCoordinator._settle` asks `HoldRound.is_won` about each run, and releases lost messages at all replicas.
+5. `FetchCoordinator.still_ours` looks at hold, record and deadline again in the step that answers the client.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +207,12 @@ class HoldRound(Round):
         ]
 
     def is_won(self, yes: int, mine: int) -> bool:
-        """Return True if a majority said OK, this node included."""
+        """Return True if a majority said OK, this node included.
+
+        Args:
+            yes: bits of the members that said OK, and whose votes count.
+            mine: bit of this node.
+        """
         return self.is_majority(yes) and bool(yes & mine)
 
     def is_over(self, late: int) -> bool:
