@@ -13,7 +13,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.messages.effects import Received
 from quorumq.core.messages.records import ClusterMade, ClusterPut, Started
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import Code, UsageError
 from quorumq.core.values.types import Incarnation, MemberState
 from quorumq.node.admission import wrong_listener
 from quorumq.node.config import ConfigError, ServeConfig, make_config, with_join
@@ -125,6 +125,24 @@ async def test_a_node_that_is_removed_and_added_in_one_turn_gets_its_links_back(
         await trio.sleep(5)
         assert "d" in node.core.state.links
         assert "a" in cluster.services["d"].node.core.state.links
+
+
+async def test_a_node_that_is_removed_hears_it_before_its_links_end() -> None:
+    """Its clients go elsewhere at once. Else it would hear it when it dials again, and is refused."""
+    async with added() as cluster:
+        client, of_leaver = await cluster.client("c"), await cluster.client("d")
+        await client.ask(m.ChangeMembers("drain", "d"))
+        refused = await of_leaver.ask(fetch())
+        assert isinstance(refused, m.Failed)
+        assert refused.code == Code.NOT_STORED
+        removed = await client.ask(m.ChangeMembers("remove", "d"))
+        assert isinstance(removed, m.ChangeMembersReply), removed
+        await trio.sleep(0.01)
+        assert cluster.services["d"].node.core.state.standing == MemberState.REMOVED
+        assert not cluster.logs["d"].of("peer_refuses")
+        refused = await of_leaver.ask(m.CreateTopic("other"))
+        assert isinstance(refused, m.Failed)
+        assert refused.code == Code.NOT_STORED
 
 
 async def test_a_directory_that_has_begun_needs_neither_a_list_nor_an_answer() -> None:

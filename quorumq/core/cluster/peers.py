@@ -158,7 +158,8 @@ class Peers:
                 "made with; a node that was added has `join` instead",
             )
         if why := self.why_no_member(hello):
-            return Failed(Code.CLUSTER_MISMATCH, why)
+            was = self.state.catalogue.cluster.member(hello.node) is not None
+            return Failed(Code.CLUSTER_MISMATCH, why, self.layout.number if was else 0)
         if hello.hold_time_max != config.hold_time_max:
             return Failed(
                 Code.CLUSTER_MISMATCH,

@@ -24,6 +24,7 @@ from quorumq.core.values.types import (
     ClusterLayout,
     Incarnation,
     Machines,
+    MemberState,
     NodeId,
     Now,
     Owner,
@@ -213,6 +214,7 @@ class NodeState:
     buckets: dict[tuple[bytes, str], Bucket] = field(
         default_factory=dict
     )  # tokens of limited groups, by topic and name
+    removed_in: int = 0  # number of the cluster layout without this node, as a peer that refused it says
     voter_since: int = 0  # layout since which this node has its voter's slot, if it knows all promises of it
     me: NodeId = field(init=False)  # this node's id
 
@@ -223,6 +225,17 @@ class NodeState:
         """Return a number for a request to others, used for nothing else in this start."""
         self.round_count += 1
         return self.round_count
+
+    @property
+    def standing(self) -> MemberState:
+        """Return the state of this node as a member, as far as it knows.
+
+        A peer that refused it may know a newer layout. If this node's name was given again since, its own is newer.
+        """
+        cluster = self.catalogue.cluster
+        if cluster.layout.number < self.removed_in or self.me not in cluster.present:
+            return MemberState.REMOVED
+        return MemberState.JOINED if self.me in cluster.joined else MemberState.DRAINING
 
     # ------------------------------------------------------------ incarnations
 

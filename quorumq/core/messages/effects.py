@@ -183,7 +183,9 @@ class HelloRefused(NamedTuple):
     peer: NodeId
     code: str
     detail: str
-    seen_n: int = 0  # "superseded": the highest start count that the peer has seen of us
+    # "superseded": the highest start count that the peer has seen of us; "cluster-mismatch": the number of the cluster
+    # layout in which we are removed, or 0
+    seen_n: int = 0
 
 
 class LinkDown(NamedTuple):

@@ -45,6 +45,7 @@ from quorumq.core.requests import sources
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
+from quorumq.core.requests.leaving import end_requests
 from quorumq.core.requests.placing import TOKEN_COMPLETED, Asked, drop_batches
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
@@ -205,6 +206,9 @@ class NodeCore:
         if self.context.asks:
             self.context.asks = False
             self._absorb(joining.go_on(self.context, now, afresh=False), effects, now)
+        if self.context.departs:
+            self.context.departs = False
+            self._absorb(end_requests(self.context, now), effects, now)
         if self.context.publishing:
             self._absorb(store_published(self.context, now), effects, now)
         if state.newly_ready and not self.context.requests:
@@ -332,6 +336,9 @@ class NodeCore:
                     return self.trust.lose(self.context, seen_n, reason)
                 self.stopped = True
                 return [e.Stop(reason)]
+            case e.HelloRefused(_, Code.CLUSTER_MISMATCH, _, layout) if layout:
+                self.state.removed_in = max(self.state.removed_in, layout)
+                self.context.departs = True
             case e.LinkDown(peer):
                 self.state.links.pop(peer, None)
             case e.DiskFull(capacity):

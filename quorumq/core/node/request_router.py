@@ -24,6 +24,7 @@ from quorumq.core.partition.listing import shown_of, slices_of
 from quorumq.core.partition.tally import part_of
 from quorumq.core.recovery.survivors import DeclareCoordinator
 from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests import leaving
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.costs import COSTS
@@ -143,9 +144,12 @@ class RequestRouter:
         context = self.context
         if isinstance(request, m.StatusRequest):
             return self.status(request, now)
-        wanted = None if looked else to_find(context, request)
+        refusal = leaving.refusal(context.state, request)
+        wanted = None if looked or refusal is not None else to_find(context, request)
         if isinstance(request, m.Metadata) and wanted is None:
             return metadata(self.context, request.topics)
+        if refusal is not None:
+            return refusal
         if not context.state.trusted:
             return self.trust.refusal(context)
         if wanted is not None:

@@ -78,7 +78,7 @@ def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Fa
         if not found and not is_pattern(name):
             return catalogue.not_found(name)
         topics.update((topic.id, topic) for topic in found)
-    cluster = catalogue.cluster
+    cluster, is_member = catalogue.cluster, context.state.standing != MemberState.REMOVED
     return m.MetadataReply(
         cluster_id=config.cluster_id,
         node=config.node,
@@ -93,7 +93,7 @@ def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Fa
                 context.peers.full(member.node),
             )
             for member in cluster.layout.members
-            if member.state != MemberState.REMOVED
+            if member.state != MemberState.REMOVED and (member.node != config.node or is_member)
         ),
         topics=tuple(topics.values()),
         groups=tuple(

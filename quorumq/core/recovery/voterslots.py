@@ -49,7 +49,7 @@ def adopt(context: Context, adopted: ClusterAdopted, now: Now) -> list[Effect]:
     effects: list[Effect] = []
     layout, sender, number = adopted
     if context.catalogue.is_newer(layout):
-        context.use_cluster(layout, now)
+        effects += context.use_cluster(layout, now)
         context.answers.discard(None)
         context.survivors = ()
         context.join_soon(now)

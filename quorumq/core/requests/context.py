@@ -35,6 +35,7 @@ from quorumq.core.values.types import (
     Group,
     Incarnation,
     Instance,
+    MemberState,
     NodeId,
     Now,
     PartitionId,
@@ -180,6 +181,7 @@ class Context(Placing):
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: times that answers to HOLD take.
         costly: requests, FETCHes of peers and timers that wait for their turn.
+        departs: True if this node was drained or removed in this step.
     """
 
     peers: Peers
@@ -206,6 +208,7 @@ class Context(Placing):
     called_off: dict[int, None] = field(default_factory=dict)
     hold_times: Latency = field(default_factory=Latency)
     costly: FairQueue[Costly] = field(default_factory=FairQueue)
+    departs: bool = False
     _asked_at: dict[int, float] = field(default_factory=dict)  # when rounds of HOLD began, also those over
 
     def __post_init__(self) -> None:
@@ -453,20 +456,22 @@ class Context(Placing):
         if layout.epoch != self.catalogue.cluster.epoch:
             # After a crash this node's answers would count for the old voters again.
             return [Persist((ClusterPut(layout),), (self.when_durable(ClusterAdopted(layout)),))]
-        self.use_cluster(layout, now)
-        return [Persist((ClusterPut(layout),))]
+        return [*self.use_cluster(layout, now), Persist((ClusterPut(layout),))]
 
-    def use_cluster(self, layout: ClusterLayout, now: Now) -> None:
-        """Act upon a layout of the cluster: peers come and go."""
+    def use_cluster(self, layout: ClusterLayout, now: Now) -> list[Effect]:
+        """Act upon a layout of the cluster: peers come and go. One that is removed hears it before its link ends."""
         before = self.catalogue.cluster.present
         self.catalogue.take_cluster(layout)
         self.state.clock.merge(layout.made.time)
+        self.departs = self.state.standing != MemberState.JOINED
+        effects: list[Effect] = []
         for peer in before:
-            if not self.catalogue.cluster.is_member(peer):
-                self.state.links.pop(peer, None)
+            if not self.catalogue.cluster.is_member(peer) and self.state.links.pop(peer, None) is not None:
+                effects.append(Send(peer, m.PutCluster(0, layout)))
         for peer in self.catalogue.cluster.present:
             if peer not in before and peer != self.state.me:
                 self.state.at(now.mono + self.rng.random() * self.config.sync_interval, ("sync", peer))
+        return effects
 
     def take_in_chosen(self, value: Value, now: Now) -> list[Effect]:
         """Take in a value that was just chosen. A layout is not adopted before a majority of the nodes has it."""
