@@ -8,8 +8,10 @@ import pytest
 import trio
 
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
-from quorumq.core.messages import ClientReply, Metadata, MetadataReply, NodeInfo
-from tests.client.fake import connected, fake_cluster
+from quorumq.core.messages import ChangeMembers, ClientReply, Metadata, MetadataReply, NodeInfo
+from quorumq.testing.network import running
+from tests.client.fake import FakeCluster, connected, fake_cluster
+from tests.core.growing import GrowingCluster
 
 GIVEN = ["a:1", "b:1", "c:1"]
 
@@ -76,3 +78,56 @@ async def test_a_client_whose_nodes_are_all_away_asks_seldom() -> None:
         client.nodes.dial = count
         await trio.sleep(10 * REFRESH_S)
         assert 0 < dialled < 1000
+
+
+class Exchanged(FakeCluster, GrowingCluster):
+    """A cluster whose first three nodes are replaced by three others. The first ones are not stopped."""
+
+    def advance(self, seconds: float) -> None:
+        """Let no time pass: it passes for clients and nodes together."""
+
+    def enter(self, name: str, through: str = "a", *, journal: bool = False) -> None:
+        self.by_address[f"{name}:7401"] = name
+        super().enter(name, through, journal=journal)
+
+    async def exchange(self) -> None:
+        """Replace the nodes, as the commands do."""
+        for name in "def":
+            self.add(name)
+        self.relink()
+        async with connected(self, first="d") as client:
+            for name, to in zip("abc", "def", strict=True):
+                for change in ("move-voter", "drain", "remove"):
+                    request = ChangeMembers(change, name, to=to if change == "move-voter" else "")
+                    await client.nodes.ask(lambda it=request: it, action=change, timeout=5.0, writes=True)
+                self.relink()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_client_that_is_idle_while_all_nodes_are_replaced_knows_the_others(stopped: bool) -> None:
+    """It hears of them from a node that is about to be removed, or that was."""
+    async with running(lambda: Exchanged(3)) as cluster, connected(cluster, addresses=GIVEN) as client:
+        await client.metadata()
+        await cluster.exchange()
+        await trio.sleep(REFRESH_S + 2 * DOUBT_S)
+        if stopped:
+            for name in "abc":
+                cluster.kill(name)
+        began = trio.current_time()
+        await client.create_topic("jobs", timeout=5.0)
+        assert trio.current_time() - began < 0.5
+        assert set(client.nodes.addresses) == {*GIVEN, "d:7401", "e:7401", "f:7401"}
+
+
+async def test_a_client_with_old_addresses_alone_is_sent_to_the_present_nodes() -> None:
+    async with running(lambda: Exchanged(3)) as cluster:
+        await cluster.exchange()
+        async with connected(cluster) as present:
+            await present.create_topic("jobs", timeout=5.0)
+        began = trio.current_time()
+        async with connected(cluster, addresses=GIVEN) as client, client.producer("jobs") as producer:
+            assert (await client.topic("jobs")).name == "jobs", "a removed node does not know it"
+            pending = await producer.send(b"x")
+            await pending.wait()
+            assert [message.payload for message in await client.fetch("jobs", "g", max_messages=1)] == [b"x"]
+        assert trio.current_time() - began < 1.0

@@ -75,6 +75,11 @@ def after_some(error: Unanswered, done: str) -> OutcomeUnknown:
     )
 
 
+def was_removed(reply: m.MetadataReply) -> bool:
+    """Return True if the node that answers names the nodes of its cluster, and itself not among them."""
+    return bool(reply.nodes) and all(info.node != reply.node for info in reply.nodes)
+
+
 class Watch(Protocol):
     """Observer of each attempt of one request, for the history."""
 
@@ -443,6 +448,9 @@ class Nodes:
                 if watch is not None:
                     watch.answered(reply, sent=True)
                 error = error_of(reply) if isinstance(reply, m.Failed) else judge and judge(reply)
+                if isinstance(reply, m.MetadataReply) and was_removed(reply):
+                    self.learn(reply)  # the next nodes to ask, but what it has is of the past
+                    error = NotStored(f"node {reply.node} was removed from the cluster")
                 if error is None:
                     if not only:
                         self._first = address

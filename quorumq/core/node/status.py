@@ -70,15 +70,19 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
 
 
 def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Failed:
-    """Return the nodes, and the topics of these names and patterns with their groups; all if none is named."""
+    """Return the nodes, and the topics of these names and patterns with their groups; all if none is named.
+
+    A node that was removed names itself no more. It cannot say that a topic does not exist.
+    """
     config, catalogue, links = context.config, context.catalogue, context.state.links
+    is_member = context.state.standing != MemberState.REMOVED
     topics: dict[bytes, Topic] = {}
     for name in names or ("*",):
         found = catalogue.topics_matching(name)
-        if not found and not is_pattern(name):
+        if not found and not is_pattern(name) and is_member:
             return catalogue.not_found(name)
         topics.update((topic.id, topic) for topic in found)
-    cluster, is_member = catalogue.cluster, context.state.standing != MemberState.REMOVED
+    cluster = catalogue.cluster
     return m.MetadataReply(
         cluster_id=config.cluster_id,
         node=config.node,
