@@ -37,7 +37,7 @@ from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
 from quorumq.node.producers import ProducerClocks
-from quorumq.node.readers import TOLD_OF_MANY, Readers
+from quorumq.node.readers import Readers
 from quorumq.node.reread import ConfigFile
 from quorumq.node.shares import Shares
 from quorumq.node.slices import read_slice
@@ -402,11 +402,9 @@ class Node:
             status["config_file_problem"] = self.file.problem if self.file is not None else ""
             status["needs_restart"] = self.file.needs_restart if self.file is not None else []
             reply = reply._replace(facts=status)
-        if isinstance(reply, m.DescribeGroupReply):
-            (reply,) = self.readers.describe((reply,), self.core.catalogue.topics, self.driver.mono)
         if isinstance(reply, m.DescribeGroupsReply):
             known, now = self.core.catalogue.topics, self.driver.mono
-            reply = reply._replace(groups=self.readers.describe(reply.groups, known, now, TOLD_OF_MANY))
+            reply = reply._replace(groups=self.readers.describe(reply.groups, known, now))
         caller.reply(key, reply)
 
     def kept(self, records: tuple[JournalRecord, ...]) -> None:

@@ -111,12 +111,12 @@ class Readers:
 
     def describe(
         self,
-        replies: Sequence[m.DescribeGroupReply],
+        replies: Sequence[m.DescribedGroup],
         topics: Mapping[bytes, Topic],
         now: float,
-        most: int = TOLD_MAX,
-    ) -> tuple[m.DescribeGroupReply, ...]:
-        """Return ``replies`` with the counts of this node, and at most ``most`` consumers of each."""
+    ) -> tuple[m.DescribedGroup, ...]:
+        """Return ``replies`` with the counts of this node, and some consumers of each."""
+        most = TOLD_MAX if len(replies) == 1 else TOLD_OF_MANY
         flows: dict[tuple[bytes, str], list[m.GroupFlow]] = {}
         counts: dict[
             tuple[bytes, str], dict[Who, dict[int, int]]

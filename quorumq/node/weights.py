@@ -32,6 +32,6 @@ def weight_of(request: Any, frame_bytes: int) -> int:
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
         case m.BrowseRequest():
             return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
-        case m.Metadata() | m.StatusRequest() | m.ShowRequest() | m.DescribeGroup() | m.DescribeGroups():
+        case m.Metadata() | m.StatusRequest() | m.ShowRequest() | m.DescribeGroups():
             return frame_bytes + 256 * KIB
     return 2 * frame_bytes + KIB

@@ -50,7 +50,7 @@ TYPES: Final[Mapping[int, type]] = {
     90: m.SetGroup, 91: m.GroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup,
     98: m.CloseSession, 100: m.ShowRequest, 101: m.ShowReply,
-    102: m.DescribeGroup, 103: m.DescribeGroupReply, 104: m.MovePartition,
+    104: m.MovePartition,
     106: m.LabelsRequest, 107: m.LabelsReply, 108: m.PauseGroup,
     110: m.FindName, 111: m.FindNameReply, 118: m.DescribeGroups, 119: m.DescribeGroupsReply,
     112: m.ChangeMembers, 113: m.ChangeMembersReply, 120: m.LimitGroup,

@@ -132,7 +132,6 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.PurgeRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
-    m.DescribeGroup: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.DescribeGroups: lambda request, name: [
         need for topic, group in request.groups for need in _of_group(_LOOK, (topic,), group)
     ],

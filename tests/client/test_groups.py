@@ -354,12 +354,13 @@ async def test_a_backlog_sums_what_all_nodes_delivered_and_settled_and_to_whom()
         await client.create_group("jobs", "g")
 
         def answer(node: str, request: object) -> m.ClientReply | None:
-            if not isinstance(request, m.DescribeGroup):
+            if not isinstance(request, m.DescribeGroups):
                 return None
             parts = tuple(
                 m.GroupPart(number, ready=3) for number in (0, 1) if node in register.replicas[number]
             )
-            return m.DescribeGroupReply(register.id, "g", parts, *reads.get(node, ()))
+            described = m.DescribedGroup(register.id, "g", parts, *reads.get(node, ()))
+            return m.DescribeGroupsReply((described,))
 
         cluster.answer = answer
         backlog = await client.backlog("jobs", "g")
@@ -368,7 +369,7 @@ async def test_a_backlog_sums_what_all_nodes_delivered_and_settled_and_to_whom()
         assert backlog.consumers == (one, two)
         assert [part.consumers for part in backlog.partitions] == [(one,), (one._replace(delivered=0), two)]
         assert [part.settled for part in backlog.partitions] == [5, 9]
-        asked = {node for node, _ in cluster.of(m.DescribeGroup)}
+        asked = {node for node, _ in cluster.of(m.DescribeGroups)}
         assert asked == {"a", "b", "c"}, "a node that has no replica has delivered all the same"
 
 

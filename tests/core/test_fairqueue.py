@@ -96,8 +96,8 @@ def wide(partitions: int = 200) -> Cluster:
         (m.Metadata(), 2),
         (m.Metadata(("jobs", "jobz")), 6),
         (m.Metadata(tuple(map(str, range(100)))), limits.COSTLY_PER_STEP),
-        (m.DescribeGroup("jobs", "g"), 400),
-        (m.DescribeGroup("none", "g"), 0),
+        (m.DescribeGroups((("jobs", "g"),)), 400),
+        (m.DescribeGroups((("none", "g"),)), 0),
         (m.DescribeGroups((("jobs", "g"), ("jobs", "h"), ("none", "g"))), 800),
         (m.CloseSession(ProducerId("a", 1, 1, 1), (PartitionId(b"x" * 16, 0),) * 3), 24),
         (m.AckRequest(()), 0),
@@ -144,7 +144,7 @@ def holes() -> tuple[Cluster, object]:
 MADE: dict[str, Callable[[], tuple[Cluster, object]]] = {
     "fetch": lambda: (wide(), fetch()),
     "fetch and wait": lambda: (wide(), fetch(wait=0.5)),
-    "describe": lambda: (wide(), m.DescribeGroup("jobs", "g")),
+    "describe": lambda: (wide(), m.DescribeGroups((("jobs", "g"),))),
     "status": lambda: (wide(), m.StatusRequest()),
     "patterns": lambda: (wide(), fetch()._replace(topics=("*", "**", "***"))),
     "names": many_names,
@@ -246,7 +246,7 @@ def test_a_pause_follows_from_how_long_the_share_before_it_took_with_all_that_th
     cluster = wide(limits.PARTITIONS_MAX)
     took = 6 * limits.COSTLY_PAUSE_S
     cluster.replies = Slow(cluster, took)
-    many = send(cluster, [m.DescribeGroup("jobs", "g")] * 10)
+    many = send(cluster, [m.DescribeGroups((("jobs", "g"),))] * 10)
     began, steps = cluster.time, 0
     while not all(key in cluster.replies for key in many):
         cluster.time = max(cluster.time, cluster.nodes["a"].next_deadline() or 0.0)
@@ -255,14 +255,14 @@ def test_a_pause_follows_from_how_long_the_share_before_it_took_with_all_that_th
     turn = took * (1 + limits.COSTLY_REST)
     assert 9 * turn - 1e-9 <= cluster.time - began <= 10 * turn, "and no longer"
     assert steps <= 9 * 4, "nor does it look again and again whether it is over"
-    (one,) = send(cluster, [m.DescribeGroup("jobs", "g")])
+    (one,) = send(cluster, [m.DescribeGroups((("jobs", "g"),))])
     assert one not in cluster.replies, "nor is there a share at once for who asks after each answer"
     cluster.time += took * limits.COSTLY_REST
     cluster.drivers["a"].feed()
     assert one in cluster.replies
     cluster.replies = Slow(cluster, 0.0)
     cluster.time += 1.0
-    many = send(cluster, [m.DescribeGroup("jobs", "g")] * 10)
+    many = send(cluster, [m.DescribeGroups((("jobs", "g"),))] * 10)
     began = cluster.time
     wait_for(cluster, many, limits.COSTLY_PAUSE_S)
     assert cluster.time - began <= 12 * limits.COSTLY_PAUSE_S, "a long one counts once"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import trio
 
 from quorumq.core import messages as m
@@ -11,11 +13,17 @@ from quorumq.wire.batch import Message, build_batch
 from tests.node.memory import fetch, payloads, publish, receipts, served, world
 
 TOPIC = Topic(bytes(16), "jobs", 3, 1, (("a",), ("a",)), 5, STAMP_ZERO)
-ASKED = m.DescribeGroupReply(TOPIC.id, "g", ())
+ASKED = m.DescribedGroup(TOPIC.id, "g", ())
 
 
-def described(readers: Readers, asked: m.DescribeGroupReply, now: float) -> m.DescribeGroupReply:
+def described(readers: Readers, asked: m.DescribedGroup, now: float) -> m.DescribedGroup:
     (reply,) = readers.describe((asked,), {TOPIC.id: TOPIC}, now)
+    return reply
+
+
+async def described_by(client: Any, group: str = "g") -> m.DescribedGroup:
+    (reply,) = (await client.ask(m.DescribeGroups((("jobs", group),)))).groups
+    assert isinstance(reply, m.DescribedGroup)
     return reply
 
 
@@ -35,7 +43,7 @@ async def test_a_delivery_won_by_another_node_counts_at_the_node_that_was_asked(
         await client.ask(publish(topic, producer_id, 0, b"x", b"y"))
         far = await cluster.client(next(name for name in "abc" if name not in topic.replicas[0]))
         assert len(payloads(await far.ask(fetch()))) == 2
-        reply = await far.ask(m.DescribeGroup("jobs", "g"))
+        reply = await described_by(far)
         assert (reply.parts, reply.flows) == ((), (m.GroupFlow(0, 2, 0),))
 
 
@@ -49,17 +57,17 @@ async def test_a_node_tells_who_fetched_from_where_what_was_delivered_and_what_s
         await client.ack(*receipts(got)[:1])
         other = await cluster.client("a")
         await other.ask(fetch()._replace(consumer="idle", topics=("jo*",), group="h"))
-        reply = await client.ask(m.DescribeGroup("jobs", "g"))
+        reply = await described_by(client)
         assert reply.parts == (m.GroupPart(0, ready=1, held=0, oldest_s=reply.parts[0].oldest_s),)
         assert reply.flows == (m.GroupFlow(0, delivered=2, settled=2),), "both are of one receipt"
         assert reply.consumers == (m.GroupConsumer("worker", "2.1", "test", "10.0.0.9", (0,), (2,)),)
-        (idle,) = (await client.ask(m.DescribeGroup("jobs", "h"))).consumers
+        (idle,) = (await described_by(client, "h")).consumers
         assert idle.name == "idle"
-        elsewhere = await (await cluster.client("b")).ask(m.DescribeGroup("jobs", "g"))
+        elsewhere = await described_by(await cluster.client("b"))
         assert elsewhere[3:] == ((), (), 0)
         await trio.sleep(SPAN_S + 5)
-        assert (await client.ask(m.DescribeGroup("jobs", "g")))[3:] == ((), (), 0), "that was a minute ago"
-        assert isinstance(await client.ask(m.DescribeGroup("nothing", "g")), m.Failed)
+        assert (await described_by(client))[3:] == ((), (), 0), "that was a minute ago"
+        assert (await client.ask(m.DescribeGroups((("nothing", "g"),)))).groups == ()
 
 
 def test_counts_are_of_one_group_one_topic_and_one_minute() -> None:

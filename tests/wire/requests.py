@@ -72,7 +72,6 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
     "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
     "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
-    "DescribeGroup": (m.DescribeGroup("orders", "g"), ("consume", "admin")),
     "DescribeGroups": (m.DescribeGroups((("orders", "g"),)), ("consume", "admin")),
     "ShowRequest": (m.ShowRequest(LOCATION, SPAN), ("consume", "admin")),
 }

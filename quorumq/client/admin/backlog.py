@@ -96,10 +96,10 @@ class BacklogCalls(Calls):
         register = self.context.known(topic_of(known, topic))
         if group not in [known_group.name for known_group in known.groups]:
             raise NotFound(unknown_group(topic, group, [known_group.name for known_group in known.groups]))
-        request = m.DescribeGroup(topic, group)
+        request = m.DescribeGroups(((topic, group),))
         nodes = nodes_of(known, (register,))
         replies, _ = await self.context.ask_each(nodes, request, "backlog", timeout)
-        return backlog_of(register, [*replies.values()])
+        return backlog_of(register, [one for reply in replies.values() for one in reply.groups])
 
     async def backlogs(
         self, *topics: str, timeout: float | None = None
@@ -127,7 +127,7 @@ class BacklogCalls(Calls):
             if group.topic in registers
         )
         nodes = nodes_of(known, registers.values())
-        answers: dict[tuple[bytes, str], list[m.DescribeGroupReply]] = {}
+        answers: dict[tuple[bytes, str], list[m.DescribedGroup]] = {}
         for chunk in chunked(groups, registers):
             request = m.DescribeGroups(tuple((topic, group) for topic, group, _ in chunk))
             replies, errors = await self.context.ask_each(nodes, request, "backlogs", timeout)
@@ -168,7 +168,7 @@ def chunked(
         yield chunk
 
 
-def backlog_of(register: Topic, answers: Sequence[m.DescribeGroupReply]) -> Backlog:
+def backlog_of(register: Topic, answers: Sequence[m.DescribedGroup]) -> Backlog:
     """Merge all nodes' views of one group.
 
     Raises:
@@ -192,7 +192,7 @@ def backlog_of(register: Topic, answers: Sequence[m.DescribeGroupReply]) -> Back
 
 
 def merged(
-    number: int, views: Sequence[m.GroupPart], answers: Sequence[m.DescribeGroupReply]
+    number: int, views: Sequence[m.GroupPart], answers: Sequence[m.DescribedGroup]
 ) -> PartitionBacklog:
     """Merge the views of one partition's replicas, and all nodes' counts of its deliveries."""
 

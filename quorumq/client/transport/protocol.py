@@ -42,7 +42,6 @@ ANSWERS: Final[Mapping[type, type]] = {
     m.BrowseRequest: m.BrowseReply,
     m.ShowRequest: m.ShowReply,
     m.DeclareSurvivors: m.DeclareSurvivorsReply,
-    m.DescribeGroup: m.DescribeGroupReply,
     m.DescribeGroups: m.DescribeGroupsReply,
     m.StatusRequest: m.StatusReply,
 }

@@ -53,7 +53,7 @@ class Envelope(NamedTuple):
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, MovePartition, DeleteTopic, Metadata, Publish, Fetch,
     AckRequest, RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest,
-    BrowseRequest, ShowRequest, DescribeGroup, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
+    BrowseRequest, ShowRequest, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
     DescribeGroups, ChangeMembers, LimitGroup,
 ]  # fmt: skip
 
@@ -62,6 +62,6 @@ SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
 
 ClientReply = Union[
     Welcome, OpenSessionReply, Done, TopicReply, GroupReply, MetadataReply, PublishReply, FetchReply,
-    SettleReply, PurgeReply, BrowseReply, ShowReply, DescribeGroupReply, DescribeGroupsReply, DeclareSurvivorsReply,
+    SettleReply, PurgeReply, BrowseReply, ShowReply, DescribeGroupsReply, DeclareSurvivorsReply,
     StatusReply, LabelsReply, FindNameReply, ChangeMembersReply, Admitted, Failed,
 ]  # fmt: skip

@@ -462,13 +462,6 @@ class DeclareSurvivorsReply(NamedTuple):
     learners: tuple[Learner, ...]
 
 
-class DescribeGroup(NamedTuple):
-    """A request for a group as the answering node sees it now: its replicas, and its recent readers."""
-
-    topic: str
-    group: str
-
-
 class GroupPart(NamedTuple):
     """A group's work left in one partition, as one replica has it in memory; counts of messages.
 
@@ -511,8 +504,8 @@ class GroupConsumer(NamedTuple):
     delivered: tuple[int, ...]
 
 
-class DescribeGroupReply(NamedTuple):
-    """The answer to DescribeGroup. The core adds its replicas (``parts``), the shell the consumers.
+class DescribedGroup(NamedTuple):
+    """A group as the answering node sees it now. The core adds its replicas (``parts``), the shell the consumers.
 
     ``left_out``: count of consumers beside these, which fetched last.
     """
@@ -526,15 +519,15 @@ class DescribeGroupReply(NamedTuple):
 
 
 class DescribeGroups(NamedTuple):
-    """A request like DescribeGroup, for several groups: pairs of a topic's name and a group's."""
+    """A request for groups as the answering node sees them now: pairs of a topic's name and a group's."""
 
     groups: tuple[tuple[str, str], ...]
 
 
 class DescribeGroupsReply(NamedTuple):
-    """The answer to DescribeGroups, without groups that are not known here, and with a few consumers of each."""
+    """The answer to DescribeGroups, without groups that are not known here. Of several, each has few consumers."""
 
-    groups: tuple[DescribeGroupReply, ...]
+    groups: tuple[DescribedGroup, ...]
 
 
 class StatusRequest(NamedTuple):

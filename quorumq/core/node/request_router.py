@@ -372,10 +372,7 @@ class RequestRouter:
             return shown
         return shown._replace(slices=slices_of(replica.batches, replica.topic.name, (request.span,)))
 
-    def _describe(self, request: m.DescribeGroup, now: Now) -> Admitted:
-        return self._described(self.context.catalogue.named(request.topic), request.group, now)
-
-    def _describe_some(self, request: m.DescribeGroups, now: Now) -> Admitted:
+    def _describe(self, request: m.DescribeGroups, now: Now) -> Admitted:
         """Describe the groups that are known here; the others were deleted, or are to become known."""
         catalogue = self.context.catalogue
         rows = sum(max(1, catalogue.partitions_of(topic)) for topic, _ in request.groups)
@@ -393,11 +390,11 @@ class RequestRouter:
             )
         )
 
-    def _described(self, topic: Topic, group: str, now: Now) -> m.DescribeGroupReply:
+    def _described(self, topic: Topic, group: str, now: Now) -> m.DescribedGroup:
         places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
         kept = [self.context.replicas[place] for place in places if place in self.context.replicas]
         here = [replica for replica in kept if not replica.learns]
-        return m.DescribeGroupReply(topic.id, group, tuple(part_of(replica, group, now) for replica in here))
+        return m.DescribedGroup(topic.id, group, tuple(part_of(replica, group, now) for replica in here))
 
     # ---------------------------------------------------------------------- deliveries
 
@@ -520,8 +517,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
     m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),
     m.ShowRequest: lambda router, key, request, now: router._show(request, now),
-    m.DescribeGroup: lambda router, key, request, now: router._describe(request, now),
-    m.DescribeGroups: lambda router, key, request, now: router._describe_some(request, now),
+    m.DescribeGroups: lambda router, key, request, now: router._describe(request, now),
     m.DeclareSurvivors: lambda router, key, request, now: DeclareCoordinator(key, request),
     m.ChangeMembers: lambda router, key, request, now: router._change_members(key, request),
 }

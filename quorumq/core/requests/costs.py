@@ -56,7 +56,6 @@ COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     m.Metadata: lambda catalogue, request: _of_names(catalogue, request.topics or ("*",)),
     m.FindName: lambda catalogue, request: RUN,
     m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
-    m.DescribeGroup: lambda catalogue, request: 2 * catalogue.partitions_of(request.topic),
     m.DescribeGroups: lambda catalogue, request: sum(
         2 * catalogue.partitions_of(topic) for topic, _ in request.groups
     ),
