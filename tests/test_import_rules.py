@@ -277,6 +277,16 @@ def test_effects_are_carried_out_by_one_module() -> None:
                     )
 
 
+def test_no_two_files_of_messages_define_one_name() -> None:
+    """`quorumq.core.messages` has the names of all its files by ``import *``: the later one would hide the other."""
+    files: dict[str, str] = {}
+    for path in sorted((ROOT / "quorumq/core/messages").glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                other = files.setdefault(node.name, path.name)
+                assert other == path.name, f"{node.name} is defined in {other} and in {path.name}: rename one"
+
+
 def test_only_what_runs_clusters_for_people_imports_the_command_line_and_nothing_imports_that() -> None:
     for package in OURS:
         runs = {"quorumq.cli": {"quorumq.lab"}, "quorumq.lab": set(), "sim": {"quorumq.cli"}}

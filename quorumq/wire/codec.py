@@ -45,7 +45,7 @@ TYPES: Final[Mapping[int, type]] = {
     64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.TopicReply,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.PublishReply, 72: m.Fetch, 73: m.FetchReply,
     74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.LeaveRequest, 78: m.RedriveRequest,
-    79: m.SettleReply, 80: m.Done, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
+    79: m.SettleReply, 80: m.NotedReply, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
     85: m.AlterTopic, 87: m.DeleteTopic,
     90: m.SetGroup, 91: m.GroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup,

@@ -276,7 +276,7 @@ def heard(
         return facts, ""
     if isinstance(reply, m.PurgeReply) and this.kind == "clear":
         return facts._replace(purged=max(facts.purged, this.rewound)), ""
-    assert isinstance(reply, m.Failed | m.Done | m.PublishReply | m.PurgeReply), reply
+    assert isinstance(reply, m.Failed | m.NotedReply | m.PublishReply | m.PurgeReply), reply
     return facts, ""
 
 

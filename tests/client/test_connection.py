@@ -297,7 +297,7 @@ async def answer_pings(node: Node, others: list[int]) -> None:
     while True:
         decoded = await node.take()
         if decoded.message == m.LeaveRequest(()):
-            await node.answer(m.Done(), decoded.request)
+            await node.answer(m.NotedReply(), decoded.request)
         else:
             others.append(decoded.request)
 

@@ -89,7 +89,7 @@ def test_an_answer_to_what_was_not_asked_ends_the_connection(number: int) -> Non
     protocol = welcomed()
     protocol.request(m.OpenSession())
     with pytest.raises(PeerError, match=f"request {number}"):
-        protocol.receive(reply(m.Done(), number))
+        protocol.receive(reply(m.NotedReply(), number))
 
 
 def test_a_second_answer_ends_the_connection() -> None:
@@ -103,8 +103,8 @@ def test_a_second_answer_ends_the_connection() -> None:
 def test_an_answer_of_another_type_ends_the_connection() -> None:
     protocol = welcomed()
     number, _ = protocol.request(m.StatusRequest())
-    with pytest.raises(PeerError, match="Done, not StatusReply"):
-        protocol.receive(reply(m.Done(), number))
+    with pytest.raises(PeerError, match="NotedReply, not StatusReply"):
+        protocol.receive(reply(m.NotedReply(), number))
 
 
 def test_a_refused_hello_is_raised_as_what_it_is() -> None:
@@ -139,7 +139,7 @@ def test_a_request_over_a_limit_uses_up_no_number() -> None:
 
 def test_an_unsolicited_message_of_a_newer_node_is_skipped() -> None:
     protocol = welcomed()
-    assert protocol.receive(reply(m.Done(), 0)) == []
+    assert protocol.receive(reply(m.NotedReply(), 0)) == []
 
 
 def test_a_withdrawn_request_is_not_awaited() -> None:

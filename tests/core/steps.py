@@ -8,10 +8,10 @@ from quorumq.core.messages import (
     BrowseRequest,
     CloseSession,
     DeleteGroup,
-    Done,
     Fetch,
     FetchReply,
     GroupReply,
+    NotedReply,
     OpenSession,
     Publish,
     PublishReply,
@@ -179,7 +179,7 @@ def closed(cluster: Cluster) -> list[int]:
 def close(cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "b") -> None:
     """Close a session in partition 0."""
     answer = cluster.ask(node, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
-    assert isinstance(answer, Done)
+    assert isinstance(answer, NotedReply)
 
 
 def seqs(reply: object) -> list[int]:

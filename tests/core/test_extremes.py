@@ -153,7 +153,7 @@ def test_each_number_of_each_request_at_and_near_each_limit() -> None:
             taken = far < (WORDS_END if number == 1 else NUMBERS_END)
             assert isinstance(reply, m.PublishReply) == taken, (producer_id, reply)
             closed = cluster.ask("abc"[number], m.CloseSession(producer_id, (here,)))
-            assert isinstance(closed, m.Done) == taken
+            assert isinstance(closed, m.NotedReply) == taken
         aged = cluster.ask("a", m.Publish(far_batch(plain._replace(k=100 + at), 0, 0, 0, topic.id), far))
         assert isinstance(aged, m.PublishReply) == (far < AGES_ASKED_END), (far, aged)
         reply = cluster.ask("a", m.Publish(far_batch(plain._replace(k=200 + at), far, 0, 0, topic.id)))

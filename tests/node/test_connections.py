@@ -179,7 +179,7 @@ async def test_a_session_is_of_use_to_its_client_alone() -> None:
         assert isinstance(await elsewhere.ask(m.Publish(batch, signature=opened.signature)), m.PublishReply)
         assert isinstance(
             await elsewhere.ask(m.CloseSession(opened.producer_id, here, opened.signature)),
-            m.Done,
+            m.NotedReply,
         )
         derived = publish(topic, opened.producer_id._replace(node="~derived"), 0, b"y").batch
         assert isinstance(await other.ask(m.Publish(derived)), m.PublishReply), (

@@ -17,9 +17,9 @@ from sortedcontainers import SortedDict, SortedList
 
 from quorumq.core.messages import (
     AckRequest,
-    Done,
     Envelope,
     LeaveRequest,
+    NotedReply,
     Release,
     ReleaseReply,
     SettleReply,
@@ -374,7 +374,7 @@ def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tup
         type(traffic.replies.all[reply]) for outcome in (acked, leaving) for _, reply in outcome.replies
     ] == [
         SettleReply,
-        Done,
+        NotedReply,
     ]
 
 

@@ -31,7 +31,7 @@ ANSWERS: Final[Mapping[type, type]] = {
     **dict.fromkeys((m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.MovePartition), m.TopicReply),
     **dict.fromkeys((m.SetGroup, m.DeleteGroup, m.PauseGroup, m.LimitGroup), m.GroupReply),
     **dict.fromkeys((m.AckRequest, m.RejectRequest, m.ExtendRequest, m.RedriveRequest), m.SettleReply),
-    **dict.fromkeys((m.LeaveRequest, m.CloseSession), m.Done),
+    **dict.fromkeys((m.LeaveRequest, m.CloseSession), m.NotedReply),
     m.ChangeMembers: m.ChangeMembersReply,
     m.LabelsRequest: m.LabelsReply,
     m.Metadata: m.MetadataReply,

@@ -61,7 +61,7 @@ SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
 """Requests that name messages by receipts, each with its own verdict."""
 
 ClientReply = Union[
-    Welcome, OpenSessionReply, Done, TopicReply, GroupReply, MetadataReply, PublishReply, FetchReply,
+    Welcome, OpenSessionReply, NotedReply, TopicReply, GroupReply, MetadataReply, PublishReply, FetchReply,
     SettleReply, PurgeReply, BrowseReply, ShowReply, DescribeGroupsReply, DeclareSurvivorsReply,
     StatusReply, LabelsReply, FindNameReply, ChangeMembersReply, Admitted, Failed,
 ]  # fmt: skip

@@ -41,7 +41,7 @@ class CloseSession(NamedTuple):
     signature: bytes = b""
 
 
-class Done(NamedTuple):
+class NotedReply(NamedTuple):
     """The answer to CloseSession and LEAVE: the node has the request, and passes it on to the replicas."""
 
 

@@ -122,10 +122,10 @@ class RequestRouter:
             context.requests[key] = admitted
             return admitted.start(context, now)
         effects: list[Effect] = []
-        if isinstance(admitted, m.Done) and isinstance(request, m.CloseSession):
+        if isinstance(admitted, m.NotedReply) and isinstance(request, m.CloseSession):
             partitions = tuple(dict.fromkeys(request.partitions))
             effects = self.close_session(caller, request.producer_id, partitions, now)
-        elif isinstance(admitted, m.Done) and isinstance(request, m.LeaveRequest):
+        elif isinstance(admitted, m.NotedReply) and isinstance(request, m.LeaveRequest):
             effects = context.free_in_steps(
                 caller,
                 tuple(
@@ -494,8 +494,8 @@ class RequestRouter:
 
 ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] = {
     m.OpenSession: lambda router, key, request, now: router._open_session(),
-    m.CloseSession: lambda router, key, request, now: m.Done(),
-    m.LeaveRequest: lambda router, key, request, now: m.Done(),
+    m.CloseSession: lambda router, key, request, now: m.NotedReply(),
+    m.LeaveRequest: lambda router, key, request, now: m.NotedReply(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
     m.MovePartition: lambda router, key, request, now: begin_move(router.context, key, request),
