@@ -181,6 +181,26 @@ async def check_replacement(client: Client, node: str, by: str) -> MetadataReply
     return metadata
 
 
+async def begin_drain(client: Client, node: str, plan: Plan, *, dry_run: bool = False) -> MetadataReply:
+    """Have no new partition placed on a node, if all that it has can go elsewhere by the plan.
+
+    Args:
+        dry_run: see that it can be done, and change nothing.
+
+    Returns:
+        The metadata of the cluster.
+
+    Raises:
+        UsageError: it is no member, or has something that can go nowhere. Nothing was changed.
+        StorageFull: a node that would get a partition takes no messages now. Nothing was changed.
+    """
+    known = await client.metadata()
+    leaver(known, node)
+    planned(plan, known)
+    await client.drain_node(node, dry_run=dry_run)
+    return known
+
+
 async def replace(
     client: Client, node: str, by: str, address: str, as_json: bool, *, dead: bool = False, **location: Any
 ) -> int:
@@ -197,14 +217,16 @@ async def replace(
         Count of moves.
 
     Raises:
-        UsageError: the node that is to leave is no member, or the other one.
+        UsageError: the node that is to leave is no member, or the other one, or has something that can go nowhere.
     """
-    known = [info.node for info in (await check_replacement(client, node, by)).nodes]
+    known = await check_replacement(client, node, by)
+    planned(off(node, by, location.get("machine", "")), known)
     await client.add_node(by, address, **location)
     moved = 0
-    if node in known:
-        await client.drain_node(node)
-        moved = await carry_out(client, off(node, by), as_json, node, dead=dead)
+    if node in [info.node for info in known.nodes]:
+        plan = off(node, by)
+        await begin_drain(client, node, plan)
+        moved = await carry_out(client, plan, as_json, node, dead=dead)
         await move_voter(client, node, by, as_json)
         await client.remove_node(node)
     return moved

@@ -93,19 +93,18 @@ async def drain(node: str, to: str, dead: bool, dry_run: bool, where: Where, as_
     If the node is dead for good, it ends with --dead. Breaking it off keeps what was moved; repeating it goes on.
     `nodes add` with the node's address takes it back into use.
     """
-    from quorumq.cli.moves import carry_out, leaver, move_voter, off, planned
+    from quorumq.cli.moves import begin_drain, carry_out, leaver, move_voter, off
 
     async with cluster(where) as client:
+        plan = off(node, to)
+        known = await begin_drain(client, node, plan, dry_run=dry_run)
         if dry_run:
-            known = await client.metadata()
-            info = leaver(known, node)
-            for move in planned(off(node, to), known):
+            for move in plan(known):
                 tell_plan(move, as_json)
-            if info.voter:
+            if leaver(known, node).voter:
                 tell(f"would move settings from {node}", {"source": node, "outcome": "would move"}, as_json)
             return
-        await client.drain_node(node)
-        moved = await carry_out(client, off(node, to), as_json, node, dead=dead)
+        moved = await carry_out(client, plan, as_json, node, dead=dead)
         await move_voter(client, node, to, as_json)
         fields = {"node": node, "moved": moved, "outcome": "drained"}
         tell(

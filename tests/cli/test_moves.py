@@ -10,6 +10,7 @@ import trio
 
 from quorumq.cli.moves import (
     balanced,
+    begin_drain,
     carry_out,
     check_removal,
     move_voter,
@@ -52,8 +53,8 @@ class Calls:
     async def add_node(self, node: str, address: str, **more: str) -> None:
         self.ask(m.ChangeMembers("add", node, address, **more))
 
-    async def drain_node(self, node: str) -> None:
-        self.ask(m.ChangeMembers("drain", node))
+    async def drain_node(self, node: str, *, dry_run: bool = False) -> None:
+        self.ask(m.ChangeMembers("drain", node, dry_run=dry_run))
 
     async def move_voter(self, node: str, to: str) -> Any:
         return self.ask(m.ChangeMembers("move-voter", node, to=to)).layout
@@ -168,6 +169,32 @@ async def test_a_node_without_a_node_that_takes_over_is_not_drained() -> None:
     cluster.topic("jobs", rf=3)
     with pytest.raises(UsageError, match=r"jobs/0 is on .*, and no other node is left for it: add one"):
         off("a")(await Calls(cluster).metadata())
+
+
+async def test_a_drain_that_cannot_end_is_refused_before_it_changes_anything() -> None:
+    one, three = GrowingCluster(1), GrowingCluster(3)
+    for cluster, name in ((one, "b"), (one, "c"), (three, "d")):
+        cluster.checks = False  # tests of the core have them
+        cluster.add(name)
+    one.topic("jobs", rf=3)
+    three.topic("jobs", rf=1, partitions=8)
+    three.feed("d", DiskFull(Capacity.FIRST))
+    three.advance(1.0)
+    for cluster, node, to, why in (
+        (one, "c", "", r"jobs/0 is on .*, and no other node is left for it: add one"),
+        (three, "c", "d", "node d has only its reserve"),
+    ):
+        calls = Calls(cluster)
+        for dry_run in (True, False):
+            with pytest.raises((UsageError, StorageFull), match=why):
+                await begin_drain(calls, node, off(node, to), dry_run=dry_run)  # type: ignore[arg-type]
+        assert {info.state for info in (await calls.metadata()).nodes} == {MemberState.JOINED}
+    calls = Calls(three)
+    await calls.drain_node("d", dry_run=True)
+    await calls.drain_node("d")
+    with pytest.raises(UsageError, match="without c 2 nodes would be left"):
+        await begin_drain(calls, "c", off("c"), dry_run=True)  # type: ignore[arg-type]
+    assert [info.node for info in (await calls.metadata()).nodes if info.state] == ["d"]
 
 
 async def test_a_node_is_replaced_by_another_one() -> None:

@@ -232,17 +232,24 @@ class TopicCalls(Calls):
             m.ChangeMembers("add", node, address, peer_address, machine, dry_run), timeout
         )
 
-    async def drain_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:
+    async def drain_node(
+        self, node: str, *, dry_run: bool = False, timeout: float | None = None
+    ) -> ClusterLayout:
         """Have no new partition placed on a node. Moving its partitions away is the caller's (`move_partition`).
+
+        Args:
+            node: id of the node.
+            dry_run: check the change, and change nothing.
+            timeout: seconds; the client's if None.
 
         Returns:
             the layout of the cluster, as a majority of the voters had it.
 
         Raises:
-            UsageError: no such node.
+            UsageError: no such node, or no member that can take over its voter's slot.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        return await self._change_members(m.ChangeMembers("drain", node), timeout)
+        return await self._change_members(m.ChangeMembers("drain", node, dry_run=dry_run), timeout)
 
     async def move_voter(self, node: str, to: str = "", *, timeout: float | None = None) -> ClusterLayout:
         """Have another member keep the settings of topics and groups in place of a node, if that is a voter.
