@@ -18,10 +18,12 @@ from quorumq.client import (
     Producer,
     UsageError,
 )
+from quorumq.client.produce.batches import NO_TIMES, DerivedParcel
 from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
+from quorumq.client.produce.made import made_of
 from quorumq.client.produce.partitioner import DefaultPartitioner, partition_of_key
 from quorumq.core.messages import OpenSession, Publish
-from quorumq.core.values.types import DERIVED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import DERIVED, NAMED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import SECTIONS_MAX
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.client.steps import payloads
@@ -238,6 +240,52 @@ async def test_an_unknown_output_retried_makes_no_second_message() -> None:
             cluster.lose = lambda node, request: False
         await derive(client, messages)
         assert await outputs(client) == [b"out 0", b"out 1", b"out 2"]
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+async def test_outputs_follow_to_the_topic_that_was_made_again_if_their_partition_stays(
+    partitions: int,
+) -> None:
+    """They were NotFound once, though the topic was there."""
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster, "b") as other:
+        await client.create_topic("out", partitions=2)
+        messages = await inputs(client, 6, partitions=3)
+        producer = client.producer("out", create=False)
+        before = [await producer.publish(b"out " + item.payload, derived_from=item) for item in messages]
+        await other.delete_topic("out")
+        topic = await other.create_topic("out", partitions=partitions)
+        moved, stays = list[Message](), messages
+        if partitions == 3:  # inputs of the third partition go from the first of two to the third of three
+            moved, stays = ([m for m in messages if m.id.partition.number == where] for where in (2, 1))
+        pendings = [await producer.send(b"out " + item.payload, derived_from=item) for item in stays + moved]
+        for item, pending in zip(stays, pendings, strict=False):
+            assert (await pending.wait()) != before[messages.index(item)]
+        for pending in pendings[len(stays) :]:
+            with pytest.raises(NotFound):
+                await pending.wait()
+        again = await derive(other, messages)
+        assert {id_.partition for id_ in again} == {PartitionId(topic.id, n) for n in range(partitions)}
+        assert [
+            await producer.publish(b"out " + item.payload, derived_from=item) for item in messages
+        ] == again
+        assert await outputs(client) == [b"out %d" % number for number in range(6)]
+
+
+def test_messages_are_renamed_unless_two_would_be_one() -> None:
+    """Two windows of a name are two messages of the old topic, and may be one window of the new one."""
+    old, new = PartitionId(b"o" * 16, 0), PartitionId(b"p" * 16, 0)
+    parcel = DerivedParcel(old, 0.0, NO_TIMES, {})
+    named = [(ProducerId(NAMED, window, 7, 0), 4) for window in (1, 2, 3)]
+    for name in named[:2]:
+        parcel.place(name, made_of(lambda: 0, b"x", dedup="n", window=60))
+    parcel.refuse(1, Conflict("by the old topic"))
+    assert not parcel.rename(new, named[2:] * 2)
+    assert parcel.id_of(1) == MessageId(old, *named[1])
+    assert parcel.rename(new, named[1:])
+    assert parcel.ids(0, 2) == [MessageId(new, *name) for name in named[1:]]
+    parcel.finish(None)
+    assert parcel.failure(1) is None
+    assert parcel.messages == [], "payloads are freed"
 
 
 async def test_impossible_arguments_are_refused_by_name() -> None:

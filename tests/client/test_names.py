@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.client import Client, Conflict, NewMessage, NotFound, UsageError
+from quorumq.client import Busy, Client, Conflict, NewMessage, NotFound, UsageError
 from quorumq.client.base.context import REFRESH_S
 from quorumq.client.base.message import MessageId
 from quorumq.client.produce.derived import Name, window_of
+from quorumq.core.messages import Failed, Publish
 from quorumq.core.values.types import NAMED
 from tests.client.fake import connected, fake_cluster
 
 HOUR_S = 3600
+BUSY = Failed(Busy.code, "as the test says", 2, 1)
 
 
 async def all_of(client: Client, topic: str = "jobs") -> list[bytes]:
@@ -121,14 +123,48 @@ async def test_a_name_that_is_looked_up_while_its_topic_is_replaced_goes_to_the_
         assert await all_of(client) == [b"after"]
 
 
-async def test_a_name_in_a_replaced_topic_is_not_found_and_the_next_one_finds_the_new_topic() -> None:
+@pytest.mark.parametrize("window", [None, 60])
+async def test_a_name_of_a_topic_that_was_made_again_is_one_message_of_the_new_one(
+    window: int | None,
+) -> None:
+    """It was NotFound once, though the topic was there."""
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
+        await client.create_topic("jobs")
+        producer = client.producer("jobs", create=False)
+        await producer.publish(b"before", dedup="x", window=window)
+        await other.delete_topic("jobs")
+        with pytest.raises(NotFound):
+            await client.producer("jobs", create=False).publish(b"nowhere", dedup="x", window=window)
+        topic = await other.create_topic("jobs")
+        first = await producer.publish(b"after", dedup="x", window=window)
+        assert first.partition.topic == topic.id
+        assert await other.publish("jobs", b"after", dedup="x", window=window) == first
+        assert await all_of(client) == [b"after"]
+
+
+@pytest.mark.parametrize("window", [None, 60])
+async def test_names_under_way_follow_to_the_topic_that_was_made_again(window: int | None) -> None:
+    """Their names were looked up in the old one, and mean nothing in the new one."""
     async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
         await client.create_topic("jobs")
         producer = client.producer("jobs")
-        await producer.publish(b"before", dedup="x", window=60)
-        await other.delete_topic("jobs")
-        await other.create_topic("jobs")
-        with pytest.raises(NotFound):
-            await producer.publish(b"lost", dedup="x", window=60)
-        await producer.publish(b"after", dedup="x", window=60)
-        assert await all_of(client) == [b"after"]
+        names = [f"n{number}" for number in range(3)]
+        before = [await producer.publish(b"old", dedup=name, window=window) for name in names]
+        cluster.answer = lambda node, request: BUSY if isinstance(request, Publish) else None
+        ids: dict[str, MessageId] = {}
+
+        async def publish(name: str) -> None:
+            ids[name] = await producer.publish(name.encode(), dedup=name, window=window)
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(publish, name)
+            await trio.sleep(0.5)
+            assert cluster.of(Publish), "they are named, and under way"
+            await other.delete_topic("jobs")
+            await other.create_topic("jobs")
+            cluster.answer = lambda node, request: None
+        assert not set(ids.values()) & set(before)
+        for name in names:
+            assert await other.publish("jobs", name.encode(), dedup=name, window=window) == ids[name]
+        assert await all_of(client) == [b"n0", b"n1", b"n2"]

@@ -18,9 +18,9 @@ import trio
 from crc32c import crc32c
 
 from quorumq.client.base.history import Output
-from quorumq.client.base.message import MessageId, Source, again
+from quorumq.client.base.message import MessageId, again
 from quorumq.client.base.times import Duration, check_order, delay_ms, number_of, ttl_ms
-from quorumq.client.produce.derived import runs_of
+from quorumq.client.produce.derived import Made, runs_of
 from quorumq.core.values.errors import Conflict, QuorumqError, UsageError
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX
 from quorumq.core.values.types import Batch, PartitionId, ProducerId, Span, Topic
@@ -233,7 +233,7 @@ class DerivedParcel(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
     names: list[tuple[ProducerId, int]] = field(default_factory=list)
-    inputs: list[tuple[Source, int]] = field(default_factory=list)  # and which output: for the history
+    messages: list[Made] = field(default_factory=list)
     places: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
     runs: int = 0  # sections that it takes, or fewer
 
@@ -242,23 +242,36 @@ class DerivedParcel(RecordBatch):
         """Return True if no message may be added, however small."""
         return super().full or self.runs >= SECTIONS_MAX
 
-    def place(self, name: tuple[ProducerId, int], record: bytes) -> int:
-        """Append a record under its name; its index, which it has already if it was added before.
+    def place(self, name: tuple[ProducerId, int], made: Made) -> int:
+        """Append a message under its name; its index, which it has already if it was added before.
 
         Raises:
-            Conflict: another record was added under this name.
+            Conflict: another payload was added under this name.
         """
         index = self.places.get(name)
         if index is None:
-            index = self.places[name] = self.add((record,), len(record))
+            index = self.places[name] = self.add((made.record,), len(made.record))
             self.names.append(name)
+            self.messages.append(made)
             self.runs += (name[0], name[1] - 1) not in self.places
-        elif self.records[index] != record:
+        elif self.records[index] != made.record:
             raise Conflict(
                 f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
                 "alone, and each of several outputs needs an index of its own; one dedup= name is for one payload"
             )
         return index
+
+    def rename(self, partition: PartitionId, names: list[tuple[ProducerId, int]]) -> bool:
+        """Name its messages for a partition of another topic; return False if two would have one name there."""
+        if len(set(names)) < self.count:
+            return False
+        self.partition, self.names = partition, names
+        self.refused.clear()  # by the topic that is gone
+        return True
+
+    def finish(self, error: QuorumqError | None) -> None:
+        super().finish(error)
+        self.messages = []
 
     def in_order(self) -> list[int]:
         """Return the indexes of its messages as `packed` wants them."""
@@ -272,14 +285,15 @@ class DerivedParcel(RecordBatch):
 
     def outputs(self, topic: str) -> Iterator[Output]:
         """Yield each output with its input, for the history; ``topic`` is the one that they are published to."""
-        if not self.inputs:
-            return  # their publishers name them
-        for (source, index), (name, seq), record in zip(self.inputs, self.names, self.records, strict=True):
+        for made, (name, seq) in zip(self.messages, self.names, strict=True):
+            source = made.derived_from
+            if source is None:
+                return  # their publishers name them
             of = source.id
             label = topic_label(of.partition.topic, source.topic)
             yield Output(
-                label, of.partition.number, source.group, of.producer_id, index,
-                topic, self.partition.number, name, seq, crc32c(record),
+                label, of.partition.number, source.group, of.producer_id, made.output,
+                topic, self.partition.number, name, seq, crc32c(made.record),
             )  # fmt: skip
 
     def id_of(self, index: int) -> MessageId:

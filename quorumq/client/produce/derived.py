@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final, NamedTuple
 
-from quorumq.client.base.message import MessageId
+from quorumq.client.base.message import MessageId, Source
 from quorumq.client.base.times import Duration, number_of
 from quorumq.client.produce.partitioner import Partitioner
 from quorumq.core.values.errors import UsageError
@@ -90,6 +91,43 @@ class Name(NamedTuple):
     def kept_for_good(self) -> ProducerId:
         """Return the producer id of a name that is kept as long as its topic."""
         return ProducerId(NAMED, 0, self.slot, 0)
+
+
+class Made(NamedTuple):
+    """An encoded message, with its partition and times."""
+
+    record: bytes
+    key: bytes | None
+    partition: int | None
+    derived_from: Source | None
+    output: int
+    said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
+    timeout: float | None
+    name: Name | None  # that its publisher gives it
+    window: int  # seconds for which it is kept; 0: as long as the topic
+    numbered: bool  # by a session: it is neither derived nor named
+
+    def partition_in(self, topic: Topic, partitioner: Partitioner) -> int:
+        """Return the partition of a derived or named message: the same at every retry."""
+        if self.name is not None:
+            return self.name.partition(topic)
+        assert self.derived_from is not None
+        if self.partition is not None:
+            return self.partition
+        return derived_partition(self.derived_from.id, self.key, topic, partitioner)
+
+    def name_in(self, topic: bytes, producer_id: ProducerId | None) -> tuple[ProducerId, int]:
+        """Return producer id and number of a derived or named message.
+
+        Args:
+            topic: id of the topic that it is published to.
+            producer_id: that of its window there, if it has one.
+        """
+        if self.name is not None:
+            return producer_id or self.name.kept_for_good(), self.name.seq
+        assert self.derived_from is not None
+        source = self.derived_from.id
+        return derived_producer_id(source, self.derived_from.group, topic, self.output), source.seq
 
 
 def window_of(seconds: Duration | None) -> int:

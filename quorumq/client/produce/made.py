@@ -4,33 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from quorumq.client.base.context import Context
 from quorumq.client.base.message import Source
 from quorumq.client.base.options import Options, parts_of, refuse
 from quorumq.client.base.times import Duration
-from quorumq.client.produce.batches import check_timeout, times_of
-from quorumq.client.produce.derived import Name, window_of
+from quorumq.client.produce.batches import DerivedParcel, RecordBatch, check_timeout, times_of
+from quorumq.client.produce.derived import Made, Name, window_of
+from quorumq.client.produce.partitioner import Partitioner
 from quorumq.core import messages as m
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import PartitionId, ProducerId
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import HeaderValue, encode_record
-
-
-class Made(NamedTuple):
-    """An encoded message, with its partition and times."""
-
-    record: bytes
-    key: bytes | None
-    partition: int | None
-    derived_from: Source | None
-    output: int
-    said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
-    timeout: float | None
-    name: Name | None  # that its publisher gives it
-    window: int  # seconds for which it is kept; 0: as long as the topic
-    numbered: bool  # by a session: it is neither derived nor named
 
 
 def made_of(
@@ -85,3 +71,23 @@ async def found_name(context: Context, partition: PartitionId, made: Made) -> Pr
     request = m.FindName(partition, made.window, made.name.slot_of(made.window), made.name.seq)
     reply = await context.ask(request, "find a message by its name", made.timeout, writes=False)
     return cast("ProducerId", reply.producer_id)
+
+
+async def rename(
+    context: Context, parcel: RecordBatch, where: PartitionId, topic: Topic | None, partitioner: Partitioner
+) -> bool:
+    """Name messages that are not stored for a partition of another topic.
+
+    Returns:
+        False if one of them would be in another partition there, or two would have one name.
+    """
+    assert isinstance(parcel, DerivedParcel)
+    if topic is None or any(
+        made.partition_in(topic, partitioner) != where.number for made in parcel.messages
+    ):
+        return False
+    names = [
+        made.name_in(where.topic, await found_name(context, where, made) if made.window else None)
+        for made in parcel.messages
+    ]
+    return parcel.rename(where, names)

@@ -19,9 +19,8 @@ import trio
 from trio.lowlevel import ParkingLot
 
 from quorumq.client.base.context import Context
-from quorumq.client.base.message import Source
 from quorumq.client.produce.batches import DerivedParcel, RecordBatch, Run, Times
-from quorumq.client.produce.derived import derived_producer_id
+from quorumq.client.produce.derived import Made
 from quorumq.client.produce.sending import Session
 from quorumq.core.values.errors import NotStored, OutcomeUnknown, QuorumqError
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX, KIB
@@ -111,51 +110,20 @@ class Outbox:
             at, before = stop, ends[stop - 1]
         return runs
 
-    def put_derived(
-        self,
-        partition: PartitionId,
-        source: Source,
-        index: int,
-        record: bytes,
-        times: Times,
-        timeout: float | None,
-    ) -> Run:
-        """Take a message that is output ``index`` of ``source``.
-
-        Raises:
-            Conflict: another payload was just taken as this output.
-        """
-        queue = self._queue(partition, derived=True)
-        record_batch = self._filling(queue, len(record), times, queue.most, timeout)
-        assert isinstance(record_batch, DerivedParcel)
-        before = record_batch.count
-        source_id = source.id
-        producer_id = derived_producer_id(source_id, source.group, partition.topic, index)
-        place = record_batch.place((producer_id, source_id.seq), record)
-        if self.context.history is not None and record_batch.count > before:
-            record_batch.inputs.append((source, index))
-        self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
-        return Run(record_batch, place, 1)
-
     def put_named(
-        self,
-        partition: PartitionId,
-        name: tuple[ProducerId, int],
-        record: bytes,
-        times: Times,
-        timeout: float | None,
+        self, partition: PartitionId, name: tuple[ProducerId, int], made: Made, times: Times
     ) -> Run:
-        """Take a message that its publisher names.
+        """Take a message that has a name of its input, or of its publisher.
 
         Raises:
             Conflict: another payload was just taken under this name.
         """
-        queue = self._queue(partition, derived=True, named=True)
-        record_batch = self._filling(queue, len(record), times, queue.most, timeout)
+        queue = self._queue(partition, derived=True, named=made.name is not None)
+        record_batch = self._filling(queue, len(made.record), times, queue.most, made.timeout)
         assert isinstance(record_batch, DerivedParcel)
         before = record_batch.count
-        place = record_batch.place(name, record)
-        self._taken(queue, record_batch, len(record) if record_batch.count > before else 0, queue.most)
+        place = record_batch.place(name, made)
+        self._taken(queue, record_batch, len(made.record) if record_batch.count > before else 0, queue.most)
         return Run(record_batch, place, 1)
 
     def _queue(self, partition: PartitionId, *, derived: bool, named: bool = False) -> PartitionQueue:

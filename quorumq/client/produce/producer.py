@@ -1,8 +1,8 @@
 """Producers: single messages become batches that are stored once, after any failure on the way.
 
 A batch is encoded and numbered once, and repeated byte for byte through any node until it is confirmed or its time is
-over (docs/protocol.md, PUBLISH and promise G6). Only if its topic was made again is it numbered anew. Numbers are per
-partition and dense; a batch that is never confirmed leaves a gap, and nothing waits for it.
+over (docs/protocol.md, PUBLISH and promise G6). Only if its topic was made again does it get other ids, of that topic.
+Numbers are per partition and dense; a batch that is never confirmed leaves a gap, and nothing waits for it.
 
 Batches are filled in outbox.py, described in batches.py and sent in sending.py.
 """
@@ -23,8 +23,8 @@ from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration
 from quorumq.client.produce.batches import NO_TIMES, Pending, RecordBatch, Run, check_timeout, times_of
 from quorumq.client.produce.bulk import Bulk
-from quorumq.client.produce.derived import derived_partition
-from quorumq.client.produce.made import Made, found_name, made_of
+from quorumq.client.produce.derived import Made
+from quorumq.client.produce.made import found_name, made_of, rename
 from quorumq.client.produce.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
 from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.produce.sending import Sender, Session
@@ -171,9 +171,8 @@ class Producer:
     async def _close_session(self) -> None:
         producer_id = self._session.producer_id
         used = self._outbox.used(producer_id) if producer_id is not None else []
-        if (
-            used and not self._outbox.failed
-        ):  # a session that is not closed is closed for being idle, some day
+        # A session that is not closed is closed for being idle, some day.
+        if used and not self._outbox.failed:
             await self._session.close(used)
 
     def _end(self) -> None:
@@ -335,32 +334,21 @@ class Producer:
             if not made.window or self._register.id == asked:
                 return self._put(made, named)  # nothing waits any more: a cancelled publish has taken nothing
             asked = self._register.id
-            named = await self._look_up(made, self._register)
-
-    async def _look_up(self, made: Made, register: Topic) -> ProducerId:
-        """Ask for the id of a named message."""
-        assert made.name is not None
-        try:
-            return await found_name(self._context, self._existing(made.name.partition(register)), made)
-        except NotFound:
-            if self._register is register:
-                self._register = None  # it was deleted, and may be made again: the next message looks
-            raise
+            where = self._existing(made.partition_in(self._register, self._partitioner))
+            try:
+                named = await found_name(self._context, where, made)
+            except NotFound:
+                if not await self._is_made_again(asked):
+                    raise
 
     def _put(self, made: Made, named: ProducerId | None = None) -> Run:
         """Take a message for which there is room, and whose topic and session are known."""
-        record, key, partition, source, output, said, timeout, name, _, _ = made
+        record, key, partition, _, _, said, timeout, _, _, numbered = made
         times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms(), self._register)
-        if name is not None:
+        if not numbered:
             assert self._register is not None
-            where = self._existing(name.partition(self._register))
-            own = (named or name.kept_for_good(), name.seq)
-            return self._outbox.put_named(where, own, record, times, timeout)
-        if source is not None:
-            if partition is None:
-                assert self._register is not None
-                partition = derived_partition(source.id, key, self._register, self._partitioner)
-            return self._outbox.put_derived(self._existing(partition), source, output, record, times, timeout)
+            where = self._existing(made.partition_in(self._register, self._partitioner))
+            return self._outbox.put_named(where, made.name_in(where.topic, named), made, times)
         if partition is None:
             partition = self._partitioner(key, len(self._ids))
         return self._outbox.put(self._existing(partition), (record,), times, timeout)[0]
@@ -578,18 +566,27 @@ class Producer:
         self._outbox.finish(record_batch, error)
 
     async def _follow(self, record_batch: RecordBatch) -> bool:
-        """Give a batch that is not stored numbers in the topic that has the name now; return False if there is none."""
-        gone, register = record_batch.partition, self._register
-        if register is not None and register.id == gone.topic:
-            self._register = None  # it was deleted, and may be made again: the next message looks
+        """Give a batch that is not stored ids of the topic that has the name now; return False if there is none."""
+        gone = record_batch.partition
+        if not await self._is_made_again(gone.topic):
+            return False
         with suppress(QuorumqError):  # that the topic is gone is the error to raise
-            topic = await self._context.topic(self.topic, timeout=self._timeout)
-            follows = type(record_batch) is RecordBatch  # an id that is derived or named is of one topic
-            if follows and topic.id != gone.topic and gone.number < topic.partitions:
-                await self._prepare()
-                if self._session.producer_id is not None and self._ids[0].topic == topic.id:
-                    self._outbox.number_anew(record_batch, self._ids[gone.number])
-                    return True
+            numbered = type(record_batch) is RecordBatch
+            await self._prepare(numbered=numbered)
+            where, register = self._existing(gone.number), self._register
+            if not numbered:
+                return await rename(self._context, record_batch, where, register, self._partitioner)
+            if self._session.producer_id is not None and where.topic != gone.topic:
+                self._outbox.number_anew(record_batch, where)
+                return True
+        return False
+
+    async def _is_made_again(self, gone: bytes) -> bool:
+        """Return True if another topic has the name of one that was deleted."""
+        if self._register is not None and self._register.id == gone:
+            self._register = None  # the next message looks
+        with suppress(QuorumqError):
+            return (await self._context.topic(self.topic, timeout=self._timeout)).id != gone
         return False
 
     async def _reopen(self) -> None:
