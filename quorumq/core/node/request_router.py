@@ -431,7 +431,8 @@ class RequestRouter:
             min_messages=min(request.min_messages, most),
             max_bytes=min(request.max_bytes, limits.FETCH_BYTES_MAX),
         )
-        m.refuse_if(check_fetch(request, context.config.hold_time_max))
+        if problem := check_fetch(request, context.config.hold_time_max):  # mostly none
+            m.refuse_if(problem)
         asked: list[PartitionId] = []
         if request.spans:
             request = request._replace(
