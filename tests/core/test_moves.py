@@ -8,13 +8,14 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages.effects import MovesLimited, Send
+from quorumq.core.messages.effects import MovesLimited, Send, Unsent
 from quorumq.core.messages.records import JournalRecord
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
+from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
 from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
-from quorumq.core.values.types import Now, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 
 ME = ProducerId("x", 1, 1, 1)
@@ -260,6 +261,42 @@ def test_a_new_slot_learns_no_hold_that_was_released(is_lost: bool) -> None:
     assert isinstance(cluster.replies[key], m.FetchReply | m.Failed)
     assert cluster.nodes[new].replicas[PartitionId(topic.id, 0)].may_vote(cluster.now)
     assert len(fetch(cluster, new)) == 1
+
+
+def test_releases_for_a_replica_that_never_votes_take_no_room_of_others() -> None:
+    """A source hears all of them. Those of a replica that is gone, or votes by now, are needed no more."""
+    cluster, topic, members, others = made()
+    old, new = members[0], others[0]
+    publish(cluster, "a", topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
+    assert isinstance(move(cluster, others[1], old, new), m.TopicReply)
+    cluster.advance(5.0)
+    key = cluster.submit(members[1], m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 0.0, 30.0, cluster.time))
+    cluster.feed(members[1], Unsent(key))
+    assert cluster.nodes[old].context.sources
+    recovery, replicas = cluster.nodes[old].context.hold_recovery, cluster.nodes[old].replicas
+    assert not recovery.releases
+    for time in range(RELEASES_MAX + 1):
+        owner = Owner(old, cluster.nodes[old].state.incarnation, Stamp(time, old))
+        gone = m.Released(PartitionId(topic.id, 9), "g", owner, ())
+        for _ in range(2):  # a RELEASE is repeated until it is confirmed
+            recovery.note_release(replicas, gone, cluster.now)
+    assert gone in recovery.releases
+
+
+def test_a_replica_that_moves_in_its_quarantine_keeps_the_releases_that_it_heard() -> None:
+    """The members of the new set tell their holds anew, and one of them may not have heard the RELEASE yet."""
+    cluster, topic, members, _ = made()
+    replica = cluster.nodes[members[0]].replicas[PartitionId(topic.id, 0)]
+    owner = Owner(members[1], cluster.nodes[members[1]].state.incarnation, Stamp(1, members[1]))
+    released = m.Released(replica.partition, "g", owner, ())
+    recovery = HoldRecovery()
+    replica.quarantine_until = cluster.now.mono + 1.0
+    recovery.note_release({}, released, cluster.now)
+    for _ in range(2):
+        recovery.want(replica, cluster.now)
+        assert recovery.awaited
+        assert list(recovery.releases) == [released]
 
 
 def test_a_source_that_was_wiped_is_released_at_once() -> None:

@@ -94,8 +94,14 @@ class HoldRecovery:
             if others:
                 self.awaited[replica.partition] = dict.fromkeys(others)
 
-    def note_release(self, released: Released) -> None:
-        """Keep a RELEASE for the end of a quarantine."""
+    def note_release(self, replicas: Replicas, released: Released, now: Now) -> None:
+        """Keep a RELEASE for the end of a quarantine. Those of replicas that are gone or vote make room, if need be."""
+        if len(self.releases) >= RELEASES_MAX:
+            self.releases = {
+                each: None
+                for each in self.releases
+                if (replica := replicas.get(each.partition)) is not None and not replica.may_vote(now)
+            }
         if len(self.releases) < RELEASES_MAX:
             self.releases[released] = None
 
@@ -186,6 +192,7 @@ class HoldRecovery:
             for released in self.releases:
                 if released.partition == message.partition:
                     replica.on_release(released, now)
+            self.releases = {each: None for each in self.releases if each.partition != message.partition}
             self._forget(message.partition)
 
     def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
@@ -203,7 +210,6 @@ class HoldRecovery:
     def _forget(self, partition: PartitionId) -> None:
         self.awaited.pop(partition, None)
         self._reported.pop(partition, None)
-        self.releases = {it: None for it in self.releases if it.partition != partition}
         if not self.awaited:
             self._asked.clear()
             self.greeted.clear()

@@ -348,8 +348,8 @@ class Context(Placing):
             replica = self.kept(item.partition)
             if replica is not None:
                 replica.on_release(item, now)
-                if not replica.may_vote(now):
-                    self.hold_recovery.note_release(item)
+                if item.partition in self.replicas and not replica.may_vote(now):
+                    self.hold_recovery.note_release(self.replicas, item, now)
 
     def remember_given(self, key: int, given: list[m.Released], until: float) -> None:
         """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
