@@ -17,7 +17,7 @@ import trio
 from quorumq.client.base.background import Background
 from quorumq.client.base.history import Calling, History, Settled
 from quorumq.client.base.times import Duration, number_of
-from quorumq.client.transport.nodes import Nodes, Watch, left_of
+from quorumq.client.transport.nodes import NO_TOPIC, Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, QuorumqError, UsageError
 from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S
@@ -30,9 +30,6 @@ REFRESH_S: Final = 5.0
 
 EACH_S: Final = 3.0
 """Seconds to wait for a node that may be down, while the others have answered."""
-
-NO_TOPIC: Final = "[[]"
-"""A pattern that matches no name of a topic. METADATA of all topics may have megabytes, and the nodes are in any."""
 
 OPEN_MAX: Final = 1000
 """Producers of one client that are not closed, at most: a program that makes one for every message gets an error."""

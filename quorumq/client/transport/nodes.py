@@ -47,7 +47,7 @@ REFRESH_S: Final = 60.0
 """Seconds after which a client asks again for the nodes of the cluster, if it heard of them no later."""
 
 NO_TOPIC: Final = "[*]"
-"""A pattern that no topic's name matches: METADATA of it has the nodes alone."""
+"""A pattern that no topic's name matches: METADATA of it has the nodes alone, that of all topics may have megabytes."""
 
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
