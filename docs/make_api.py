@@ -93,7 +93,7 @@ ERRORS = (
     "UsageError",
 )
 """Errors that client.md#errors explains."""
-REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Letter, client.Stamp, client.Topic))
+REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Death, client.Stamp, client.Topic))
 """Values of the core: the page has the first paragraph, because their fields are those of the wire format."""
 
 

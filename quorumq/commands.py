@@ -48,11 +48,11 @@ class Reported(click.ClickException):
         click.echo(f"quorumq: {printable(self.message)}", file=file or sys.stderr)
 
 
-def leaves(error: BaseException) -> Iterator[BaseException]:
+def releases(error: BaseException) -> Iterator[BaseException]:
     """The exceptions in a group, however nested; an exception that is none is its own only leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from leaves(inner)
+            yield from releases(inner)
     else:
         yield error
 
@@ -71,7 +71,7 @@ def in_a_sentence() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        errors = list(leaves(error))
+        errors = list(releases(error))
         full = next((leaf for leaf in errors if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None)
         if full is not None and full.filename is None:
             sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself

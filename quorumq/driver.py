@@ -28,10 +28,10 @@ from typing import Final, NamedTuple, Protocol
 from quorumq.core.messages import ClientReply, PeerMessage
 from quorumq.core.messages.effects import (
     Done,
+    DropBatches,
     Durable,
     Effect,
     Event,
-    Forget,
     Ours,
     Persist,
     Raised,
@@ -95,7 +95,7 @@ class Journal(Protocol):
     def append(self, records: tuple[JournalRecord, ...]) -> int:
         """Append records and return their ticket; without records, the ticket of the last one."""
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         """Drop the bytes of batches."""
 
     def begin_sync(self, here: bool) -> None:
@@ -218,8 +218,8 @@ class Driver:
                 self.events.append(Durable(effect.token, self.journal.position))
             elif isinstance(effect, SendStored):
                 port.send_stored(effect)
-            elif isinstance(effect, Forget):
-                self.journal.forget(effect.numbers)
+            elif isinstance(effect, DropBatches):
+                self.journal.drop(effect.numbers)
                 self._sync_within(LAZY_COMMIT_S)
             elif isinstance(effect, Raised):
                 port.raised(effect)

@@ -44,7 +44,7 @@ class SimJournal(Protocol):
         """Note that the core is built; ``snapshot`` gives its small state.
 
         Raises:
-            NoRoom: the disk has no room for a start.
+            NoCapacity: the disk has no room for a start.
         """
         return
 
@@ -54,10 +54,10 @@ class SimJournal(Protocol):
     def records_durable(self) -> int:
         """Return the number of durable records ever appended: `Durable.position`, and at a start the records found."""
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         """Drop these batches: once that is durable, `open` gives them no more."""
 
-    def place(self) -> int:
+    def location(self) -> int:
         """Return the place of the directory, as the last `open` found it."""
 
     def next_number(self) -> int:
@@ -70,7 +70,7 @@ class SimJournal(Protocol):
         """End that fsync: ``durable`` is the position that it covered.
 
         Raises:
-            NoRoom: it is not, and may be asked for again once there is room.
+            NoCapacity: it is not, and may be asked for again once there is room.
         """
 
     def compact(self) -> tuple[int, ...]:
@@ -172,13 +172,13 @@ class MemoryJournal(SimJournal):
     def kept(self) -> list[JournalRecord] | None:
         return None if self.flipped else self.read()
 
-    def forgotten(self) -> set[int]:
+    def dropped(self) -> set[int]:
         """Return the numbers of dropped batches."""
         return {number for record in self.records if isinstance(record, Forgot) for number in record.numbers}
 
     def read(self) -> list[JournalRecord]:
         """Return the records that count and can be read."""
-        gone = self.forgotten()
+        gone = self.dropped()
         return [
             record
             for record in self.records
@@ -196,7 +196,7 @@ class MemoryJournal(SimJournal):
         self.records += records
         self.position = len(self.records)
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             self.batches.pop(number, None)
         self.forgot_at.append(len(self.records))
@@ -211,7 +211,7 @@ class MemoryJournal(SimJournal):
     def records_durable(self) -> int:
         return self.durable - bisect_left(self.forgot_at, self.durable)
 
-    def place(self) -> int:
+    def location(self) -> int:
         return self.lies
 
     def begin(self) -> None:
@@ -238,7 +238,7 @@ class MemoryJournal(SimJournal):
         self.flipped.clear()
 
     def flip(self, rng: random.Random, share_found: float) -> None:
-        gone = self.forgotten()
+        gone = self.dropped()
         stored = [record.number for record in self.records if isinstance(record, BatchStored)]
         for number in stored:
             if number not in gone and rng.random() < 0.5:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from quorumq.core.cluster.topics import SETTINGS
-from quorumq.core.messages import Peeked, PeekRequest
+from quorumq.core.messages import Peeked, ReplicaPeekRequest
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import (
@@ -36,7 +36,7 @@ def dead_letters_of(replica: Replica, group: str, now: Now) -> Iterator[Peeked]:
     """Yield a group's dead letters as PEEK shows them, page by page."""
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = replica.on_peek(PeekRequest(0, replica.partition, group, "dead", cursor, 10_000), now)
+        page = replica.on_peek(ReplicaPeekRequest(0, replica.partition, group, "dead", cursor, 10_000), now)
         yield from page.items
         cursor = page.cursor
 

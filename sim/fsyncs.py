@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from quorumq.core.messages.records import JournalRecord
-from quorumq.storage.commit import NoRoom
+from quorumq.storage.commit import NoCapacity
 from sim.disks import SimJournal
 from sim.machine import Machine
 
@@ -44,9 +44,9 @@ class Disk:
             self.machine.sightings.appends(records, self.machine.core, self.machine.timed)
         return self.journal.position
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        self.machine.sightings.forgets(map(self.journal.header, numbers))
-        self.journal.forget(numbers)
+    def drop(self, numbers: tuple[int, ...]) -> None:
+        self.machine.sightings.discards(map(self.journal.header, numbers))
+        self.journal.drop(numbers)
 
     def begin_sync(self, here: bool) -> None:
         """Begin an fsync; it serves everything appended so far."""
@@ -65,7 +65,7 @@ class Disk:
             return
         try:
             self.journal.finish()
-        except NoRoom:
+        except NoCapacity:
             self.world.saw("a write waited for room on the disk")
             self.world.after(FULL_AGAIN_S, self.on_synced, life)
             return

@@ -37,7 +37,7 @@ from quorumq.core.requests.settle import SettleCoordinator
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import Batch, ClusterLayout, NodeId, Now
 from quorumq.driver import Driver
-from quorumq.storage.commit import NoRoom
+from quorumq.storage.commit import NoCapacity
 from sim.disks import DamagedBody, MemoryJournal, SimJournal
 from sim.fsyncs import FULL_AGAIN_S, Disk
 from sim.knowledge import compare, compare_holds, knows_all
@@ -154,7 +154,7 @@ class Host(Machine):
             directory=directory,
             now=now,
             rng=self.rng,
-            place=self.journal.place(),
+            location=self.journal.location(),
             boot=self.boots,
         )
         if core.trust.moved:
@@ -173,7 +173,7 @@ class Host(Machine):
         core.state.next_batch = max(core.state.next_batch, self.journal.next_number())
         try:
             self.journal.ready(lambda: core.snapshot(self.clock.now(self.world.time)))
-        except NoRoom:
+        except NoCapacity:
             self.world.saw("a start waited for room on the disk")
             self.core = self.driver = None
             self.journal.crash(self.disk_rng, power=False)
@@ -200,7 +200,7 @@ class Host(Machine):
             self.world.saw("a node started on a full disk")
             self.set_capacity(self.capacity)
 
-    def leave_world(self, *, power: bool, clean: bool = False) -> None:
+    def exit_world(self, *, power: bool, clean: bool = False) -> None:
         """End the process, and all but the journal with it. Sightings of what it forgot by then come now or never."""
         core = self.core
         assert core is not None
@@ -227,7 +227,7 @@ class Host(Machine):
             incarnation=self.core.state.incarnation.n,
             detail="power" if power else "process",
         )
-        self.leave_world(power=power)
+        self.exit_world(power=power)
 
     def begin_again(self, life: int, _: object = None) -> None:
         """Replace the core at its request: its directory is not trusted, and is resynced."""
@@ -251,7 +251,7 @@ class Host(Machine):
         if records is not None and core.state.trusted and self.capacity < Capacity.SECOND:
             compare_holds(core, records, self.clock.now(self.world.time))
         self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
-        self.leave_world(power=False, clean=True)
+        self.exit_world(power=False, clean=True)
 
     # -------------------------------------------------------------------- steps
 
@@ -382,7 +382,7 @@ class Host(Machine):
             if type(record) is BatchStored:
                 self.sightings.keeps(record.batch.header)
                 if self.journal.header(record.number) is None:  # its topic was deleted while it was written
-                    self.sightings.forgets([record.batch.header])
+                    self.sightings.discards([record.batch.header])
             elif type(record) is TopicPut:
                 self.sightings.adopts(record.topic)
             elif type(record) is Started:

@@ -125,7 +125,7 @@ def rebuilt(core: NodeCore, records: Iterable[JournalRecord], now: Now) -> NodeC
         directory=core.state.directory,
         now=now,
         rng=random.Random(0),
-        place=core.trust.place,
+        location=core.trust.location,
         boot=core.boot,
     )
 
@@ -137,13 +137,13 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId], over: float = -math.in
     """
     known: Known = {
         "directory": core.state.directory,
-        "starts": core.trust.begun,
+        "starts": core.trust.starts,
         "trusted": (
             core.state.trusted,
             core.trust.resync is None,
             core.trust.above,
             core.trust.moved,
-            core.trust.placed,
+            core.trust.located,
             core.trust.once,
         ),
         "peers": dict(sorted(core.context.peers.seen.items())),
@@ -153,7 +153,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId], over: float = -math.in
         "groups": [group for group in core.catalogue.all_groups() if not group.deleted],
         "replicas": sorted(core.replicas),
     }
-    for node, position in sorted(core.context.peers.positions.told.items()):
+    for node, position in sorted(core.context.peers.positions.reported.items()):
         if node not in unwritten:
             known[f"position of {node}"] = position
     for partition, replica in core.replicas.items():

@@ -160,7 +160,7 @@ class Links:
         batches: list[Batch] = []
         for part in slices:
             header = part.header
-            batch = self.foreign.get((header.partition, header.sections, header.crc))
+            batch = self.foreign.get((header.partition, header.spans, header.crc))
             batches.append(batch if batch is not None else self.machine.journal.batch(part.batch))
         return tuple(batches)
 
@@ -169,7 +169,7 @@ class Links:
         life, batches = extra
         for batch in batches:
             header = batch.header
-            self.foreign[(header.partition, header.sections, header.crc)] = batch
+            self.foreign[(header.partition, header.spans, header.crc)] = batch
             if len(self.foreign) > FOREIGN_MAX:
                 del self.foreign[next(iter(self.foreign))]
         self.receive(envelope, life)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quorumq.core.values.errors import StorageError
-from quorumq.storage.disk import PAGE_BYTES, Buffer, allocate, check_name, place_of
+from quorumq.storage.disk import PAGE_BYTES, Buffer, allocate, check_name, location_of
 
 
 @dataclass(slots=True, eq=False)
@@ -83,13 +83,13 @@ class MemoryDisk:
         self._alive()
         name, inode = self._handles[file]
         self._operation("append", name)
-        room = self.free_bytes()
+        capacity = self.free_bytes()
         for buffer in buffers:
-            if len(buffer) > room:
-                inode.data += memoryview(buffer)[:room]
+            if len(buffer) > capacity:
+                inode.data += memoryview(buffer)[:capacity]
                 raise OSError(errno.ENOSPC, "No space left on device", name)
             inode.data += buffer
-            room -= len(buffer)
+            capacity -= len(buffer)
 
     def sync(self, file: int) -> None:
         self._alive()
@@ -150,8 +150,8 @@ class MemoryDisk:
         self._alive()
         return max(0, self.capacity - sum(len(inode.data) for inode in self._names.values()))
 
-    def place(self, name: str) -> bytes:
-        return place_of((self.directory, self._inode(name).number))
+    def location(self, name: str) -> bytes:
+        return location_of((self.directory, self._inode(name).number))
 
     # ------------------------------------------------------------------ faults
 

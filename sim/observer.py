@@ -68,7 +68,7 @@ class Observer:
 
     def note(self, name: NodeId, kind: str, partition: PartitionId, **fields: object) -> None:
         """Write a line of a node about a partition."""
-        self.world.note(f"node:{name}", kind, **self.topics.place(partition), **fields)
+        self.world.note(f"node:{name}", kind, **self.topics.location(partition), **fields)
 
     def note_release(self, name: NodeId, message: Release) -> None:
         """Note that a node gave up a HOLD round, or the holds that it won."""
@@ -77,10 +77,10 @@ class Observer:
                 fields = {"spans": spans_value(released.spans), "owner": owner_text(released.owner)}
                 self.note(name, "hold_lost", released.partition, group=released.group, **fields)
 
-    def note_letter(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
+    def note_death(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
         """Note that a node wrote a dead letter because a message ran out of deliveries."""
-        letter = value.letter
-        assert letter is not None
+        death = value.letter
+        assert death is not None
         self.note(
             name,
             "dead_letter",
@@ -89,9 +89,9 @@ class Observer:
             generation=value.generation,
             n=value.n,
             spans=spans_value((span,)),
-            owner=f"{letter.node}.0.0#{letter.ballot.time:x}@{letter.ballot.node}",
+            owner=f"{death.node}.0.0#{death.ballot.time:x}@{death.ballot.node}",
             outcome="ok",
-            reason=letter.reason,
+            reason=death.reason,
         )
 
     def note_purged(

@@ -130,18 +130,18 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     options = dataclasses.replace(options, small=another.choice((512, 512, 512, 512, 512, 4)))
     options = dataclasses.replace(options, by_id=sometimes(another, 0.2, 0.05, 0.3))
     another.randrange(2)  # draw for an option that is gone: each seed keeps the room that it had
-    room = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
+    capacity = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
     options = dataclasses.replace(options, labels=another.random() < LABELS)
     options = dataclasses.replace(options, names=another.random() < LABELS)
     options = dataclasses.replace(options, pause=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, claim=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, limit=sometimes(another, 1 / 4, 0.1, 0.5))
-    if room:  # and then requests with more than that
+    if capacity:  # and then requests with more than that
         many = {
             "batch_messages": max(16, options.batch_messages),
             "fetch_messages": max(16, options.fetch_messages),
         }
-        options = dataclasses.replace(options, room=room, **many)
+        options = dataclasses.replace(options, room=capacity, **many)
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, session_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))

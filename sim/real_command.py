@@ -88,13 +88,13 @@ def real(
         click.echo("stopped, and everything that was started with it", err=True)
         sys.exit(130)
     if as_json:
-        click.echo(json.dumps(facts_of(schedule, verdict, keep)))
+        click.echo(json.dumps(fields_of(schedule, verdict, keep)))
     else:
         show(schedule, verdict, keep)
     sys.exit(0 if verdict.ok else 3 if verdict.kept else 1)
 
 
-def facts_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[str, object]:
+def fields_of(schedule: Schedule, verdict: Verdict, keep: Path | None) -> dict[str, object]:
     """Return the report as plain values."""
     return {
         "commit": commit(),

@@ -108,7 +108,7 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
     if history_path is not None:
         command_line.write_rows(history_path, outcome.rows)
     if as_json:
-        facts = {
+        fields = {
             "commit": commit(),
             "schedule": json.loads(schedule.to_json()),
             "ok": not outcome.violations,
@@ -117,7 +117,7 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
             "seen": outcome.seen,
             "counts": outcome.counts,
         }
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(fields))
     else:
         for violation in outcome.violations:
             click.echo(f"BROKEN {violation}")

@@ -20,7 +20,7 @@ from sim.cluster import Cluster
 from sim.packet_world import PacketWorld
 from sim.packets import Packet
 from sim.schedule import Schedule
-from sim.step_limits import little_room
+from sim.step_limits import small_limits
 from sim.world import SimError
 
 CPU_LIMIT_S = 240.0
@@ -72,21 +72,21 @@ def run_schedule(
     violations: list[str] = []
     try:
         limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
-        with cpu_limit(limit), small_runs(schedule.options.small), little_room(schedule.options.room):
+        with cpu_limit(limit), small_runs(schedule.options.small), small_limits(schedule.options.room):
             cluster.run()
     except Exception as error:  # any error that a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{'/'.join(last.filename.split('/')[-2:])}:{last.lineno}"
         violations.append(f"raised at {cluster.world.time:.4f} s: {type(error).__name__} at {where}: {error}")
     violations += [str(violation) for violation in check_history(cluster.world.rows)]
-    world, tally = cluster.world, cluster.around.tally
+    world, totals = cluster.world, cluster.around.counts
     counts: dict[str, float] = {
         "messages": world.messages,
         "events": world.events,
         "sim_seconds": world.time,
-        "published": tally.published,
-        "delivered": tally.delivered,
-        "redelivered": tally.redelivered,
+        "published": totals.published,
+        "delivered": totals.delivered,
+        "redelivered": totals.redelivered,
         "fetched_batches": cluster.observer.fetched_batches,
         "fetched_messages": cluster.observer.fetched_messages,
         "hold_rounds": len(cluster.observer.hold_rounds),

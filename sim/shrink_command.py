@@ -82,7 +82,7 @@ def shrink(
     without = f" --without {rule}" if rule is not None else ""
     kept = not replay(result.schedule).violations if rule is not None else None
     if as_json:
-        facts = {
+        fields = {
             "commit": commit(),
             "checker": shrinker.checker,
             "violation": result.violation,
@@ -95,7 +95,7 @@ def shrink(
             "schedule": json.loads(result.schedule.to_json()),
             "file": str(output),
         }
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(fields))
         sys.exit(0)
     before, after = asdict(shrinker.first.size), asdict(result.size)
     for name, title in ROWS.items():

@@ -75,11 +75,11 @@ class Sightings:
 
     def keeps(self, header: BatchHeader) -> None:
         """Note that a batch is durable here: the checker of loss counts its nodes when its publish is confirmed."""
-        key = (header.partition, header.sections)
+        key = (header.partition, header.spans)
         if key in self.stored:
             return
         self.stored[key] = None
-        self.observer.note(self.name, "store", header.partition, spans=spans_value(header.sections))
+        self.observer.note(self.name, "store", header.partition, spans=spans_value(header.spans))
 
     def adopts(self, topic: Topic) -> None:
         """Note that a register is durable here: until then the node votes by the layout before."""
@@ -87,11 +87,11 @@ class Sightings:
             self.layouts[topic.id] = topic.layout_number
             self.observer.note_layout(self.name, topic)
 
-    def forgets(self, headers: Iterable[BatchHeader | None]) -> None:
+    def discards(self, headers: Iterable[BatchHeader | None]) -> None:
         """Count these batches as not stored: they are stored again if their payload comes back."""
         for header in headers:
             if header is not None:
-                self.stored.pop((header.partition, header.sections), None)
+                self.stored.pop((header.partition, header.spans), None)
 
     def appends(self, records: tuple[Any, ...], core: NodeCore | None, timed: bool) -> None:
         """Note what journal records say of the run; ``timed`` is True if nothing but time led to them."""
@@ -110,14 +110,14 @@ class Sightings:
                 for span, value in record.entries:
                     if value.kind in (Kind.SKIPPED, Kind.PURGED):
                         self.observer.note_purged(self.name, record.partition, record.group, span, value)
-                    letter = value.letter
-                    if value.kind != Kind.DEAD or letter.node != self.name or letter.reason == "rejected":
+                    death = value.letter
+                    if value.kind != Kind.DEAD or death.node != self.name or death.reason == "rejected":
                         continue
-                    if letter.reason == "expired":
+                    if death.reason == "expired":
                         self.world.saw("a message expired")
                         self.see_ttl(core, record.partition, span)
-                    if self.observer.full or letter.reason == "expired":
-                        self.observer.note_letter(self.name, record, span, value)
+                    if self.observer.full or death.reason == "expired":
+                        self.observer.note_death(self.name, record, span, value)
 
     def see_ttl(self, core: NodeCore | None, partition: PartitionId, span: Span) -> None:
         """Note the expiry of a message without a TTL of its own: it was the topic's."""

@@ -17,34 +17,36 @@ STEP_S = 0.01
 CORE = "quorumq.core."
 
 TIMES = {
-    "RUNS_PER_STEP": 1, "SURVEY_LIMIT": 1, "CHEAP": 1, "COSTLY_PER_STEP": 8, "REFRESHED_PER_STEP": 1,
+    "RUNS_PER_STEP": 1, "REPLICA_LIST_LIMIT": 1, "CHEAP": 1, "COSTLY_PER_STEP": 8, "REFRESHED_PER_STEP": 1,
     "LOOKS_PER_STEP": 1, "COMPARED_PER_STEP": 16, "RECLAIMED_PER_STEP": 4, "GROUPS_MADE_PER_STEP": 1,
     "TIMERS_PER_STEP": 4, "STORE_BATCHES_MAX": 1, "RECLAIM_BATCHES_MAX": 1, "PEEK_ITEMS_MAX": 4, "PEEK_SCAN_MAX": 8,
-    "LETTERS_PER_CHUNK": 1, "GROUPS_PER_CHUNK": 1, "REGISTERS_PER_CHUNK": 1, "HOLDS_PER_CHUNK": 1,
+    "DEATHS_PER_CHUNK": 1, "GROUPS_PER_CHUNK": 1, "REGISTERS_PER_CHUNK": 1, "HOLDS_PER_CHUNK": 1,
     "DIGESTS_MAX": 16, "LISTED_MAX": 1, "PULL_BATCHES_MAX": 1, "BALLOTS_AT_STOP_MAX": 2, "BEGIN_RUNS_MAX": 2,
-    "SURVEY_SCAN_MAX": 1,
+    "REPLICA_LIST_SCAN_MAX": 1,
 }  # fmt: skip
 """Limits of one step, or of one piece of many, by name, each with its value per run that a step votes on."""
 
 
-def places(name: str) -> list[Any]:
+def modules_with(name: str) -> list[Any]:
     """Return the modules of the core that know a limit by this name."""
     core = [module for path, module in sorted(sys.modules.items()) if path.startswith(CORE)]
     return [module for module in core if name in vars(module)]
 
 
 @contextlib.contextmanager
-def little_room(runs: int) -> Iterator[None]:
+def small_limits(runs: int) -> Iterator[None]:
     """Have a step vote on ``runs`` runs, and do as little of everything else; 0: as in production."""
     before = [
-        (place, name, getattr(place, name)) for name in (TIMES if runs else ()) for place in places(name)
+        (module, name, getattr(module, name))
+        for name in (TIMES if runs else ())
+        for module in modules_with(name)
     ]
     unknown = [name for name in TIMES if runs and all(name != known for _, known, _ in before)]
     assert not unknown, f"no module of the core has {', '.join(unknown)}: it was renamed"
-    for place, name, most in before:
-        setattr(place, name, min(most, TIMES[name] * runs))
+    for module, name, most in before:
+        setattr(module, name, min(most, TIMES[name] * runs))
     try:
         yield
     finally:
-        for place, name, most in before:
-            setattr(place, name, most)
+        for module, name, most in before:
+            setattr(module, name, most)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from quorumq.core.messages.records import BatchStored, JournalRecord, TrustLost
 from quorumq.core.values.types import Batch
-from quorumq.storage.commit import Commit, NoRoom
+from quorumq.storage.commit import Commit, NoCapacity
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 from sim.disks import DamagedBody, SimJournal
@@ -89,10 +89,10 @@ class StoreJournal(SimJournal):
                 self.batches[record.number] = record.batch
         self.position = self.store.append(records)
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             self.batches.pop(number, None)
-        self.position = self.store.forget(numbers)
+        self.position = self.store.drop(numbers)
 
     def next_number(self) -> int:
         return self.store.next_number
@@ -100,8 +100,8 @@ class StoreJournal(SimJournal):
     def records_durable(self) -> int:
         return self.store.position
 
-    def place(self) -> int:
-        return self.store.place
+    def location(self) -> int:
+        return self.store.location
 
     def begin(self) -> None:
         if self.store.should_roll:
@@ -150,7 +150,7 @@ class StoreJournal(SimJournal):
                     raise PowerCut
 
             self.disk.on_operation = cut
-            with contextlib.suppress(PowerCut, NoRoom):
+            with contextlib.suppress(PowerCut, NoCapacity):
                 self.commit.run()
             self.disk.on_operation = None
             self.commit = None

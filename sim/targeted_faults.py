@@ -134,9 +134,9 @@ class TargetedFaults:
         """Plan an action, in some runs, on one side of a cut that the other, which matters, cannot hear."""
         rng, options = self.rng, self.options
         acts = [self.delete_beside] if options.deletions else []
-        acts += [self.change_behind] if options.alter else []
+        acts += [self.change_cut_off] if options.alter else []
         acts += [self.rewind_beside] if options.rewind else []
-        acts += [self.redrive_behind] if options.redrive and options.dead_readers else []
+        acts += [self.redrive_cut_off] if options.redrive and options.dead_readers else []
         if acts and options.nodes > 1 and rng.random() < options.targeted_faults:
             self.world.at(rng.uniform(0.2, 0.7) * options.fault_time, self.act, rng.choice(acts))
 
@@ -205,7 +205,7 @@ class TargetedFaults:
 
         operator.ask(node, OpenSession(), operator.timeout, opened)
 
-    def redrive_behind(self, topic: Topic) -> None:
+    def redrive_cut_off(self, topic: Topic) -> None:
         """Cut a replica off while dead letters are redriven; their reader through it goes on."""
         rng = self.rng
         number = rng.randrange(topic.partitions)
@@ -213,7 +213,7 @@ class TargetedFaults:
         for operator in self.operators:
             operator.look(number, self.around.groups[0])
 
-    def change_behind(self, topic: Topic) -> None:
+    def change_cut_off(self, topic: Topic) -> None:
         """Cut off the node whose clock is last, change the topic, and change it there again as soon as the cut ends."""
         rng = self.rng
         up = [(core.state.clock.value, name) for name, core in cores_of(self.around.machines).items()]

@@ -94,14 +94,14 @@ class Topics:
         """Return the name of a partition's topic."""
         return self.names[partition.topic]
 
-    def place(self, partition: PartitionId) -> dict[str, Any]:
+    def location(self, partition: PartitionId) -> dict[str, Any]:
         """Return the fields of a line of the history that is about a partition."""
         return {"topic": self.names[partition.topic], "partition": partition.number}
 
     def described(self, receipt: Receipt, spans: tuple[Span, ...] | None = None) -> dict[str, Any]:
         """Return the fields of a line of the history that a receipt gives."""
         return {
-            **self.place(receipt.partition),
+            **self.location(receipt.partition),
             "group": receipt.group,
             "generation": receipt.generation,
             "n": receipt.n,

@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from quorumq.audit import derived
+from quorumq.audit.checker import check
 from quorumq.audit.context import Context, merged
 from quorumq.audit.files import LINES, PART_BYTES
 from quorumq.audit.findings import Finding, Judged
-from quorumq.audit.judge import judge
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
@@ -261,11 +261,11 @@ class Parts:
         result = self._of_each(parts, lambda tables: pickle.dumps(function(joined(tables))), "BINARY")
         return _blobs(result.select(F.col("found").alias("blob")))
 
-    def judge(self, context: Context) -> Judged:
+    def check(self, context: Context) -> Judged:
         """Check all parts; their findings stay where they are (`findings`)."""
         count = self._count
         parts = self._rows.where(F.col("part") != SUMMARY)
-        stated = self._of_each(parts, lambda tables: _told(judge(joined(tables), context), count), JUDGED)
+        stated = self._of_each(parts, lambda tables: _told(check(joined(tables), context), count), JUDGED)
         self._judged = [self._step("judged", stated.select("found.*"))]
         if context.into:
             outputs = self._judged[0].select(F.inline("blobs")).where(F.col("part") != SUMMARY)
@@ -327,7 +327,7 @@ def _packed(lines: Lines, count: int) -> dict[int, bytes]:
 
 def _of_outputs(items: Iterable[list[Any]], context: Context) -> Judged:
     result = Judged()
-    derived.judge((it for mine in items for it in mine), context, result)
+    derived.check((it for mine in items for it in mine), context, result)
     return result
 
 

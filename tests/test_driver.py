@@ -11,10 +11,10 @@ from quorumq.core.messages import ClientReply, PeerMessage, ReleaseReply
 from quorumq.core.messages.effects import (
     CleanStop,
     Done,
+    DropBatches,
     Durable,
     Effect,
     Event,
-    Forget,
     Gone,
     Ours,
     Persist,
@@ -104,7 +104,7 @@ class World:
         self.ticket += len(records)
         return self.ticket
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         self.ticket += 1
 
     def begin_sync(self, here: bool) -> None:
@@ -177,7 +177,7 @@ def test_the_core_is_not_entered_twice() -> None:
 
 
 def test_entries_without_a_waiter_are_synced_soon() -> None:
-    for effect in (Persist((RECORD,)), Forget((1,))):
+    for effect in (Persist((RECORD,)), DropBatches((1,))):
         world = World()
         world.does(effect)
         assert "sync" not in world.done

@@ -58,7 +58,7 @@ class Parts(Protocol):
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
         """Return the result of a function for each, which is small."""
 
-    def judge(self, context: Context) -> Judged:
+    def check(self, context: Context) -> Judged:
         """Judge all messages and outputs of the parts; the result need not have the findings of all."""
 
 
@@ -92,12 +92,12 @@ def audit(summary: Summary, parts: Parts, *, drained: bool = False) -> Audit:
     firsts = [it for it in rows if it["kind"] == "settings"]
     of, names = clocks_of(summary.stretches, firsts)
     clocks = Clocks(summary.stretches, of, names)
-    times = placed(clocks, Times(of, clocks.width), rows, parts, of) if clocks.several else Times(of)
+    times = located(clocks, Times(of, clocks.width), rows, parts, of) if clocks.several else Times(of)
     rest = remainder(rows, summary.stretches, summary.unread, copies, namesakes)
     context = contexts(summary, times, rows, copies, rest, drained=drained)
-    judged = parts.judge(context)
+    judged = parts.check(context)
     of_runs = Judged()
-    settings.judge(rows, context.runs, of_runs)
+    settings.check(rows, context.runs, of_runs)
     for run in context.runs.values():
         _stuck(run, of_runs)
     judged.findings += of_runs.findings
@@ -111,7 +111,7 @@ def audit(summary: Summary, parts: Parts, *, drained: bool = False) -> Audit:
     )  # fmt: skip
 
 
-def placed(
+def located(
     clocks: Clocks,
     times: Times,
     rows: Sequence[dict[str, Any]],
@@ -121,7 +121,7 @@ def placed(
     """Return the times of runs with several clocks."""
     asked = requests_in_context(rows, times)
     result = [bounds(asked, asked[:0], times.width), *parts.map(partial(_bounds, times))]
-    clocks.place(tightest(result))
+    clocks.locate(tightest(result))
     if clocks.unplaced:
         silent = {run: None if items is None else len(items) for run, items in silent_nodes(rows, of).items()}
         times = clocks.times

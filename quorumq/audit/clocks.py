@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorumq.audit.lines import TICK_S, Stretch
-from quorumq.audit.moments import FAR_S, NOWHERE, Moment
-from quorumq.audit.solver import RATE_MAX, Bound, Placed, Window, place
+from quorumq.audit.moment import FAR_S, NOWHERE, Moment
+from quorumq.audit.solver import RATE_MAX, Bound, Located, Window, locate
 from quorumq.audit.table import Floats, Numbers, Table, Writer, spread
 from quorumq.history import Row
 
@@ -77,32 +77,32 @@ class Times:
         self._keys = keys[order]
         self._ends = np.array([it[2:] for it in windows], float).reshape(-1, 2)[order]
 
-    def facts(self, writers: Sequence[Writer]) -> NDArray[Any]:
+    def clock_rows(self, writers: Sequence[Writer]) -> NDArray[Any]:
         """Return a row of numbers for each writer, as `Clock`, with `within` behind."""
         rows = [(*self.of[(it.run, it.who)], it.within) for it in writers]
         return np.array(rows, float).reshape(-1, 7)
 
-    def moments(
-        self, facts: NDArray[Any], at: Floats, *others: Floats
+    def instants(
+        self, clock_rows: NDArray[Any], at: Floats, *others: Floats
     ) -> list[tuple[Floats, Floats, Floats]]:
         """Return (t, low, high) of the readings of lines, then of other times that the lines name.
 
         Args:
-            facts: the result of `facts`, for each line.
+            clock_rows: the result of `clock_rows`, for each line.
             at: times at which the lines were written, by their own clocks.
             others: the other times; NaN if a line names none.
         """
-        several, machine = facts[:, 0] > 0, facts[:, 2].astype(np.int64)
-        base, rate, wander, within = (facts[:, it] for it in (3, 4, 5, 6))
-        placed = ~np.isnan(base)
+        several, machine = clock_rows[:, 0] > 0, clock_rows[:, 2].astype(np.int64)
+        base, rate, wander, within = (clock_rows[:, it] for it in (3, 4, 5, 6))
+        located = ~np.isnan(base)
 
         def common(time: Floats) -> Floats:
-            return np.where(placed, time * (1 + rate) + np.where(placed, base, 0.0), time)
+            return np.where(located, time * (1 + rate) + np.where(located, base, 0.0), time)
 
         t = common(at)
         low, high = t - within, t + within
         if several.any():
-            mine = several & placed
+            mine = several & located
             least, most = np.full(len(at), -FAR_S), np.full(len(at), FAR_S)
             if mine.any() and len(self._keys):
                 window = np.floor(at[mine] / self.width)
@@ -127,13 +127,13 @@ class Times:
         """Return when lines were written, by writer and reading, or other times that they name."""
         if not lines:
             return []
-        facts = self.facts([writer for writer, _ in lines])
+        clock_rows = self.clock_rows([writer for writer, _ in lines])
         more = [] if others is None else [np.array(others, float)]
-        t, low, high = self.moments(facts, np.array([at for _, at in lines], float), *more)[-1]
-        return moments_of(t, low, high, facts[:, 1])
+        t, low, high = self.instants(clock_rows, np.array([at for _, at in lines], float), *more)[-1]
+        return instants_of(t, low, high, clock_rows[:, 1])
 
 
-def moments_of(t: Floats, low: Floats, high: Floats, clock: NDArray[Any]) -> list[Moment]:
+def instants_of(t: Floats, low: Floats, high: Floats, clock: NDArray[Any]) -> list[Moment]:
     """Return a moment for each."""
     return list(map(Moment, high.tolist(), t.tolist(), low.tolist(), clock.astype(np.int64).tolist()))
 
@@ -186,14 +186,14 @@ def requests(
     Args:
         smallest: slots of the smallest replica set of each partition that was moved, by run, topic and partition.
     """
-    facts = times.facts(table.writers)
+    clock_rows = times.clock_rows(table.writers)
     # A role for each call, which are few, and not for each row.
     said = {"store": _ANSWER, "publish invoke": _SENT, "publish ok": _DONE}
     names_of = [it.kind if it.kind == "store" else f"{it.kind} {it.outcome}" for it in table.calls]
     roles = np.array([said.get(it, 3) for it in names_of], np.int64)
     handed = np.array([it.kind in ("hold_won", "deliver") for it in table.calls], bool)
     delivered = np.array([it.kind == "deliver" for it in table.calls], bool)
-    several = (facts[:, 0] > 0) & (facts[:, 1] >= 0)
+    several = (clock_rows[:, 0] > 0) & (clock_rows[:, 1] >= 0)
     rows = table.rows[several[table.rows["writer"]]] if len(table.rows) else table.rows
     role = roles[rows["call"]]
     batch = rows[rows["lead"] & (role < 3)]
@@ -205,7 +205,7 @@ def requests(
     key = batch["space"].astype(np.int64) << 40 | batch["start"]
     known = smallest or {}
     slots = np.array([known.get(it[:3], EVERY) for it in table.spaces], np.int64)
-    made = _requests(key, role[rows["lead"] & (role < 3)], facts[batch["writer"], 2], who[batch["writer"]],
+    made = _requests(key, role[rows["lead"] & (role < 3)], clock_rows[batch["writer"], 2], who[batch["writer"]],
                      batch["at"], batch["at"], runs[batch["writer"]], slots[batch["space"]])  # fmt: skip
     fetched = rows[handed[rows["call"]] & (rows["owner"] >= 0)]
     # Message by message: so it does not matter how a history is cut.
@@ -218,7 +218,7 @@ def requests(
     for column in (seq, each["space"], fetch):
         new |= np.diff(column, prepend=-1) != 0
     role = np.where(delivered[each["call"]], _SENT, _ANSWER)
-    got = _requests(np.cumsum(new), role, facts[each["writer"], 2], who[each["writer"]], each["at"], each["asked"],
+    got = _requests(np.cumsum(new), role, clock_rows[each["writer"], 2], who[each["writer"]], each["at"], each["asked"],
                     runs[each["writer"]], np.full(len(each), EVERY))  # fmt: skip
     return made, got
 
@@ -326,9 +326,9 @@ def bounds(made: NDArray[Any], got: NDArray[Any], width: float) -> NDArray[Any]:
     is_got, is_won = got["role"] == _SENT, got["role"] == _ANSWER
     first, last = (_firsts(got, starts, is_won, got["at"], it) for it in (np.minimum, np.maximum))
     asked = _firsts(got, starts, is_got, got["asked"], np.maximum)
-    heard = _firsts(got, starts, is_got, got["at"])
+    answer = _firsts(got, starts, is_got, got["at"])
     result.append((asked.clock, asked.at, last.clock, last.at))
-    result.append((first.clock, first.at, heard.clock, heard.at))
+    result.append((first.clock, first.at, answer.clock, answer.at))
     columns = [np.concatenate(it) for it in zip(*result, strict=True)]
     early, late_by = columns[0], columns[2]
     return _tightest([it[(early >= 0) & (late_by >= 0) & (early != late_by)] for it in columns], width)
@@ -353,8 +353,8 @@ def promised(made: NDArray[Any], times: Times, silent: Mapping[str, int | None])
     by_machine = {clock.machine: clock for clock in times.of.values()}
     rows = np.flatnonzero((made["role"] == _ANSWER) & (done.clock[of] >= 0))
     items = made[rows]
-    facts = np.array([(*by_machine[it], 0.0) for it in items["machine"].tolist()], float).reshape(-1, 7)
-    low = times.moments(facts, items["at"])[0][1]
+    clock_rows = np.array([(*by_machine[it], 0.0) for it in items["machine"].tolist()], float).reshape(-1, 7)
+    low = times.instants(clock_rows, items["at"])[0][1]
     low = np.where(low <= -FAR_S, -np.inf, low)
     order = np.lexsort((low, items["who"], of[rows]))
     request, who, low = of[rows][order], items["who"][order], low[order]
@@ -428,22 +428,22 @@ class Clocks:
             run, name = names[machine]
             self._windows[run][name] = np.unique(items // ticks_each).tolist()
         self._bounds: dict[str, list[Bound]] = defaultdict(list)
-        self._placed: dict[str, Placed] = {}
+        self._located: dict[str, Located] = {}
 
     @property
     def times(self) -> Times:
         """The times by the clocks placed so far."""
         of, windows = dict(self._of), []
         numbers = {name: number for number, name in enumerate(self._names)}
-        facts: dict[int, tuple[bool, float, float, float]] = {}
-        for run, placed in self._placed.items():
-            broken = {it.clock for it in placed.broken}
+        clock_rows: dict[int, tuple[bool, float, float, float]] = {}
+        for run, located in self._located.items():
+            broken = {it.clock for it in located.broken}
             items: dict[str, list[Window]] = defaultdict(list)
-            for it in placed.windows:
+            for it in located.windows:
                 items[it.clock].append(it)
                 windows.append((numbers[(run, it.clock)], it.window, it.low, it.high))
             for clock in {*items, *broken}:
-                rate, wander = placed.rates.get(clock, (0.0, 0.0)) if clock in items else (0.0, 0.0)
+                rate, wander = located.rates.get(clock, (0.0, 0.0)) if clock in items else (0.0, 0.0)
                 base = (
                     median(
                         (it.low + it.high) / 2 - rate * (it.window + 0.5) * self.width for it in items[clock]
@@ -451,27 +451,27 @@ class Clocks:
                     if clock in items
                     else np.nan
                 )
-                facts[numbers[(run, clock)]] = (clock in broken, base, rate, wander)
+                clock_rows[numbers[(run, clock)]] = (clock in broken, base, rate, wander)
         for key, was in of.items():
-            if was.machine in facts and was.clock != NOWHERE:
-                broke, base, rate, wander = facts[was.machine]
+            if was.machine in clock_rows and was.clock != NOWHERE:
+                broke, base, rate, wander = clock_rows[was.machine]
                 of[key] = Clock(was.several, NOWHERE if broke else was.clock, was.machine, base, rate, wander)
         return Times(of, self.width, windows)
 
-    def place(self, result: NDArray[Any]) -> None:
+    def locate(self, result: NDArray[Any]) -> None:
         """Place them by the result of `bounds`."""
         for run, bound in self._read(result):
             self._bounds[run].append(bound)
         for run in sorted(self._windows):
-            self._placed[run] = place(self._bounds[run], self._windows[run], self.width)
+            self._located[run] = locate(self._bounds[run], self._windows[run], self.width)
 
     @property
     def unplaced(self) -> dict[str, set[str]]:
         """Clocks that nothing says enough of, by run."""
         return {
             run: missing
-            for run, placed in self._placed.items()
-            if placed.reference and (missing := set(self._windows[run]) - _said(placed))
+            for run, located in self._located.items()
+            if located.reference and (missing := set(self._windows[run]) - _said(located))
         }
 
     def trust(self, result: NDArray[Any]) -> None:
@@ -479,13 +479,13 @@ class Clocks:
         expected, more = self.unplaced, set()
         for run, bound in self._read(result):
             if bound.late in expected.get(run, ()):
-                self._bounds[run].append(bound._replace(early=self._placed[run].reference))
+                self._bounds[run].append(bound._replace(early=self._located[run].reference))
                 more.add(run)
         for run in more:
-            by = self._placed[run].reference
-            placed = place(self._bounds[run], self._windows[run], self.width, by)
-            if placed.reference == by:  # those bounds tell the time of this clock
-                self._placed[run] = placed
+            by = self._located[run].reference
+            located = locate(self._bounds[run], self._windows[run], self.width, by)
+            if located.reference == by:  # those bounds tell the time of this clock
+                self._located[run] = located
 
     def _read(self, result: NDArray[Any]) -> Iterable[tuple[str, Bound]]:
         for early, early_window, late, late_window, seconds in result.tolist():
@@ -501,23 +501,23 @@ class Clocks:
             if clock.several:
                 run, name = self._names[clock.machine]
                 mine[(run, it.writer.who if clock.clock == NOWHERE else name)].append(it)
-        return [self._shown(run, clock, mine) for run, clock in sorted(mine) if run in self._placed]
+        return [self._shown(run, clock, mine) for run, clock in sorted(mine) if run in self._located]
 
     def _shown(
         self, run: str, clock: str, mine: Mapping[tuple[str, str], Sequence[Stretch]]
     ) -> dict[str, Any]:
-        placed = self._placed[run]
-        items = [it for it in placed.windows if it.clock == clock]
+        located = self._located[run]
+        items = [it for it in located.windows if it.clock == clock]
         expected = len(self._windows[run].get(clock, ())) or 1
         widths = [(it.high - it.low) / 2 for it in items]
         ahead = -median((it.low + it.high) / 2 for it in items) if items else None
-        rate, wander = placed.rates.get(clock, (None, None)) if items else (None, None)
+        rate, wander = located.rates.get(clock, (None, None)) if items else (None, None)
         day, turned = _day(mine[(run, clock)])
-        other, _ = _day(mine.get((run, placed.reference), ()))
+        other, _ = _day(mine.get((run, located.reference), ()))
         apart = None if day is None or other is None or ahead is None else day - other + ahead
         said = [
             f"jumped, or ran wrong, between {it.begin:.1f} s and {it.end:.1f} s of it"
-            for it in placed.broken if it.clock == clock
+            for it in located.broken if it.clock == clock
         ]  # fmt: skip
         if not items and not said:
             said = ["is not to be placed: no line says what came before and what after"]
@@ -527,14 +527,14 @@ class Clocks:
             said.append(f"had its time of day turned by {turned:,.1f} s meanwhile, which changes no verdict")
         return {
             "run": run, "clock": clock, "writers": ", ".join(sorted({it.writer.who for it in mine[(run, clock)]})),
-            "reference": clock == placed.reference, "placed": len(items) / expected, "ahead": ahead,
+            "reference": clock == located.reference, "placed": len(items) / expected, "ahead": ahead,
             "within": median(widths) if widths else None, "rate": None if rate is None else -rate,
             "rate_within": wander, "day_ahead": apart, "findings": "; ".join(said),
         }  # fmt: skip
 
 
-def _said(placed: Placed) -> set[str]:
-    return {it.clock for it in placed.windows} | {it.clock for it in placed.broken}
+def _said(located: Located) -> set[str]:
+    return {it.clock for it in located.windows} | {it.clock for it in located.broken}
 
 
 def _day(items: Sequence[Stretch]) -> tuple[float | None, float]:

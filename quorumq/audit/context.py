@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from quorumq.audit.clocks import Times
 from quorumq.audit.lines import Stretch, Summary
-from quorumq.audit.moments import NOWHERE, Moment, sure_by
+from quorumq.audit.moment import NOWHERE, Moment, sure_by
 from quorumq.audit.remainder import Remainder, by_key
 from quorumq.audit.replicas import Slots, first_of_each
 from quorumq.audit.table import Writer
@@ -148,7 +148,7 @@ class Purge(NamedTuple):
         return self.spans is None or any(o == producer_id and a <= seq < b for o, a, b in self.spans)
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Facts of a partition and group.
 
     Attributes:
@@ -180,7 +180,7 @@ class Context(NamedTuple):
 
     runs: Mapping[str, Run]
     of_groups: Mapping[tuple[str, str, str], Group]
-    of_places: Mapping[tuple[str, str, int, str], Place]
+    of_locations: Mapping[tuple[str, str, int, str], Location]
     groups: Mapping[tuple[str, str], tuple[str, ...]]
     producer_ids: frozenset[tuple[str, str]]
     read: frozenset[tuple[str, str]]
@@ -425,7 +425,7 @@ def contexts(
         for key, items in layouts.items()
     }
     return Context(
-        runs, of_groups, _places(summary, rows, of_groups, runs, times, moved), groups,
+        runs, of_groups, _locations(summary, rows, of_groups, runs, times, moved), groups,
         frozenset(summary.producer_ids),
         frozenset((run, topic) for run, topic, call in summary.calls if call.kind in ("deliver", "list")),
         frozenset(summary.into),
@@ -479,10 +479,10 @@ def _groups(
     return of_groups, {key: tuple(sorted(items)) for key, items in there.items()}
 
 
-def _places(
+def _locations(
     summary: Summary, rows: Sequence[Row], of_groups: Mapping[tuple[str, str, str], Group], runs: Mapping[str, Run],
     times: Times, moved: Mapping[tuple[str, str, int], Sequence[Slots]],
-) -> dict[tuple[str, str, int, str], Place]:  # fmt: skip
+) -> dict[tuple[str, str, int, str], Location]:  # fmt: skip
     listing: dict[tuple[str, str, int, str], set[str]] = defaultdict(set)
     having: dict[tuple[str, str, int], set[str]] = defaultdict(set)
     for run, topic, partition, group, who in summary.lists:
@@ -490,12 +490,12 @@ def _places(
     for run, topic, partition, who in summary.stores:
         if runs[run].simulated:
             having[(run, topic, partition)].add(who)
-    result: dict[tuple[str, str, int, str], Place] = {}
+    result: dict[tuple[str, str, int, str], Location] = {}
     for key, listers in listing.items():
         to_list = listers | having.get(key[:3], set())
         if key[:3] in moved:  # a node without a slot in the end has nothing to list
             to_list &= {f"node:{node}" for node in max(moved[key[:3]]).nodes}
-        result[key] = Place((), frozenset(to_list), frozenset(listers & to_list))
+        result[key] = Location((), frozenset(to_list), frozenset(listers & to_list))
     named = [it for it in rows if it["grp"] is not None and it.get("partition") is not None]
     for key, items in by_key(named, lambda it: (it["run"], it["topic"], it["partition"], it["grp"])).items():
         mine = of_groups[(key[0], key[1], key[3])]
@@ -507,5 +507,5 @@ def _places(
         started = times.each([written(it) for it in whole], [it["asked"] for it in whole])
         purges = purges_of(items, mine.confirmed)
         if started or purges:
-            result[key] = result.get(key, Place())._replace(purges=purges, inventories=started)
+            result[key] = result.get(key, Location())._replace(purges=purges, inventories=started)
     return result

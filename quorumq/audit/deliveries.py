@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from quorumq.audit.findings import Check, Judged, Proof, Where
-from quorumq.audit.moments import FAR_S, Moment, apart, maybe, maybe_by, seconds, sure, sure_by
+from quorumq.audit.moment import FAR_S, Moment, apart, maybe, maybe_by, seconds, sure, sure_by
 from quorumq.audit.replicas import most_replicas
 from quorumq.audit.story import Event, Said, Story, crc_text
 from quorumq.core.values.limits import INTERRUPTIONS_MAX
@@ -142,7 +142,7 @@ def deliveries(story: Story) -> list[Delivery]:
     rejects: Counter[tuple[bool, int, int]] = Counter()
     interruptions: Counter[tuple[bool, int, int]] = Counter()
     settled: dict[tuple[bool, int, int], Settled] = {}
-    heard: dict[tuple[bool, int, int], Settled] = {}
+    acks: dict[tuple[bool, int, int], Settled] = {}
     deaths: dict[tuple[bool, int, int], Died] = {}
     redrives: int | None = None
     published: Moment | None = None
@@ -165,9 +165,9 @@ def deliveries(story: Story) -> list[Delivery]:
                 settled[life] = min(one, settled.get(life, one))
                 if outcome != "acked":
                     continue
-                heard[life] = min(one, heard.get(life, one))
+                acks[life] = min(one, acks.get(life, one))
             made = Delivery(story, said)
-            made.acked, made.settled = heard.get(life), settled.get(life)
+            made.acked, made.settled = acks.get(life), settled.get(life)
             made.died, made.redrives, made.published = deaths.get(life), redrives, published
             made.rejects, made.interruptions = rejects[life], interruptions[life]
             result.append(made)
@@ -370,7 +370,7 @@ def before_start(it: Delivery) -> Proof | None:
 
 def though_purged(it: Delivery) -> Proof | None:
     """Ask if it was purged before it was fetched."""
-    if not it.is_open or it.event.n != 0 or not it.story.place.purges:
+    if not it.is_open or it.event.n != 0 or not it.story.location.purges:
         return None
     items = [
         purge for purge in it.story.purged(dead=False)
@@ -452,7 +452,7 @@ CHECKS: Final[tuple[Check[Delivery], ...]] = (
 )
 
 
-def judge(story: Story, where: Where, out: Judged) -> list[Delivery]:
+def check(story: Story, where: Where, out: Judged) -> list[Delivery]:
     """Ask all of these of each delivery of a message to a group, and count."""
     result = deliveries(story)
     run = story.run

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from quorumq.audit.context import Context, Run
 from quorumq.audit.findings import Check, Judged, Proof, Where
-from quorumq.audit.moments import seconds
+from quorumq.audit.moment import seconds
 from quorumq.audit.story import Story, crc_text
 
 DERIVED: Final = "derived"
@@ -192,7 +192,7 @@ OF_MESSAGES: Final[tuple[Check[Message], ...]] = (
 )
 
 
-FORGOTTEN: Final = "an output that was never delivered, of an input that was acked"
+NEVER_DELIVERED: Final = "an output that was never delivered, of an input that was acked"
 
 
 def key_of(it: Made | Got) -> tuple[str, str, Name]:
@@ -200,7 +200,7 @@ def key_of(it: Made | Got) -> tuple[str, str, Name]:
     return (it.run, it.into, it.output) if isinstance(it, Made) else (it.run, it.topic, it.name)
 
 
-def judge(items: Iterable[Made | Got], context: Context, out: Judged) -> None:
+def check(items: Iterable[Made | Got], context: Context, out: Judged) -> None:
     """Ask these of each output of an input that was acked, and of each message with an output's name."""
     together: dict[tuple[str, str, Name], tuple[list[Made], list[Got]]] = defaultdict(lambda: ([], []))
     for it in items:
@@ -222,7 +222,7 @@ def _output(
         if run.drained_at is not None:
             words = f"its output {it.index}, {_in_words(output)} of {topic}, was never delivered"
             proof = Proof(f"was acked at {seconds(it.acked)}, and {words}", not run.lossy, run.drained_at)
-            out.report(DERIVED, FORGOTTEN, proof, it.of, None)
+            out.report(DERIVED, NEVER_DELIVERED, proof, it.of, None)
     delivered = min((it.delivered for it in got if it.delivered is not None), default=None)
     if not made and (delivered is None or (name, topic) not in context.into):
         return

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from quorumq.audit.findings import Check, Judged, Proof, Where
-from quorumq.audit.moments import Moment, maybe, seconds, sure, sure_by
+from quorumq.audit.moment import Moment, maybe, seconds, sure, sure_by
 from quorumq.audit.replicas import nodes_until
 from quorumq.audit.story import Event, Story, crc_text
 
@@ -70,7 +70,7 @@ class Fate:
     @cached_property
     def absent(self) -> list[str]:
         """Name which nodes did not, though they are to list such."""
-        return sorted((self.story.place.to_list or frozenset()) - set(self.listed_by))
+        return sorted((self.story.location.to_list or frozenset()) - set(self.listed_by))
 
     def is_listed(self, state: str) -> bool:
         """Say if it was shown so."""
@@ -85,7 +85,7 @@ class Fate:
     # ----------------------------------------------------------------- what is known
 
     @cached_property
-    def heard(self) -> bool:
+    def has_all_histories(self) -> bool:
         """Say if all clients that got it have a history: else it may have been settled without a line about it."""
         if not self.complete or self.run.simulated:
             return self.complete
@@ -103,13 +103,13 @@ class Fate:
         said = [it.event for it in (*self.message.shared, *self.story.mine)]
         return any(
             all(sure(it.at, started) for it in said if it.kind not in ("list", "derive"))
-            for started in self.story.place.inventories
+            for started in self.story.location.inventories
         )
 
     @property
     def proved(self) -> bool:
         """Say if the absence of a line proves anything."""
-        return self.heard and self.inventoried
+        return self.has_all_histories and self.inventoried
 
     @property
     def unlisted(self) -> str:
@@ -122,7 +122,7 @@ class Fate:
     # ------------------------------------------------------------------- as it should
 
     @cached_property
-    def behind(self) -> bool:
+    def is_skipped(self) -> bool:
         """Say if a request from latest, when the message may have been there already, is to skip it."""
         sent = self.message.sent
         for skip in self.group.skips:
@@ -192,7 +192,7 @@ class Fate:
             self.story.grp != "" and self.message.stored is not None and not group.deleted and not group.unmade
             and (made is None or made >= self.asked_from) and self.gone_in < self.asked_in
             and not self.never_was and not self.too_early
-            and ((not self.behind and not self.purge_asked) or self.inventoried)
+            and ((not self.is_skipped and not self.purge_asked) or self.inventoried)
         )  # fmt: skip
 
     @property
@@ -223,7 +223,7 @@ class Fate:
         return max(items, default=None)
 
     @cached_property
-    def was_mortal(self) -> bool:
+    def had_ttl(self) -> bool:
         """Say if its TTL is asked about. Of a group that was made later a replica may have no payload any more, and
         have no say."""
         copies, rf, made_at = self.message.copies, self.message.rf, self.group.made_at
@@ -269,7 +269,7 @@ class Fate:
         return max((it.n for it in self.redrives if it.outcome == "invoke"), default=-1)
 
     @cached_property
-    def letter_gone(self) -> bool:
+    def dead_letter_gone(self) -> bool:
         """Say if a dead letter is not there any more, and nothing that was asked for explains it."""
         if self.last_died is None or self.group.deleted:
             return False
@@ -287,7 +287,7 @@ class Fate:
         last, group = self.last_redriven, self.group
         if last is None or group.deleted or self.listing is not None or self.ack_asked >= 0:
             return False
-        if self.purge_asked or self.behind:
+        if self.purge_asked or self.is_skipped:
             return False
         if self.delivered is not None and (self.delivered[1] > last.n or self.delivered[0] > last.generation):
             return False
@@ -364,7 +364,7 @@ def too_few_copies(it: Fate) -> Proof | None:
 
 def outlived(it: Fate) -> Proof | None:
     """Ask if it was delivered after it had expired at all its replicas, before any FETCH."""
-    if not it.was_mortal or not all(maybe(end, it.last_asked) for end in it.ends()):
+    if not it.had_ttl or not all(maybe(end, it.last_asked) for end in it.ends()):
         return None
     certain = not it.run.lossy and all(sure(end, it.last_asked) for end in it.ends())
     text = f"delivered to a FETCH sent at {_time(it.last_asked)}, after its TTL was over at all its replicas"
@@ -465,9 +465,9 @@ def listed_after_purge(it: Fate) -> Proof | None:
     return Proof(f"listed dead at n = {it.listing[1]}, and was purged")
 
 
-def letter_gone(it: Fate) -> Proof | None:
+def dead_letter_gone(it: Fate) -> Proof | None:
     """Ask if a dead letter is there."""
-    if not it.drained or it.last_died is None or not it.letter_gone:
+    if not it.drained or it.last_died is None or not it.dead_letter_gone:
         return None
     _, n, at = it.last_died
     return Proof(f"a dead letter at n = {n} since {seconds(at)}, is gone{it.unlisted}", it.proved)
@@ -482,7 +482,7 @@ def redrive_lost(it: Fate) -> Proof | None:
 
 def skipped(it: Fate) -> Proof | None:
     """Ask if a skipped message was to be skipped."""
-    if not it.lists or not it.is_listed("skipped") or it.purge_asked or it.behind:
+    if not it.lists or not it.is_listed("skipped") or it.purge_asked or it.is_skipped:
         return None
     return Proof("is skipped, and nobody purged it", it.complete)
 
@@ -509,14 +509,14 @@ CHECKS: Final[tuple[Check[Fate], ...]] = (
     Check("G7", "listed after it was acked", listed_after_ack),
     Check("G7", "listed after it was redriven", listed_after_redrive),
     Check("G7", "listed after it was purged", listed_after_purge),
-    Check("G7", "a dead letter that is gone", letter_gone),
+    Check("G7", "a dead letter that is gone", dead_letter_gone),
     Check("G7", "redriven, and never delivered", redrive_lost),
     Check("groups", "skipped, and nobody purged it", skipped),
     Check("groups", "purged, and nobody purged or acked it", purged),
 )
 
 
-def judge(story: Story, where: Where, out: Judged) -> None:
+def check(story: Story, where: Where, out: Judged) -> None:
     """Ask all of these of a message for a group, and count."""
     it = Fate(story)
     run, message = story.run, story.message
@@ -528,10 +528,10 @@ def judge(story: Story, where: Where, out: Judged) -> None:
     out.count(run.run, "G1", confirmed or counted, pending)
     out.count(run.run, "G4", False, pending)
     out.count(run.run, "G6", it.is_first and message.tries > 1)
-    out.count(run.run, "delays", it.was_mortal)
-    letter = it.last_died is not None or it.last_redriven is not None or it.listing is not None
-    if letter:
-        open_ = not it.drained and (it.letter_gone or it.redrive_lost)
+    out.count(run.run, "delays", it.had_ttl)
+    dead_letter = it.last_died is not None or it.last_redriven is not None or it.listing is not None
+    if dead_letter:
+        open_ = not it.drained and (it.dead_letter_gone or it.redrive_lost)
         out.count(run.run, "G7", True, open_)
         _divergence(it, out)
 
@@ -539,7 +539,7 @@ def judge(story: Story, where: Where, out: Judged) -> None:
 def _divergence(it: Fate, out: Judged) -> None:
     """Keep a dead letter that some of the nodes that listed theirs do not list."""
     nodes = [who for who in it.listed_by if who.startswith("node:")]
-    absent = sorted(it.story.place.listing - set(nodes))
+    absent = sorted(it.story.location.listing - set(nodes))
     if nodes and absent:
         message = it.message
         row: dict[str, Any] = {

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar, cast
 
 from quorumq.audit import derived
+from quorumq.audit.checker import check
 from quorumq.audit.context import Context, merged
 from quorumq.audit.findings import Judged
-from quorumq.audit.judge import judge
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
@@ -78,16 +78,16 @@ class Cut:
         """Return the result of a function for each part."""
         return map(function, self._parts())
 
-    def judge(self, context: Context) -> Judged:
+    def check(self, context: Context) -> Judged:
         """Judge all parts."""
         total = Judged()
         made: list[Any] = []
         for part in self._parts():
-            result = judge(part, context)
+            result = check(part, context)
             made += result.made + result.got
             _add(total, result)
         outputs = Judged()
-        derived.judge(made, context, outputs)
+        derived.check(made, context, outputs)
         _add(total, outputs)
         return total
 

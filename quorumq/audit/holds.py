@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from quorumq.audit.findings import Check, Judged, Proof, Where
-from quorumq.audit.moments import Moment, maybe, maybe_by, seconds, sure
+from quorumq.audit.moment import Moment, maybe, maybe_by, seconds, sure
 from quorumq.audit.solver import RATE_MAX
 from quorumq.audit.story import Event, Story
 
@@ -271,7 +271,7 @@ def _overlap(current: Hold, other: Hold, certain: bool) -> Proof:
     return Proof(text, certain)
 
 
-def judge(story: Story, where: Where, out: Judged) -> list[Hold]:
+def check(story: Story, where: Where, out: Judged) -> list[Hold]:
     """Ask all of these of the holds of a message for a group, and count."""
     result = holds(story)
     run = story.run.run

@@ -338,7 +338,7 @@ class Lines:
             (spaces[space].run, spaces[space].topic, table.calls[call])
             for space, call in _pairs(rows["space"], rows["call"])
         }
-        calls = np.array([_place_of(it) for it in table.calls], dtype=np.int8)[rows["call"]]
+        calls = np.array([_index_of(it) for it in table.calls], dtype=np.int8)[rows["call"]]
         lists, stores = set(), set()
         listed = rows[calls == 1]
         for space, writer, call in _pairs(listed["space"], listed["writer"], listed["call"]):
@@ -508,7 +508,7 @@ _CONTEXT: Final = {
 """Fields of the lines about a run, topic or group, by kind."""
 
 
-def _place_of(call: Call) -> int:
+def _index_of(call: Call) -> int:
     """Return 1 for a listing of dead letters, 2 for a copy, 3 for a publish."""
     if call.kind == "list":
         return int(call.state == "dead")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from quorumq.audit.context import DEAD, Context
 from quorumq.audit.findings import Judged, bucket
-from quorumq.audit.moments import FAR_S
+from quorumq.audit.moment import FAR_S
 from quorumq.audit.story import Events
 from quorumq.audit.table import Call, Flags, Numbers
 
@@ -30,7 +30,7 @@ _ROLES: Final = {
 }  # fmt: skip
 
 
-class _Facts(NamedTuple):
+class _Fields(NamedTuple):
     """Facts of each space and group: of their run, and if the group may have plain messages.
 
     Attributes:
@@ -68,12 +68,12 @@ def plain(events: Events, out: Judged) -> Flags:
     if not result.any():
         return result
     picked = _Picked(events, roles, message, result)
-    good = picked.once & picked.good(_facts(events, picked))
+    good = picked.once & picked.good(_fields_of(events, picked))
     result[picked.message[~good]] = False
     result &= _has_copies(events, roles, message, result)
     if result.any():
         picked = _Picked(events, roles, message, result)
-        picked.counted(_facts(events, picked), out)
+        picked.counted(_fields_of(events, picked), out)
     return result
 
 
@@ -125,7 +125,7 @@ class _Picked:
         rows = self._events.of[which]
         return (*(it[rows] for it in times or self._events.at), self._events.clock[rows])
 
-    def good(self, facts: _Facts) -> Flags:
+    def good(self, fields: _Fields) -> Flags:
         """Return a flag for each delivery: True if it cannot have a finding."""
         sent, stored, here, acked = (
             self.moment(it) for it in (self.sent, self.stored, self.delivered, self.acked)
@@ -134,14 +134,14 @@ class _Picked:
         crcs, published = self._events.crc[self.delivered], self._events.crc[self.sent]
         made = self._events.rows["made"][self._events.of[self.sent]]
         result: Flags = (
-            facts.plain & ~np.isnan(asked[0]) & ~_maybe(acked, here) & ~_maybe(acked, asked)
+            fields.plain & ~np.isnan(asked[0]) & ~_maybe(acked, here) & ~_maybe(acked, asked)
             & (sent[1] <= here[2]) & (sent[0] <= stored[0]) & (sent[2] <= stored[2]) & (sent[3] == stored[3])
             & ((crcs < 0) | (published < 0) | (crcs == published))
-            & ((made < 0) | (made >= facts.begins)) & (here[0] <= facts.bound)
+            & ((made < 0) | (made >= fields.begins)) & (here[0] <= fields.bound)
         )  # fmt: skip
         return result
 
-    def counted(self, facts: _Facts, out: Judged) -> None:
+    def counted(self, fields: _Fields, out: Judged) -> None:
         """Count them, as `judge` would."""
         events, table = self._events, self._events.table
         names: dict[tuple[str, str, str], int] = {}
@@ -156,29 +156,29 @@ class _Picked:
         ]
         key = np.array(keys, np.int64)[inverse.ravel()]
         made = events.rows["made"][events.of[self.sent]]
-        covered = (made < 0) | (made >= facts.current_from)
+        covered = (made < 0) | (made >= fields.current_from)
         crcs = (events.crc[self.delivered] >= 0) & (events.crc[self.sent] >= 0)
         here, sent = self.moment(self.delivered), self.moment(self.sent)
         rf = np.array([_rf(it, events.context) is not None for it in table.spaces])[
             events.space[self.message]
         ]
         checked = {
-            "G1": covered | (facts.first & rf), "G2": np.ones(len(key), bool), "G3": np.full(len(key), 2),
-            "G4": here[0] > facts.healed, "G5": crcs, "groups": facts.registers,
+            "G1": covered | (fields.first & rf), "G2": np.ones(len(key), bool), "G3": np.full(len(key), 2),
+            "G4": here[0] > fields.healed, "G5": crcs, "groups": fields.registers,
         }  # fmt: skip
         for guarantee, items in checked.items():
             for (run, _, _), total in zip(names, np.bincount(key, items, len(names)).tolist(), strict=True):
                 out.count(run, guarantee, int(total))
         exact = (sent[3] == here[3]) & (sent[3] >= 0)
         waited = np.where(exact, here[0] - sent[0], ((here[1] + here[2]) - (sent[1] + sent[2])) / 2)
-        placed = (sent[1] > -FAR_S) & (sent[2] < FAR_S) & (here[1] > -FAR_S) & (here[2] < FAR_S)
+        located = (sent[1] > -FAR_S) & (sent[2] < FAR_S) & (here[1] > -FAR_S) & (here[2] < FAR_S)
         attempt = events.rows["attempt"][events.of[self.delivered]]
         for name, number in names.items():
             mine = key == number
             _latency(
                 name,
-                waited[mine & (exact | placed)],
-                int((mine & ~exact & ~placed).sum()),
+                waited[mine & (exact | located)],
+                int((mine & ~exact & ~located).sum()),
                 attempt[mine],
                 out,
             )
@@ -204,7 +204,7 @@ def _counter(values: Numbers) -> dict[int, int]:
 
 
 def _maybe(early: Sequence[NDArray[Any]], late: Sequence[NDArray[Any]]) -> Flags:
-    """Return True for each pair that may have come in this order: as `quorumq.audit.moments.maybe`."""
+    """Return True for each pair that may have come in this order: as `quorumq.audit.moment.maybe`."""
     same = (early[3] == late[3]) & (early[3] >= 0)
     return np.where(same, early[0] < late[0], early[1] < late[2])
 
@@ -232,23 +232,23 @@ def _has_copies(events: Events, roles: NDArray[Any], message: Numbers, which: Fl
     return result >= np.array(needed)[events.space]  # type: ignore[no-any-return]
 
 
-def _facts(events: Events, picked: _Picked) -> _Facts:
+def _fields_of(events: Events, picked: _Picked) -> _Fields:
     """Return the facts of the space and group of each delivery."""
     pairs, inverse = np.unique(
         np.stack((events.space[picked.message], picked.group)), axis=1, return_inverse=True
     )
     rows = [_fact(events, space, picked.groups[group]) for space, group in pairs.T.tolist()]
-    return _Facts(*(np.array(it)[inverse.ravel()] for it in zip(*rows, strict=True)))
+    return _Fields(*(np.array(it)[inverse.ravel()] for it in zip(*rows, strict=True)))
 
 
 def _fact(events: Events, space: int, grp: str) -> tuple[Any, ...]:
     run_, topic, partition, _ = events.table.spaces[space]
     context, run = events.context, events.context.runs[run_]
     group = context.of_groups[(run_, topic, grp)]
-    place = context.of_places.get((run_, topic, partition, grp))
+    location = context.of_locations.get((run_, topic, partition, grp))
     simple = (
         not any(it.rewind for it in group.confirmed) and not group.deletions and not group.current
-        and not (place is not None and place.purges) and (run_, topic, partition) not in context.moved
+        and not (location is not None and location.purges) and (run_, topic, partition) not in context.moved
     )  # fmt: skip
     asked = run.healed_at is not None and run.healed_high is not None and run.healed_high < FAR_S
     bound = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from quorumq.audit.moments import Moment, maybe_by, sure_by
+from quorumq.audit.moment import Moment, maybe_by, sure_by
 from quorumq.core.values.types import FIRST_LAYOUT
 from quorumq.history import Row
 

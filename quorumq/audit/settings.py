@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumq.audit.context import Run, did_not_fail
 from quorumq.audit.findings import Check, Judged, Proof, Where
-from quorumq.audit.moments import Moment, maybe, seconds, sure
+from quorumq.audit.moment import Moment, maybe, seconds, sure
 from quorumq.history import Row
 
 SETTINGS: Final = "settings"
@@ -144,7 +144,7 @@ OF_SETTINGS: Final[tuple[Check[Setting], ...]] = (
 )
 
 
-def judge(rows: Sequence[Row], runs: Mapping[str, Run], out: Judged) -> None:
+def check(rows: Sequence[Row], runs: Mapping[str, Run], out: Judged) -> None:
     """Ask these of each topic that has both a change and a node's register, and of each of its settings."""
     of_topics: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:

@@ -74,7 +74,7 @@ class Broken(NamedTuple):
     end: float
 
 
-class Placed(NamedTuple):
+class Located(NamedTuple):
     """The clocks of a run.
 
     Attributes:
@@ -90,9 +90,9 @@ class Placed(NamedTuple):
     broken: list[Broken]
 
 
-def place(
+def locate(
     bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]], width: float, reference: str = ""
-) -> Placed:
+) -> Located:
     """Place the clocks of one run.
 
     Args:
@@ -119,10 +119,10 @@ def place(
     if guilty is None or not set(order) - guilty:
         graph = _Graph("", bounds, width)
         graph.mend(set(weight) if guilty is None else guilty)
-        return Placed("", [], {}, graph.broken)
+        return Located("", [], {}, graph.broken)
     graph = _Graph(reference, bounds, width)
     if not graph.mend(guilty):
-        return Placed("", [], {}, graph.broken)
+        return Located("", [], {}, graph.broken)
     return _refined(graph, bounds, windows)
 
 
@@ -160,14 +160,14 @@ def culprits(
     return None
 
 
-def _refined(graph: _Graph, bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]]) -> Placed:
+def _refined(graph: _Graph, bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]]) -> Located:
     graph.solve()
     for _ in range(ROUNDS):
         finer = _Graph(graph.reference, bounds, graph.width, graph.measured(), graph)
         if not finer.solve():
             break
         graph = finer
-    return Placed(graph.reference, list(graph.filled(windows)), graph.rates, graph.broken)
+    return Located(graph.reference, list(graph.filled(windows)), graph.rates, graph.broken)
 
 
 class _Graph:
@@ -303,12 +303,12 @@ class _Graph:
         """Return the rate that the intervals leave to each clock, and its greatest error."""
         result = {}
         for clock, chain in self.chains.items():
-            placed = [(k * self.width, *it) for k in chain if (it := self._placed(clock, k)) is not None]
+            located = [(k * self.width, *it) for k in chain if (it := self._located(clock, k)) is not None]
             slowest, fastest = -RATE_MAX, RATE_MAX
-            if len(placed) > 1 and not any(name == clock for name, *_ in self.cut):
+            if len(located) > 1 and not any(name == clock for name, *_ in self.cut):
                 for early, late in (
-                    *((placed[0], it) for it in placed[1:]),
-                    *((it, placed[-1]) for it in placed[:-1]),
+                    *((located[0], it) for it in located[1:]),
+                    *((it, located[-1]) for it in located[:-1]),
                 ):
                     slowest = max(slowest, (late[1] - early[2]) / (late[0] - early[0]))
                     fastest = min(fastest, (late[2] - early[1]) / (late[0] - early[0]))
@@ -318,7 +318,7 @@ class _Graph:
             result[clock] = ((fastest + slowest) / 2, doubt)
         return result
 
-    def _placed(self, clock: str, window: int) -> tuple[float, float] | None:
+    def _located(self, clock: str, window: int) -> tuple[float, float] | None:
         node = self.nodes[(clock, window)]
         low, high = self.low[node], self.high[node]
         return (low, high) if low > -math.inf and high < math.inf else None
@@ -333,7 +333,7 @@ class _Graph:
             if clock == self.reference:
                 yield from (Window(clock, k, 0.0, 0.0) for k in numbers)
                 continue
-            known = [k for k in self.chains.get(clock, []) if self._placed(clock, k)]
+            known = [k for k in self.chains.get(clock, []) if self._located(clock, k)]
             if not known:
                 continue
             rate, wander = self.rate(clock)
@@ -347,7 +347,7 @@ class _Graph:
                 for near in known[at : at + 2]:
                     if any(min(near, k) <= a and b <= max(near, k) for a, b in bad[clock]):
                         continue  # it broke between the two
-                    bounds = self._placed(clock, near)
+                    bounds = self._located(clock, near)
                     assert bounds is not None
                     apart = (k - near) * self.width
                     low = max(low, bounds[0] + rate * apart - wander * abs(apart))

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quorumq.audit.clocks import moments_of
-from quorumq.audit.context import DEAD, Context, Group, Place, Purge, Run
-from quorumq.audit.moments import Moment, maybe_by, seconds
+from quorumq.audit.clocks import instants_of
+from quorumq.audit.context import DEAD, Context, Group, Location, Purge, Run
+from quorumq.audit.moment import Moment, maybe_by, seconds
 from quorumq.audit.replicas import ReplicaSet, Slots, counting
 from quorumq.audit.table import Numbers, Table, by_block, spread
 from quorumq.core.values.names import begins_ms_of
 
 NO_GROUP: Final = Group()
-NO_PLACE: Final = Place()
+NO_LOCATION: Final = Location()
 
 STORY_MAX: Final = 40
 """Most lines of a story that is shown."""
@@ -83,11 +83,11 @@ class Events:
     def __init__(self, table: Table, context: Context) -> None:
         self.table, self.context = table, context
         self.rows = rows = _once(table, context)
-        facts = context.times.facts(table.writers)[rows["writer"]]
-        self.at, self.until, self.asked = context.times.moments(
-            facts, rows["at"], rows["until"], rows["asked"]
+        clock_rows = context.times.clock_rows(table.writers)[rows["writer"]]
+        self.at, self.until, self.asked = context.times.instants(
+            clock_rows, rows["at"], rows["until"], rows["asked"]
         )
-        self.clock, self.within = facts[:, 1], facts[:, 6]
+        self.clock, self.within = clock_rows[:, 1], clock_rows[:, 6]
         sizes = rows["stop"] - rows["start"]
         of = np.repeat(np.arange(len(rows)), sizes)
         seq = spread(rows["start"], sizes)
@@ -119,7 +119,7 @@ class Events:
     def _events(self, which: Numbers) -> list[Event]:
         rows, table, clock = self.rows[which], self.table, self.clock[which]
         t, low, high = (it[which] for it in self.at)
-        at = moments_of(t, low, high, clock)
+        at = instants_of(t, low, high, clock)
         columns = [_of_calls(table, rows["call"].tolist(), it) for it in range(9)]
         mores = [table.mores[it] for it in rows["more"].tolist()]
         whos = [table.writers[it].who for it in rows["writer"].tolist()]
@@ -169,7 +169,7 @@ def _known(times: Sequence[NDArray[Any]], clock: NDArray[Any]) -> list[Moment | 
     result: list[Moment | None] = [None] * len(t)
     items = np.flatnonzero(~np.isnan(t))
     for at, moment in zip(
-        items.tolist(), moments_of(t[items], low[items], high[items], clock[items]), strict=True
+        items.tolist(), instants_of(t[items], low[items], high[items], clock[items]), strict=True
     ):
         result[at] = moment
     return result
@@ -241,15 +241,15 @@ class Story:
     """A message as one group sees it."""
 
     def __init__(
-        self, message: Message, grp: str, turn: int, mine: Sequence[Said], group: Group, place: Place
+        self, message: Message, grp: str, turn: int, mine: Sequence[Said], group: Group, location: Location
     ) -> None:
-        self.message, self.grp, self.turn, self.mine, self.group, self.place = (
+        self.message, self.grp, self.turn, self.mine, self.group, self.location = (
             message,
             grp,
             turn,
             mine,
             group,
-            place,
+            location,
         )
         self.run = message.of_run
         self.kinds: dict[str, list[Event]] = {}
@@ -285,7 +285,7 @@ class Story:
         """Yield the purges that named it, or all there were."""
         return (
             it
-            for it in self.place.purges
+            for it in self.location.purges
             if it.dead == dead and it.names(self.message.producer_id, self.message.seq)
         )
 
@@ -302,7 +302,7 @@ def _line(said: Said) -> str:
     doubt = (event.at.high - event.at.low) / 2
     parts = [f"{event.at.t:.4f} s"]
     if doubt > 1e-9:
-        parts.append(f"± {doubt:.4f} s" if event.at.placed else "by a clock that is not placed")
+        parts.append(f"± {doubt:.4f} s" if event.at.located else "by a clock that is not placed")
     parts += [event.who, event.kind.replace("_", " ")]
     parts += [it for it in (event.outcome, event.state) if it]
     if event.n:

@@ -124,12 +124,12 @@ def spread(starts: NDArray[Any], sizes: NDArray[Any]) -> Numbers:
 def by_block(rows: NDArray[Any]) -> NDArray[Any]:
     """Return the rows, those that reach over the end of a block cut there."""
     first = rows["start"] // BLOCK
-    pieces = (rows["stop"] - 1) // BLOCK - first + 1
-    if not len(rows) or pieces.max() == 1:
+    counts = (rows["stop"] - 1) // BLOCK - first + 1
+    if not len(rows) or counts.max() == 1:
         return rows
-    cut = rows[np.repeat(np.arange(len(rows)), pieces)]
-    block = spread(first, pieces)
-    begin, inner = cut["start"].copy(), block != np.repeat(first, pieces)
+    cut = rows[np.repeat(np.arange(len(rows)), counts)]
+    block = spread(first, counts)
+    begin, inner = cut["start"].copy(), block != np.repeat(first, counts)
     cut["start"] = np.where(inner, block * BLOCK, begin)
     cut["stop"] = np.minimum(cut["stop"], (block + 1) * BLOCK)
     cut["crc"] = np.where(cut["crc"] >= 0, cut["crc"] + cut["start"] - begin, -1)

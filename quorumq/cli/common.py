@@ -209,9 +209,9 @@ async def cluster(
                 connect(where.addresses, timeout=wait, connect_timeout=each)
             )
         except TooFewReplicas as error:
-            from quorumq.cli.probe import nobody
+            from quorumq.cli.probe import no_node
 
-            raise nobody(where.addresses, error.causes) from None
+            raise no_node(where.addresses, error.causes) from None
         client.timeout = where.timeout - (time.monotonic() - began)
         yield client
 

@@ -311,7 +311,7 @@ def _show(message: Message, as_json: bool) -> None:
         else:
             sys.stdout.buffer.write(message.payload + b"\n")
         return
-    from quorumq.cli.peek import body_fields, letter_fields
+    from quorumq.cli.peek import body_fields, death_fields
 
     sys.stdout.flush()
     line: dict[str, Any] = {
@@ -324,7 +324,7 @@ def _show(message: Message, as_json: bool) -> None:
         **body_fields(message),
     }
     if message.letter is not None:
-        line["letter"] = letter_fields(message.letter)
+        line["letter"] = death_fields(message.letter)
     print_json(line)
 
 

@@ -87,7 +87,7 @@ def deadletters() -> None:
 )
 @click.option("--each", is_flag=True, help="One line for each dead letter, not for each kind of failure.")
 @cluster_options
-async def list_letters(
+async def list_dead_letters(
     topic: str, group: str, limit: int, each: bool, where: Where, as_json: bool, **filters: Any
 ) -> None:
     """List the dead letters of TOPIC for a group, equal failures together.
@@ -292,13 +292,13 @@ async def purge(
         topic_id = (await client.metadata(query.topic)).topics[0].id
         count = 0
         if not yes:
-            async for item in _letters(client, query, missed):
+            async for item in _dead_letters(client, query, missed):
                 count += item.peeked.span.size
             if count:
                 await confirmed(f"purge {plural(count, 'dead letter')} of {query.topic} for {query.group}?")
         done = 0
         if yes or count:
-            async for items in chunked(_letters(client, query, missed), REDRIVE_MESSAGES):
+            async for items in chunked(_dead_letters(client, query, missed), REDRIVE_MESSAGES):
                 names = [name for item in items for name in item.ids(topic_id)]
                 done += await client.purge(query.topic, f"{query.group}!dead", ids=names)
     about = {"topic": query.topic, "group": f"{query.group}!dead", "purged": done}
@@ -307,7 +307,7 @@ async def purge(
     check_missed([*missed.values()])
 
 
-async def _letters(
+async def _dead_letters(
     client: Client, query: Selection, missed: dict[MessageId, str]
 ) -> AsyncGenerator[Peek, None]:
     """Yield the chosen dead letters, in the order of partitions and ids; put the state of other ids in ``missed``."""
@@ -345,11 +345,11 @@ def _selection(topic: str, group: str, *, ids: tuple[str, ...], **filters: Any) 
 async def _each(
     client: Client, query: Selection, topic_id: bytes, most: int, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
-    from quorumq.cli.peek import letter_fields
+    from quorumq.cli.peek import death_fields
 
     lines: list[dict[str, Any]] = []
-    async for peek in _letters(client, query, missed):
-        fields = letter_fields(peek.peeked.record.letter)
+    async for peek in _dead_letters(client, query, missed):
+        fields = death_fields(peek.peeked.record.letter)
         for name in peek.ids(topic_id):
             if len(lines) == most:
                 return lines
@@ -362,27 +362,27 @@ async def _kinds(
 ) -> list[dict[str, Any]]:
     """Count dead letters by fingerprint, the most frequent first; those without one by their reason."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
-    async for peek in _letters(client, query, missed):
-        letter = peek.peeked.record.letter
-        assert letter is not None
-        key = (letter.fingerprint, letter.error_class, "" if letter.fingerprint else letter.reason)
+    async for peek in _dead_letters(client, query, missed):
+        death = peek.peeked.record.letter
+        assert death is not None
+        key = (death.fingerprint, death.error_class, "" if death.fingerprint else death.reason)
         kind = kinds.get(key)
         if kind is None:
             kind = kinds[key] = {
                 "count": 0,
-                "fingerprint": letter.fingerprint,
-                "reason": letter.reason,
-                "error_class": letter.error_class,
-                "message": letter.message,
-                "first_died_ms": letter.died_ms,
-                "last_died_ms": letter.died_ms,
+                "fingerprint": death.fingerprint,
+                "reason": death.reason,
+                "error_class": death.error_class,
+                "message": death.message,
+                "first_died_ms": death.died_ms,
+                "last_died_ms": death.died_ms,
                 "samples": [],
             }
         kind["count"] += peek.peeked.span.size
-        kind["first_died_ms"] = min(kind["first_died_ms"], letter.died_ms)
-        kind["last_died_ms"] = max(kind["last_died_ms"], letter.died_ms)
-        room = SAMPLES - len(kind["samples"])
-        kind["samples"] += [str(name) for name in peek.ids(topic_id)[:room]]
+        kind["first_died_ms"] = min(kind["first_died_ms"], death.died_ms)
+        kind["last_died_ms"] = max(kind["last_died_ms"], death.died_ms)
+        capacity = SAMPLES - len(kind["samples"])
+        kind["samples"] += [str(name) for name in peek.ids(topic_id)[:capacity]]
     return sorted(kinds.values(), key=lambda kind: -kind["count"])
 
 
@@ -393,7 +393,7 @@ async def _chosen(
     from quorumq.client.admin.selection import bare
 
     candidates: list[tuple[int, Peek]] = []
-    async for item in _letters(client, query, missed):
+    async for item in _dead_letters(client, query, missed):
         if limit is None:
             yield item
             continue

@@ -207,7 +207,7 @@ async def _set_paused(
     async with cluster(where) as client:
         for name in names:
             group = await (client.pause_group if paused else client.resume_group)(topic, name)
-            tell(f"{name} of {topic}: {'paused' if paused else 'resumed'}", facts_of(topic, group), as_json)
+            tell(f"{name} of {topic}: {'paused' if paused else 'resumed'}", fields_of(topic, group), as_json)
 
 
 @groups.command()
@@ -227,7 +227,7 @@ async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as
     async with cluster(where) as client:
         for name in names:
             group = await client.delete_group(topic, name)
-            tell(f"{name} of {topic}: deleted", {**facts_of(topic, group), "deleted": True}, as_json)
+            tell(f"{name} of {topic}: deleted", {**fields_of(topic, group), "deleted": True}, as_json)
 
 
 @groups.command()
@@ -284,9 +284,9 @@ async def backlog(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
     rows: list[tuple[object, ...]] = []
     for (topic, group), one in backlogs.items():
         if as_json:
-            facts = {} if one is None else {**one._asdict(), "consumers": listed(one.consumers)}
-            facts.pop("partitions", None)
-            print_json({"topic": topic, "group": group, "answered": one is not None, **facts})
+            fields = {} if one is None else {**one._asdict(), "consumers": listed(one.consumers)}
+            fields.pop("partitions", None)
+            print_json({"topic": topic, "group": group, "answered": one is not None, **fields})
         elif one is None:
             rows.append((topic, group, "no answer", *[""] * 6))
         else:
@@ -323,7 +323,7 @@ async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> N
     async with cluster(where) as client:
         known = await client.metadata(*topics)
         names = {topic.id: topic.name for topic in known.topics}
-        lines = [facts_of(names[group.topic], group) for group in known.groups]
+        lines = [fields_of(names[group.topic], group) for group in known.groups]
         lines.sort(key=lambda line: (line["topic"], line["group"]))
         if as_json:
             for line in lines:
@@ -334,7 +334,7 @@ async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> N
             say("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
 
 
-def facts_of(topic: str, group: Group) -> dict[str, Any]:
+def fields_of(topic: str, group: Group) -> dict[str, Any]:
     """Return a group's register for JSON."""
     from quorumq.core.values.types import made_ms
 
@@ -369,7 +369,7 @@ def beginning(line: dict[str, Any]) -> str:
 
 def show(topic: str, group: Group, as_json: bool, text: str = "") -> None:
     """Print one line about a group that was made, moved or limited; ``text``, or else its beginning."""
-    line = facts_of(topic, group)
+    line = fields_of(topic, group)
     tell(text or f"{group.name} of {topic} begins with {beginning(line)}", line, as_json)
 
 

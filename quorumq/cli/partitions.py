@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, tell
-from quorumq.cli.status import move_lines, survey
+from quorumq.cli.status import cluster_report, move_lines
 from quorumq.core.values.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ async def followed(
     shown: list[str] = []
     newest = register
     while newest.layout_number < register.layout_number or not is_over(newest):
-        report = await trio.to_thread.run_sync(partial(survey, where.addresses), abandon_on_cancel=True)
+        report = await trio.to_thread.run_sync(
+            partial(cluster_report, where.addresses), abandon_on_cancel=True
+        )
         lines = move_lines(report["nodes"], register.name, number)
         for line in lines if lines != shown else ():
             click.echo(line, err=True)

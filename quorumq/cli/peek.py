@@ -181,7 +181,7 @@ def _line(entry: Peek, name: MessageId) -> dict[str, Any]:
         "owner": str(item.owner) if item.owner is not None else None,
     }
     if item.record.letter is not None:
-        line["letter"] = letter_fields(item.record.letter)
+        line["letter"] = death_fields(item.record.letter)
     message = entry.bodies.get(name.seq)
     if message is not None:
         line |= {"published_ms": entry.published_ms, **body_fields(message)}
@@ -215,10 +215,10 @@ def print_body(line: dict[str, Any]) -> None:
         say(f"    {text}")
 
 
-def letter_fields(letter: Any) -> dict[str, Any]:
+def death_fields(death: Any) -> dict[str, Any]:
     """Return a dead letter's history for JSON."""
-    fields: dict[str, Any] = letter._asdict()
-    fields["ballot"] = str(letter.ballot)
+    fields: dict[str, Any] = death._asdict()
+    fields["ballot"] = str(death.ballot)
     return fields
 
 
@@ -232,9 +232,9 @@ def _print(line: dict[str, Any], as_json: bool) -> None:
         print_json(line)
         return
     parts = [line["id"], line["state"]]
-    letter = line.get("letter")
+    death = line.get("letter")
     # The last attempt made it a dead letter, and only the letter counts that one.
-    if attempts := max(line["attempts"], letter["attempts"] if letter else 0):
+    if attempts := max(line["attempts"], death["attempts"] if death else 0):
         parts.append(plural(attempts, "failed attempt"))
     if line.get("interruptions"):
         parts.append(plural(line["interruptions"], "interrupted delivery", "interrupted deliveries"))
@@ -242,10 +242,8 @@ def _print(line: dict[str, Any], as_json: bool) -> None:
         parts.append(f"for another {line['remaining_s']:.1f} s")
     if line["owner"]:
         parts.append(f"by {line['owner']}")
-    if letter:
-        cause = (
-            " ".join(part for part in (letter["error_class"], letter["message"]) if part) or letter["reason"]
-        )
+    if death:
+        cause = " ".join(part for part in (death["error_class"], death["message"]) if part) or death["reason"]
         parts.append(shown(cause.encode()))
     say("  ".join(parts))
     if "headers" in line:

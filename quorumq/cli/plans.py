@@ -108,7 +108,7 @@ def read_plan(path: Path) -> Iterator[Head | Decision | Wanted]:
                     yield decision
                 else:
                     message = _read(path, number, line, Wanted)
-                    _check_place(path, number, message, decision)
+                    _check_order(path, number, message, decision)
                     yield message
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -125,7 +125,7 @@ def _read(path: Path, number: int, line: bytes, kind: type[T]) -> T:
         raise UsageError(f"{path}, line {number}: {text[:120]!r} is not {expected}: {error}") from None
 
 
-def _check_place(path: Path, number: int, message: Wanted, decision: Decision | None) -> None:
+def _check_order(path: Path, number: int, message: Wanted, decision: Decision | None) -> None:
     """Refuse a message that does not belong to the decision in front of it."""
     where = f"{path}, line {number}: {message.id!r}"
     if decision is None:
@@ -225,12 +225,12 @@ def redrives(path: Path) -> Iterator[tuple[Decision, Iterator[Wanted]]]:
     """Yield the decisions to redrive, in their order, each with its messages."""
     decision: Decision | None = None
 
-    def behind(part: Head | Decision | Wanted) -> Decision | None:
+    def decision_of(part: Head | Decision | Wanted) -> Decision | None:
         nonlocal decision
         decision = part if isinstance(part, Decision) else decision
         return decision
 
-    for decided, parts in groupby(read_plan(path), behind):
+    for decided, parts in groupby(read_plan(path), decision_of):
         if decided is not None and decided.verdict == "redrive":
             yield decided, (part for part in parts if isinstance(part, Wanted))
 

@@ -43,10 +43,10 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
         QuorumqError: the node refused (the error it named), or the other side is not quorumq (PeerError).
     """
     end = time.monotonic() + timeout
-    place = split_address(address)
+    target = split_address(address)
     hello = client_hello(PROBE, int(time.time() * 1000), token=own_token())
     try:
-        with _connected(place, timeout) as sock:
+        with _connected(target, timeout) as sock:
             reader = FrameReader()
             return [
                 _one(sock, reader, request, number, end)
@@ -60,14 +60,14 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
         raise Unreachable(f"{address}: {reason_of(error)}") from None
 
 
-def _connected(place: tuple[str, int], timeout: float) -> socket.socket:
+def _connected(target: tuple[str, int], timeout: float) -> socket.socket:
     """Return a connection, in TLS if the environment names authorities."""
-    sock = socket.create_connection(place, timeout)
+    sock = socket.create_connection(target, timeout)
     ca = own_ca()
     if not ca:
         return sock
     try:
-        return client_context(ca).wrap_socket(sock, server_hostname=place[0])
+        return client_context(ca).wrap_socket(sock, server_hostname=target[0])
     except BaseException:
         sock.close()
         raise
@@ -101,8 +101,8 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
     welcome, reply = ask(address, StatusRequest(), timeout=timeout)
     if not isinstance(welcome, Welcome) or not isinstance(reply, StatusReply):
         raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
-    facts = whole_status(address, reply, timeout)
-    return {**facts, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}
+    fields = whole_status(address, reply, timeout)
+    return {**fields, "address": address, "wall_ms": welcome.wall_ms, "software": welcome.software}
 
 
 def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, Any]:
@@ -111,16 +111,16 @@ def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, 
     Raises:
         Unreachable, PeerError: raised like by `ask`.
     """
-    facts = reply.facts
+    fields = reply.fields
     while reply.more is not None:
         _, reply = ask(address, StatusRequest(reply.more), timeout=timeout)  # type: ignore[assignment]
         if not isinstance(reply, StatusReply):
             raise PeerError(f"{address} answered with {type(reply).__name__}, not with its status")
-        facts = reply.joined_to(facts)
-    return facts
+        fields = reply.joined_to(fields)
+    return fields
 
 
-def nobody(addresses: Sequence[str], causes: Iterable[str]) -> Unreachable:
+def no_node(addresses: Sequence[str], causes: Iterable[str]) -> Unreachable:
     """Make the error for a cluster without a node that answers at these addresses."""
     why = "; ".join(dict.fromkeys(causes))
     return Unreachable(

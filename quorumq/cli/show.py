@@ -48,7 +48,7 @@ async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_
         message = await client.show(topic, id, body=True)
         lines = sorted(_lines(history, message), key=lambda row: row["wall_ms"])
         if as_json:
-            print_json({**_facts(message), "history": lines})
+            print_json({**_fields(message), "history": lines})
         else:
             _print(message)
             if history:
@@ -76,7 +76,7 @@ def _check_known(life: Life) -> None:
         )
 
 
-def _facts(life: Life) -> dict[str, Any]:
+def _fields(life: Life) -> dict[str, Any]:
     """Return a life for JSON."""
     return {
         "id": str(life.id),
@@ -181,5 +181,5 @@ def _told(row: Row) -> str:
     """Format a line: `12:03:04.125 client:w1 deliver of g · attempt 2 · token …`"""
     time = local_time(row["wall_ms"], "milliseconds")[11:23]
     of = f" of {row['group']}" if "group" in row else ""
-    facts = [f"{name} {row[name]}" for name in ("outcome", "attempt", "n", "reason", "token") if name in row]
-    return shown(" · ".join([f"{time} {row['who']} {row['kind']}{of}", *facts]).encode(), 78)
+    fields = [f"{name} {row[name]}" for name in ("outcome", "attempt", "n", "reason", "token") if name in row]
+    return shown(" · ".join([f"{time} {row['who']} {row['kind']}{of}", *fields]).encode(), 78)

@@ -52,7 +52,7 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as
     how long. The exit code is 69 if no node answers.
     """
     if not watch:
-        report = survey(nodes, timeout)
+        report = cluster_report(nodes, timeout)
         if as_json:
             print_json(report)
         else:
@@ -61,7 +61,7 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as
         return
     if as_json or sys.stdout is None or not sys.stdout.isatty():
         while True:
-            (print_json if as_json else _print)(survey(nodes, timeout))
+            (print_json if as_json else _print)(cluster_report(nodes, timeout))
             if sys.stdout is not None:
                 sys.stdout.flush()
             time.sleep(every)
@@ -69,11 +69,11 @@ def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as
 
     with Live(console=console(), auto_refresh=False) as live:
         while True:
-            live.update(_tables(survey(nodes, timeout)), refresh=True)
+            live.update(_tables(cluster_report(nodes, timeout)), refresh=True)
             time.sleep(every)
 
 
-def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str, Any]:
+def cluster_report(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str, Any]:
     """Ask every node of the cluster, at once.
 
     Args:
@@ -88,16 +88,16 @@ def survey(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> dict[str
     pending = list(dict.fromkeys(addresses))
     with ThreadPoolExecutor(max_workers=16) as pool:
         while pending:
-            for address, facts in zip(pending, pool.map(lambda a: _ask(a, timeout), pending), strict=True):
-                asked[address] = facts
-                names.update(facts.pop("others", {}))
+            for address, fields in zip(pending, pool.map(lambda a: _ask(a, timeout), pending), strict=True):
+                asked[address] = fields
+                names.update(fields.pop("others", {}))
             pending = [address for address in names.values() if address and address not in asked]
     by_address = {address: name for name, address in names.items()}
     rows = []
-    for address, facts in asked.items():
+    for address, fields in asked.items():
         # A first address that does not answer, and that no node names, is of no cluster that we know.
-        if facts["up"] or address in by_address or not names:
-            rows.append({"node": by_address.get(address, ""), "address": address, **facts})
+        if fields["up"] or address in by_address or not names:
+            rows.append({"node": by_address.get(address, ""), "address": address, **fields})
     seen: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (not row["up"], row["node"], row["address"])):
         seen.setdefault(row["node"] or row["address"], row)  # one node may be reached by two addresses
@@ -130,12 +130,12 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
     ):
         return _not_up(f"{address} does not answer as a node does: is it a newer version?", refuses=True)
     try:
-        facts = whole_status(address, reply, timeout)
+        fields = whole_status(address, reply, timeout)
     except QuorumqError as error:
         return _not_up(str(error))
     return {
         "up": True,
-        **facts,
+        **fields,
         "software": welcome.software,
         "clock_difference_s": round(welcome.wall_ms / 1000 - middle, 3),
         "others": {info.node: info.address for info in known.nodes},
@@ -323,9 +323,9 @@ def _names(node: str, used: Mapping[str, int]) -> Iterator[str]:
 
 def _check_any(report: Mapping[str, Any], nodes: Sequence[str]) -> None:
     if not any(row["up"] for row in report["nodes"]):
-        from quorumq.cli.probe import nobody
+        from quorumq.cli.probe import no_node
 
-        raise nobody(nodes, [row["error"].removeprefix(f"{row['address']}: ") for row in report["nodes"]])
+        raise no_node(nodes, [row["error"].removeprefix(f"{row['address']}: ") for row in report["nodes"]])
 
 
 def _free(row: Mapping[str, Any]) -> str:

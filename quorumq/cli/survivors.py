@@ -21,7 +21,7 @@ from quorumq.cli.common import (
     timeout_option,
     yes_option,
 )
-from quorumq.cli.status import ASK_TIMEOUT_S, survey
+from quorumq.cli.status import ASK_TIMEOUT_S, cluster_report
 from quorumq.core.values.errors import TooFewReplicas
 from quorumq.core.values.printable import plural
 
@@ -73,7 +73,7 @@ def declare(
     from quorumq.cli.probe import ask
     from quorumq.core.messages import DeclareSurvivors, DeclareSurvivorsReply, Metadata, MetadataReply
 
-    rows = survey(nodes, min(ASK_TIMEOUT_S, timeout))["nodes"]
+    rows = cluster_report(nodes, min(ASK_TIMEOUT_S, timeout))["nodes"]
     trusted = [row["address"] for row in rows if row["up"] and row["trusted"]]
     if not trusted:
         raise TooFewReplicas(
@@ -83,26 +83,26 @@ def declare(
     _, plan, known = ask(trusted[0], DeclareSurvivors(), Metadata(), timeout=timeout)
     assert isinstance(plan, DeclareSurvivorsReply), plan
     assert isinstance(known, MetadataReply), known
-    facts = _facts(plan, known)
+    fields = _fields(plan, known)
     if not as_json:
-        say(_words(facts), err=not dry_run)
+        say(_words(fields), err=not dry_run)
     if not dry_run:
         if not yes:
             run(confirmed, f"declare that {_names(plan.survivors)} is all there is?")
         ask(trusted[0], DeclareSurvivors(plan.survivors), timeout=timeout)
-        facts["waiting"] = _wait(trusted, plan, wait)
+        fields["waiting"] = _wait(trusted, plan, wait)
     if as_json:
-        print_json({**facts, "declared": not dry_run})
+        print_json({**fields, "declared": not dry_run})
     elif not dry_run:
         say(f"declared: {_names(plan.survivors)} is all there is")
-    if facts["waiting"]:
+    if fields["waiting"]:
         raise TooFewReplicas(
-            f"{_names(facts['waiting'])} did not take part again within {wait:g} s: see `quorumq status`, and do it "
+            f"{_names(fields['waiting'])} did not take part again within {wait:g} s: see `quorumq status`, and do it "
             "again if they wait for the same as before"
         )
 
 
-def _facts(plan: DeclareSurvivorsReply, known: Any) -> dict[str, Any]:
+def _fields(plan: DeclareSurvivorsReply, known: Any) -> dict[str, Any]:
     """Return the survivors and learners, and partitions that begin empty or that a majority may have left out."""
     from quorumq.core.cluster.rounds import majority_of
 
@@ -123,17 +123,17 @@ def _facts(plan: DeclareSurvivorsReply, known: Any) -> dict[str, Any]:
     }
 
 
-def _words(facts: dict[str, Any]) -> str:
-    lost = _names([learner["node"] for learner in facts["learners"]])
-    lines = [f"left: {_names(facts['survivors'])}"]
-    lines += [f"learns from what is left: {item['node']} ({item['why']})" for item in facts["learners"]]
+def _words(fields: dict[str, Any]) -> str:
+    lost = _names([learner["node"] for learner in fields["learners"]])
+    lines = [f"left: {_names(fields['survivors'])}"]
+    lines += [f"learns from what is left: {item['node']} ({item['why']})" for item in fields["learners"]]
     lines += [
         f"What the lost directories of {lost} had, and none that is left has, is forgotten:",
-        f"- messages, acks and dead letters in {_some(facts['may_lack'])}; what only they knew to be acked is "
+        f"- messages, acks and dead letters in {_some(fields['may_lack'])}; what only they knew to be acked is "
         "delivered again",
     ]
-    if facts["begin_empty"]:
-        lines.append(f"- everything in {_some(facts['begin_empty'])}, of which no replica is left")
+    if fields["begin_empty"]:
+        lines.append(f"- everything in {_some(fields['begin_empty'])}, of which no replica is left")
     lines.append("- topics, groups, and changes of settings (deletions, too) of which only they had heard")
     return "\n".join(lines)
 
@@ -153,7 +153,7 @@ def _wait(addresses: list[str], plan: DeclareSurvivorsReply, seconds: float) -> 
     """Return the nodes that are not trusted yet after ``seconds``."""
     until = time.monotonic() + seconds
     while True:
-        trusted = {row["node"] for row in survey(addresses)["nodes"] if row["up"] and row["trusted"]}
+        trusted = {row["node"] for row in cluster_report(addresses)["nodes"] if row["up"] and row["trusted"]}
         waiting = [learner.node for learner in plan.learners if learner.node not in trusted]
         if not waiting or time.monotonic() >= until:
             return waiting

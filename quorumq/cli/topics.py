@@ -228,7 +228,7 @@ def show(topic: Topic, as_json: bool) -> None:
     fewest = min(map(len, topic.replicas))
     text = f"{topic.name}: {plural(topic.partitions, 'partition')}, each on {plural(fewest, 'node')}"
     text += f", and soon on {topic.target_rf}" if fewest < topic.target_rf else ""
-    tell(f"{text}; {settings_of(topic)}", facts_of(topic), as_json)
+    tell(f"{text}; {settings_of(topic)}", fields_of(topic), as_json)
 
 
 def settings_of(topic: Topic) -> str:
@@ -267,7 +267,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
         groups.setdefault(group.topic, []).append(group.name)
     if as_json:
         for topic in reply.topics:
-            print_json({**facts_of(topic), "groups": groups.get(topic.id, [])})
+            print_json({**fields_of(topic), "groups": groups.get(topic.id, [])})
         return
     if not reply.topics:
         say("no topics yet: `quorumq topics create NAME` makes one", err=True)
@@ -280,7 +280,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
     print_table(("topic", ">partitions", ">rf", "settings", "nodes", "groups"), rows)
 
 
-def facts_of(topic: Topic) -> dict[str, object]:
+def fields_of(topic: Topic) -> dict[str, object]:
     """Return a topic's register for JSON."""
     return {
         "topic": topic.name,

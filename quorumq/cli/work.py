@@ -52,12 +52,12 @@ def _imported(text: str, module: str) -> Any:
         return importlib.import_module(module)
     except Exception as error:
         # The place in the user's file, and neither the machinery of imports nor this.
-        places = [
-            place
-            for place in traceback.extract_tb(error.__traceback__)
-            if place.filename != __file__ and "importlib" not in place.filename
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename != __file__ and "importlib" not in frame.filename
         ]
-        where = f" ({places[-1].filename}, line {places[-1].lineno})" if places else ""
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         said = (str(error).strip().splitlines() or [""])[0]
         why = said if isinstance(error, ImportError) else f"{type(error).__name__}: {said}"
         raise UsageError(f"{text!r} cannot be imported from {os.getcwd()}: {why}{where}") from error

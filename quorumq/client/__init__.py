@@ -47,7 +47,7 @@ from quorumq.core.values.errors import (
     Unauthorized,
     UsageError,
 )
-from quorumq.core.values.types import Group, Letter, Stamp, Topic
+from quorumq.core.values.types import Death, Group, Stamp, Topic
 
 __all__ = [
     "connect",
@@ -83,7 +83,7 @@ __all__ = [
     "Partitioner",
     "partition_of_key",
     "Group",
-    "Letter",
+    "Death",
     "Stamp",
     "Topic",
     "AlreadySettled",

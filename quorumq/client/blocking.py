@@ -42,7 +42,7 @@ from quorumq.client.produce import producer as producing
 from quorumq.client.produce.producer import ProducerOptions
 from quorumq.client.transport.nodes import Closed as Closed
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Letter, Stamp
+from quorumq.core.values.types import Death, Stamp
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SignedNamed
 
@@ -111,7 +111,7 @@ class Message(Counterpart[delivered.Message]):
     suspect: bool = _same("suspect")
     fencing_token: Stamp = _same("fencing_token")
     published_ms: int = _same("published_ms")
-    letter: Letter | None = _same("letter")
+    letter: Death | None = _same("letter")
     receipt: SignedNamed = _same("receipt")
     is_live: bool = _same("is_live")
     outcome: Outcome | None = _same("outcome", "What became of it, once settled.")

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, Unpack
 import trio
 
 from quorumq.client.admin.backlog import BacklogCalls
-from quorumq.client.admin.browse import BrowseCalls, Peek, Redriven
 from quorumq.client.admin.counts import CountCalls
 from quorumq.client.admin.groups import GroupCalls
+from quorumq.client.admin.peek import Peek, PeekCalls, Redriven
 from quorumq.client.admin.show import ShowCalls
 from quorumq.client.admin.topics import TopicCalls
 from quorumq.client.base.background import background
@@ -409,7 +409,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         return [message for message in messages if message not in failures]
 
 
-for base in (*Client.__bases__, BrowseCalls):  # a wrong call is named by the method that was called
+for base in (*Client.__bases__, PeekCalls):  # a wrong call is named by the method that was called
     for name, call in vars(base).items():
         if inspect.isfunction(call) and not name.startswith("_"):
             call.__qualname__ = f"{Client.__name__}.{name}"

@@ -47,17 +47,17 @@ def stopped_by_signals(
 
     in_main = threading.current_thread() is threading.main_thread()
     candidates = OURS if in_main and signals is not False else ()
-    heard = [number for number in candidates if _take(number, even_others=signals is True)]
-    for number in heard:
+    taken = [number for number in candidates if _take(number, even_others=signals is True)]
+    for number in taken:
         _hearing[number].append(hear)
     try:
         yield
     finally:
-        for number in heard:
+        for number in taken:
             _hearing[number].remove(hear)
         if not any(_hearing.values()):
             _came.clear()
-        for number in heard:
+        for number in taken:
             if not _hearing[number] and signal.getsignal(number) is _on_signal:
                 signal.signal(number, _before[number])
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from quorumq.client import Client
-from quorumq.client.admin.browse import Peek
+from quorumq.client.admin.peek import Peek
 from quorumq.client.admin.selection import Selection, chosen, chunked
 
 

@@ -228,7 +228,7 @@ def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster
     size = options["size"]
     # A run of large messages has fewer, so that runs of all sizes take about as long.
     messages = max(1, min(options["messages"], options["messages"] * 1024 // size))
-    machine = machine_facts()
+    machine = machine_fields()
     if cluster is not None:
         machine["fsync_ms"] = fsync_ms(cluster.directory)
     name = f"bench-{os.urandom(4).hex()}"
@@ -270,7 +270,7 @@ async def _create(where: Where, topics: Sequence[str], settings: Mapping[str, An
 # ------------------------------------------------------------------------------------ the machine
 
 
-def machine_facts() -> dict[str, Any]:
+def machine_fields() -> dict[str, Any]:
     """Return the facts that the numbers depend on: cores, processor, Python, system."""
     model = platform.processor() or platform.machine()
     try:
@@ -337,15 +337,15 @@ def _print(result: Mapping[str, Any]) -> None:
 
 def _print_run(name: str, run: Mapping[str, Any]) -> None:
     out = console()
-    facts = [plural(run["messages"], "message") + f" of {plural(run['size'], 'byte')}"]
+    parts = [plural(run["messages"], "message") + f" of {plural(run['size'], 'byte')}"]
     for key in ("partitions", "producers", "consumers", "groups", "connections"):
         if run.get(key):
-            facts.append(plural(run[key], key.removesuffix("s")))
+            parts.append(plural(run[key], key.removesuffix("s")))
     if run.get("single"):
-        facts.append("each in a batch of its own")
+        parts.append("each in a batch of its own")
     if "rf" in run:
-        facts.append(plural(run["rf"], "replica"))
-    out.print(f"{name}: {', '.join(facts)}")
+        parts.append(plural(run["rf"], "replica"))
+    out.print(f"{name}: {', '.join(parts)}")
     for key in ("publish", "consume", "stream", "deliveries", "before", "after"):
         if key in run:
             out.print(f"  {key:<10} {run[key]['messages_per_s']:>9,} messages/s  ({run[key]['seconds']} s)")

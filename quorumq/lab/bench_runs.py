@@ -288,8 +288,8 @@ def cpu_by_tenth(processor: Sequence[tuple[float, int]]) -> list[float]:
 
 def longest_pause_s(timeline: Sequence[tuple[float, int]]) -> float:
     """Return the longest time in which nothing was done."""
-    moments = [timeline[0][0], *(at for (_, before), (at, done) in pairwise(timeline) if done > before)]
-    return max((after - before for before, after in pairwise(moments)), default=0.0)
+    times = [timeline[0][0], *(at for (_, before), (at, done) in pairwise(timeline) if done > before)]
+    return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 def _outcome(ledgers: Iterable[Ledger], produced: list[Any], consumed: list[Any]) -> dict[str, Any]:

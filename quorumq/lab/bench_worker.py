@@ -288,12 +288,12 @@ async def work() -> None:
 
 def main() -> int:
     """Run; an error that quorumq raises on purpose goes to the process that started this one."""
-    from quorumq.commands import leaves
+    from quorumq.commands import releases
 
     try:
         trio.run(work)
     except BaseException as error:
-        errors = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+        errors = [leaf for leaf in releases(error) if not isinstance(leaf, trio.Cancelled)]
         if not all(isinstance(leaf, QuorumqError) for leaf in errors):
             raise
         worst = next((leaf for leaf in errors if isinstance(leaf, VerificationFailed)), errors[0])

@@ -20,7 +20,7 @@ import click
 
 from quorumq.cli.common import console, ended_by_sigterm, json_option, print_json, run
 from quorumq.core.values.errors import UsageError
-from quorumq.lab.demo_input import pieces_of_lines
+from quorumq.lab.demo_input import chunks_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
@@ -59,10 +59,10 @@ def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
         raise UsageError(
             f"{keep} is not empty: give --keep a new directory, so that one demo's messages are in it"
         )
-    pieces = pieces_of_lines(lines) if lines is not None else None
+    chunks = chunks_of_lines(lines) if lines is not None else None
     out = console(stderr=as_json)
     with ended_by_sigterm(), _directory(keep) as directory:
-        verdict = run(Run(directory, pieces, out).main)
+        verdict = run(Run(directory, chunks, out).main)
     out.print()
     out.print(verdict_table(verdict))
     out.print()

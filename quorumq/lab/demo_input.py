@@ -46,7 +46,7 @@ MALFORMED: Final = "malformed"
 """Header of the messages that are malformed on purpose; its value is true."""
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """One message to be: source, and where it comes from.
 
     ``encoding`` is "" if the worker finds it out as Python does (byte order mark, coding comment, UTF-8).
@@ -90,13 +90,13 @@ def installation_files() -> list[Path]:
     return [Path(path) for path in sorted(paths)]
 
 
-def pieces_of_installation(
+def chunks_of_installation(
     files: Iterable[Path],
     *,
     cut_below: int = CUT_BELOW_FILES,
     messages_max: int = MESSAGES_MAX,
     bytes_max: int = BYTES_MAX,
-) -> Iterator[Piece]:
+) -> Iterator[Chunk]:
     """Yield the pieces of ``files`` to publish: whole files, or their functions and classes if files are few.
 
     A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
@@ -109,25 +109,25 @@ def pieces_of_installation(
         ordered.sort(key=lambda path: large[path])  # stable: still by hash within each half
     count = size = 0
     for path in ordered:
-        for piece in _pieces_of(path, cut):
-            if count == messages_max or size + len(piece.source) > bytes_max:
+        for chunk in _chunks_of(path, cut):
+            if count == messages_max or size + len(chunk.source) > bytes_max:
                 return
             count += 1
-            size += len(piece.source)
-            yield piece
+            size += len(chunk.source)
+            yield chunk
 
 
-def malformed_pieces() -> list[Piece]:
+def malformed_chunks() -> list[Chunk]:
     """Return the malformed files that come with quorumq: each fails in a way of its own, on any Python."""
     folder = resources.files("quorumq.lab") / "malformed"
     return [
-        Piece(entry.read_bytes(), f"malformed/{entry.name}", malformed=True)
+        Chunk(entry.read_bytes(), f"malformed/{entry.name}", malformed=True)
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".txt")
     ]
 
 
-def pieces_of_lines(path: Path) -> list[Piece]:
+def chunks_of_lines(path: Path) -> list[Chunk]:
     """Return one piece for each line of a file that is not blank, without its line end.
 
     Raises:
@@ -137,23 +137,23 @@ def pieces_of_lines(path: Path) -> list[Piece]:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; name a file of lines") from error
-    pieces = [
-        Piece(line, f"{path.name}:{number}")
+    chunks = [
+        Chunk(line, f"{path.name}:{number}")
         for number, line in enumerate(lines, 1)
         if line and not line.isspace()
     ]
-    if len(pieces) < LINES_MIN:
+    if len(chunks) < LINES_MIN:
         raise UsageError(
-            f"{path} has {len(pieces)} lines that are not blank: give at least {LINES_MIN}, so that there is time to "
+            f"{path} has {len(chunks)} lines that are not blank: give at least {LINES_MIN}, so that there is time to "
             "kill a node while they are worked on"
         )
-    for piece in pieces:
-        if len(piece.source) > PAYLOAD_BYTES_MAX:
+    for chunk in chunks:
+        if len(chunk.source) > PAYLOAD_BYTES_MAX:
             raise UsageError(
-                f"{piece.path} has {len(piece.source)} bytes: a line becomes a message, of at most "
+                f"{chunk.path} has {len(chunk.source)} bytes: a line becomes a message, of at most "
                 f"{PAYLOAD_BYTES_MAX} bytes; shorten it"
             )
-    return pieces
+    return chunks
 
 
 def parse_source(source: bytes, encoding: str = "") -> None:
@@ -172,7 +172,7 @@ def parse_source(source: bytes, encoding: str = "") -> None:
         ast.parse(text)
 
 
-def _pieces_of(path: Path, cut: bool) -> Iterator[Piece]:
+def _chunks_of(path: Path, cut: bool) -> Iterator[Chunk]:
     try:
         source = path.read_bytes()
     except OSError:
@@ -180,15 +180,15 @@ def _pieces_of(path: Path, cut: bool) -> Iterator[Piece]:
     if not source.strip():
         return
     if cut:
-        pieces = list(_definitions(source, path))
-        if pieces:
-            yield from pieces
+        chunks = list(_definitions(source, path))
+        if chunks:
+            yield from chunks
             return
     if len(source) <= PAYLOAD_BYTES_MAX:
-        yield Piece(source, str(path))
+        yield Chunk(source, str(path))
 
 
-def _definitions(source: bytes, path: Path) -> Iterator[Piece]:
+def _definitions(source: bytes, path: Path) -> Iterator[Chunk]:
     """Yield the functions and classes at the top of a file; none if it does not parse, so that it is sent whole."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
@@ -204,11 +204,11 @@ def _definitions(source: bytes, path: Path) -> Iterator[Piece]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        piece = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
+        chunk = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
         # Lone surrogates cannot come out of a decoder, so this cannot fail.
-        encoded = piece.encode("utf-8")
+        encoded = chunk.encode("utf-8")
         if len(encoded) <= PAYLOAD_BYTES_MAX:
-            yield Piece(encoded, f"{path}:{first}", "utf-8")
+            yield Chunk(encoded, f"{path}:{first}", "utf-8")
 
 
 def _size(path: Path) -> int:

@@ -18,8 +18,8 @@ from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.values.errors import QuorumqError, TooFewReplicas
 from quorumq.history import HistoryWriter, producer_id_text, read_history
-from quorumq.lab.demo_input import Piece, installation_files, malformed_pieces, pieces_of_installation
-from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
+from quorumq.lab.demo_input import Chunk, chunks_of_installation, installation_files, malformed_chunks
+from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, check
 from quorumq.lab.demo_view import NodeScene, Scene, View, Worker
 from quorumq.lab.demo_worker import Options
 from quorumq.lab.leash import end, logged
@@ -68,12 +68,12 @@ class Run:
     """One demo."""
 
     directory: Path  # for everything; exists and is empty
-    pieces: (
-        list[Piece] | None
+    chunks: (
+        list[Chunk] | None
     )  # pieces to publish; None for the source of the installation and the malformed files
     out: Any  # the console to draw on
     malformed: dict[MessageKey, None] = field(default_factory=dict)
-    letters: dict[MessageKey, str] = field(default_factory=dict)  # at the end, with their error classes
+    dead_letters: dict[MessageKey, str] = field(default_factory=dict)  # at the end, with their error classes
     handed_over: int = 0  # messages to the publisher's client, to be published
     late: trio.Event = field(default_factory=trio.Event)  # the last messages are to be published
     late_answered: trio.Event = field(default_factory=trio.Event)  # the first of them is
@@ -106,50 +106,50 @@ class Run:
             self.view.event("starting three nodes, and collecting source to parse")
             async with self.cluster:
                 try:
-                    pieces = await self._collect()
-                    self.scene.expected = len(pieces)
-                    await self._work(pieces)
+                    chunks = await self._collect()
+                    self.scene.expected = len(chunks)
+                    await self._work(chunks)
                     await trio.to_thread.run_sync(self._stop_workers)
                 finally:
                     self._stop_workers(patience=0.0)  # if they still run, it failed or was interrupted
-            return self._judge(len(pieces))
+            return self._check(len(chunks))
 
     # ------------------------------------------------------------------------- the work
 
-    async def _collect(self) -> list[Piece]:
-        if self.pieces is not None:
-            return self.pieces
+    async def _collect(self) -> list[Chunk]:
+        if self.chunks is not None:
+            return self.chunks
         collected = await trio.to_thread.run_sync(
-            lambda: [*malformed_pieces(), *pieces_of_installation(installation_files())],
+            lambda: [*malformed_chunks(), *chunks_of_installation(installation_files())],
             abandon_on_cancel=True,
         )
         # The malformed ones come at regular distances, so that they meet every part of the run.
-        ours = [piece for piece in collected if piece.malformed]
-        rest = [piece for piece in collected if not piece.malformed]
+        ours = [chunk for chunk in collected if chunk.malformed]
+        rest = [chunk for chunk in collected if not chunk.malformed]
         step = max(1, len(rest) // (len(ours) + 1))
-        for index, piece in enumerate(ours, 1):
-            rest.insert(index * (step + 1) - 1, piece)
+        for index, chunk in enumerate(ours, 1):
+            rest.insert(index * (step + 1) - 1, chunk)
         return rest
 
-    async def _work(self, pieces: list[Piece]) -> None:
-        size = sum(len(piece.source) for piece in pieces)
-        self.view.event(f"{len(pieces):,} messages to publish, {size / 1e6:.1f} MB")
+    async def _work(self, chunks: list[Chunk]) -> None:
+        size = sum(len(chunk.source) for chunk in chunks)
+        self.view.event(f"{len(chunks):,} messages to publish, {size / 1e6:.1f} MB")
         path = self.histories / "publisher.jsonl"
         with HistoryWriter(path, run=self.run_name, who="client:publisher", settings={"rf": RF}) as history:
-            await self._work_through(pieces, history)
+            await self._work_through(chunks, history)
 
-    async def _work_through(self, pieces: list[Piece], history: HistoryWriter) -> None:
+    async def _work_through(self, chunks: list[Chunk], history: HistoryWriter) -> None:
         # It learns of the other nodes, and asks this one for as long as it answers.
         async with connect(self.cluster.address(KILLED_NODE), history=history) as client:
             await client.create_topic(TOPIC, rf=RF, partitions=PARTITIONS)
             for index, node in enumerate(self.cluster.nodes, 1):
-                self._start_worker(f"w{index}", node, len(pieces))
+                self._start_worker(f"w{index}", node, len(chunks))
             with trio.move_on_after(PATIENCE_S) as patience:
                 async with trio.open_nursery() as background:
                     background.start_soon(self._watch_histories)
                     background.start_soon(self._watch_nodes)
                     async with trio.open_nursery() as parts:
-                        parts.start_soon(self._publish, client, pieces)
+                        parts.start_soon(self._publish, client, chunks)
                         parts.start_soon(self._stop_a_worker)
                         parts.start_soon(self._kill_a_node)
                         parts.start_soon(self._until_settled)
@@ -158,28 +158,28 @@ class Run:
                 self.view.event(f"not finished after {PATIENCE_S:g} s: giving up")
             with contextlib.suppress(TooFewReplicas):  # then they are missed
                 async for item in client.peek(TOPIC, GROUP, "dead", complete=True):
-                    letter = item.peeked.record.letter
-                    name = "" if letter is None else letter.error_class or letter.reason
-                    self.letters.update(dict.fromkeys(map(key_of, item.ids(b"")), name))
+                    death = item.peeked.record.letter
+                    name = "" if death is None else death.error_class or death.reason
+                    self.dead_letters.update(dict.fromkeys(map(key_of, item.ids(b"")), name))
 
-    async def _publish(self, client: Client, pieces: list[Piece]) -> None:
-        async def confirm(piece: Piece, pending: Any) -> None:
+    async def _publish(self, client: Client, chunks: list[Chunk]) -> None:
+        async def confirm(chunk: Chunk, pending: Any) -> None:
             key = key_of(await pending.wait())
             if self.late.is_set():
                 self.late_answered.set()
-            if piece.malformed:
+            if chunk.malformed:
                 self.malformed[key] = None
             self.account.published[key] = None
 
-        late = len(pieces) - min(LATE_MAX, int(LATE_SHARE * len(pieces)))
+        late = len(chunks) - min(LATE_MAX, int(LATE_SHARE * len(chunks)))
         async with client.producer(TOPIC) as producer, trio.open_nursery() as nursery:
-            for number, piece in enumerate(pieces):
+            for number, chunk in enumerate(chunks):
                 if number == late:
                     await self.late.wait()
-                message = piece.message()
+                message = chunk.message()
                 pending = await producer.send(message.payload, headers=message.headers)
                 self.handed_over += 1
-                nursery.start_soon(confirm, piece, pending)
+                nursery.start_soon(confirm, chunk, pending)
         count = len(self.account.published)
         self.view.event(f"all {count:,} messages are published: on the disks of two nodes or three")
 
@@ -218,12 +218,12 @@ class Run:
     async def _watch_nodes(self) -> None:
         while True:
             for name in self.cluster.nodes:
-                facts = await self._status(name)
-                if facts is not None:
+                fields = await self._status(name)
+                if fields is not None:
                     scene = self.scene.nodes[name]
-                    scene.held = held_in(facts)
-                    scene.messages = sum(part["messages"] for part in facts["partitions"])
-                    quarantine_s = facts["quarantine_s"]
+                    scene.held = held_in(fields)
+                    scene.messages = sum(part["messages"] for part in fields["partitions"])
+                    quarantine_s = fields["quarantine_s"]
                     scene.state = f"quarantine {quarantine_s:.1f} s" if quarantine_s > 0 else "up"
             await trio.sleep(STATUS_EVERY_S)
 
@@ -293,8 +293,8 @@ class Run:
         await self._acked(KILL_AT)
         held = 0
         while self.acked_share < KILL_UNTIL:
-            facts = await self._status(name)
-            held = held_in(facts) if facts is not None else 0
+            fields = await self._status(name)
+            held = held_in(fields) if fields is not None else 0
             if held:
                 break
             await trio.sleep(POLL_S / 4)
@@ -320,8 +320,8 @@ class Run:
         )
         with trio.move_on_after(QUARANTINE_PATIENCE_S):
             while True:
-                facts = await self._status(name)
-                if facts is not None and facts["quarantine_s"] == 0:
+                fields = await self._status(name)
+                if fields is not None and fields["quarantine_s"] == 0:
                     self.killed.back = True
                     self.view.event(f"{name} is out of quarantine")
                     return
@@ -333,12 +333,12 @@ class Run:
         """SIGTERM the workers, which finish what they hold; kill them after ``patience`` seconds. Safe to repeat."""
         end((worker.process for worker in self.workers.values()), patience)
 
-    def _judge(self, expected: int) -> Verdict:
+    def _check(self, expected: int) -> Verdict:
         account = Account()
         for row in read_history(sorted(self.histories.glob("*.jsonl"))):
             account.feed(row)
-        account.letters = self.letters
-        return judge(
+        account.dead_letters = self.dead_letters
+        return check(
             account,
             malformed=self.malformed,
             killed=self.killed,
@@ -354,8 +354,10 @@ def key_of(message_id: MessageId) -> MessageKey:
     return TOPIC, message_id.partition.number, producer_id_text(message_id.producer_id), message_id.seq
 
 
-def held_in(facts: dict[str, Any]) -> int:
+def held_in(fields: dict[str, Any]) -> int:
     """Return the number of messages that are held for the workers' group at a node, by its status."""
     return sum(
-        part["groups"].get(GROUP, {}).get("held", 0) for part in facts["partitions"] if part["topic"] == TOPIC
+        part["groups"].get(GROUP, {}).get("held", 0)
+        for part in fields["partitions"]
+        if part["topic"] == TOPIC
     )

@@ -95,7 +95,7 @@ class Account:
     acks: dict[MessageKey, list[Answered]] = field(default_factory=dict)
     asked: dict[MessageKey, None] = field(default_factory=dict)
     rejected: dict[MessageKey, None] = field(default_factory=dict)
-    letters: dict[MessageKey, str] = field(default_factory=dict)
+    dead_letters: dict[MessageKey, str] = field(default_factory=dict)
     """The dead letters as the cluster lists them at the end, with the exception's class, or else the reason."""
     delivered: int = 0
 
@@ -153,7 +153,7 @@ class Account:
 
     def lost(self) -> list[MessageKey]:
         """Return the messages that were published, and are neither acked nor a dead letter."""
-        return [key for key in self.published if key not in self.acks and key not in self.letters]
+        return [key for key in self.published if key not in self.acks and key not in self.dead_letters]
 
     def delivered_after_ack(self) -> list[MessageKey]:
         """Return one entry for each delivery that should not have been (see the top of this file)."""
@@ -233,7 +233,7 @@ class Verdict:
         }  # fmt: skip
 
 
-def judge(
+def check(
     account: Account,
     *,
     malformed: Iterable[MessageKey],
@@ -249,7 +249,7 @@ def judge(
     many the publisher set out to publish.
     """
     ours = dict.fromkeys(malformed)
-    dead = {key: name for key, name in account.letters.items() if key not in account.acks}
+    dead = {key: name for key, name in account.dead_letters.items() if key not in account.acks}
     late = sum(answer.outcome != "acked" for answers in account.acks.values() for answer in answers)
     return Verdict(
         published=len(account.published),

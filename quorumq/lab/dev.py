@@ -139,8 +139,8 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
     addresses = dict(zip(cluster.nodes, cluster.addresses, strict=True))
     if as_json:
         pids = {name: cluster.pid(name) for name in cluster.nodes}
-        facts = {"directory": str(cluster.directory), "addresses": addresses, "pids": pids}
-        print_json({**facts, "gateway": url or None})
+        fields = {"directory": str(cluster.directory), "addresses": addresses, "pids": pids}
+        print_json({**fields, "gateway": url or None})
         return
     for name, address in addresses.items():
         click.echo(f"{name}  {address}  pid {cluster.pid(name)}")

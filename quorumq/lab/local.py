@@ -448,17 +448,17 @@ def lack(
     of ``names``. If ``quarantine``, it has to be out of it.
     """
     try:
-        facts = status_of(address, probe)
+        fields = status_of(address, probe)
     except Unreachable:
         return "does not answer"
     if not connected:
         return ""
-    if not facts.get("trusted", True):
+    if not fields.get("trusted", True):
         return "waits for the other nodes to say that it is new"
-    peers = facts.get("peers", {})
+    peers = fields.get("peers", {})
     unseen = [other for other in names if other != name and not peers.get(other, {}).get("up")]
     if unseen:
         return f"has no connection to {', '.join(unseen)}"
-    if quarantine and facts.get("quarantine_s", 0) > 0:
-        return f"is in quarantine for another {facts['quarantine_s']:.1f} s"
+    if quarantine and fields.get("quarantine_s", 0) > 0:
+        return f"is in quarantine for another {fields['quarantine_s']:.1f} s"
     return ""

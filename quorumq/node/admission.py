@@ -71,7 +71,7 @@ def admitted(
         credentials.begin(message, size)
     check_request(message)
     if isinstance(message, Publish):
-        for section in message.batch.header.sections:
+        for section in message.batch.header.spans:
             if section.producer_id.node not in (DERIVED, NAMED):  # else any client may have the id
                 check_session(section.producer_id, message.signature, keys=keys)
     elif isinstance(message, CloseSession):

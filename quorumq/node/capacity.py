@@ -127,8 +127,8 @@ class Capacity:
             capacity = before
         if capacity > before:
             reason = why_full(capacity, self.config.node)
-            facts = {"free": free, "reserve": reserve, "data_dir": self.config.data_dir}
-            self.log.warning("disk_full", capacity=capacity.name.lower(), reason=reason, **facts)
+            fields = {"free": free, "reserve": reserve, "data_dir": self.config.data_dir}
+            self.log.warning("disk_full", capacity=capacity.name.lower(), reason=reason, **fields)
         elif capacity < before:
             self.log.info("disk_not_full", capacity=capacity.name.lower(), free=free, reserve=reserve)
         return capacity

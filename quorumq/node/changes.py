@@ -70,21 +70,21 @@ class Changes:
                     self._ended(next(iter(self._under_way)), "unknown: too many are under way")
                 caller = callers.get(event.key)
                 name, whose = (caller.name, caller.whose) if caller is not None else ("", "")
-                self._under_way[event.key] = (whose, facts_of(event.request, name))
+                self._under_way[event.key] = (whose, fields_of(event.request, name))
             elif isinstance(event, Gone):
                 self._ended(event.key, "unknown: the client has gone")
 
     def _ended(self, key: int, outcome: str) -> None:
-        _, facts = self._under_way.pop(key, ("", {}))
-        if facts:
-            self._log.info("change", **facts, outcome=outcome)
+        _, fields = self._under_way.pop(key, ("", {}))
+        if fields:
+            self._log.info("change", **fields, outcome=outcome)
 
     def answered(self, key: int, reply: m.ClientReply) -> None:
         """Note the answer to a request."""
         if isinstance(reply, m.Failed) and reply.code in REFUSED:
-            whose, facts = self._under_way.pop(key, ("", {}))
-            if facts:
-                self._log.warning("change_refused", **facts, outcome=reply.code, limited_by=whose)
+            whose, fields = self._under_way.pop(key, ("", {}))
+            if fields:
+                self._log.warning("change_refused", **fields, outcome=reply.code, limited_by=whose)
         else:
             self._ended(key, reply.code if isinstance(reply, m.Failed) else "ok")
 
@@ -103,7 +103,7 @@ class Changes:
         """Note that a request was refused before it reached the core."""
         if type(request) in WHAT and not (isinstance(request, m.LabelsRequest) and not request.changes):
             self._log.warning(
-                "change_refused", **facts_of(request, who.name), outcome=code, limited_by=who.whose
+                "change_refused", **fields_of(request, who.name), outcome=code, limited_by=who.whose
             )
 
 
@@ -122,22 +122,22 @@ def is_there(request: Any, catalogue: Catalogue) -> bool:
     return False
 
 
-def facts_of(request: Any, who: str) -> dict[str, Any]:
+def fields_of(request: Any, who: str) -> dict[str, Any]:
     """Return the fields of the line for a request: the client, the change, and its topic, group and partition."""
     change = "group rewound" if isinstance(request, m.SetGroup) and request.rewind else WHAT[type(request)]
     if isinstance(request, m.PauseGroup) and not request.paused:
         change = "group resumed"
     elif isinstance(request, m.LimitGroup) and not request.per_second:
         change = "group not limited"
-    facts: dict[str, Any] = {"client": who, "what": change}
+    values: dict[str, Any] = {"client": who, "what": change}
     if isinstance(request, m.DeclareSurvivors):
-        facts["survivors"] = ", ".join(request.survivors)
-        return facts
+        values["survivors"] = ", ".join(request.survivors)
+        return values
     if isinstance(request, m.ChangeMembers):
         fields = {"change": request.change, "node": request.node, "address": request.address}
         return {"client": who, "what": change, **fields}
-    facts["topic"] = request.name if hasattr(request, "name") else request.topic
+    values["topic"] = request.name if hasattr(request, "name") else request.topic
     for name in ("group", "partition", "source", "to"):
         if hasattr(request, name):
-            facts[name] = getattr(request, name)
-    return facts
+            values[name] = getattr(request, name)
+    return values

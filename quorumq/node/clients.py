@@ -95,10 +95,10 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
         values = tomllib.loads(data.decode())
     except NOT_TOML as error:
         raise UsageError(f"clients_file {path} is not TOML: {error}") from None
-    nobody = values.pop(REVOKE_ALL, False) if isinstance(values.get(REVOKE_ALL), bool) else False
-    if nobody and values:
+    revokes_all = values.pop(REVOKE_ALL, False) if isinstance(values.get(REVOKE_ALL), bool) else False
+    if revokes_all and values:
         raise UsageError(f"clients_file {path} has {REVOKE_ALL} = true, and clients: remove either")
-    if not (values or nobody or empty):
+    if not (values or revokes_all or empty):
         raise UsageError(
             f"clients_file {path} names no client: where nobody may connect any more, write {REVOKE_ALL} = true into it"
         )

@@ -18,7 +18,7 @@ from quorumq.core.values.errors import QuorumqError, StorageError
 from quorumq.core.values.limits import KIB
 from quorumq.driver import Driver
 from quorumq.node.commits import CommitRunner
-from quorumq.storage.commit import Commit, NoRoom
+from quorumq.storage.commit import Commit, NoCapacity
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
 
@@ -104,8 +104,8 @@ class Committer:
         self.shell.appended()
         return ticket
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        self.store.forget(numbers)
+    def drop(self, numbers: tuple[int, ...]) -> None:
+        self.store.drop(numbers)
 
     # ------------------------------------------------------------------------ commits
 
@@ -124,7 +124,7 @@ class Committer:
         """Write on the loop: that is a copy in memory. Whether the system took it."""
         try:
             commit.write()
-        except NoRoom:
+        except NoCapacity:
             self._stall()
             return False
         except StorageError as error:
@@ -136,8 +136,8 @@ class Committer:
 
     def _finished(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
         """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
-        self._leave()
-        if isinstance(error, NoRoom) and not self.shell.has_failed:
+        self._end_writer()
+        if isinstance(error, NoCapacity) and not self.shell.has_failed:
             self._stall()
             return
         self._commit = None
@@ -155,7 +155,7 @@ class Committer:
         else:
             self.shell.synced(seconds, commit.size)
 
-    def _leave(self) -> None:
+    def _end_writer(self) -> None:
         """Wake the tasks that wait for the commit under way."""
         if self._over is not None:
             self._over.set()

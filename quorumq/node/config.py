@@ -322,21 +322,21 @@ def _problems(settings: Mapping[str, Any]) -> list[str]:
             problems.append(f"{key} without tls_cert: give the node's certificate, too")
     if "data_dir" in settings and not settings["data_dir"]:
         problems.append(f"data_dir is empty: {_REQUIRED['data_dir']}")
-    places = {"listen": settings.get("listen")}
-    places |= {key: settings.get(key) or None for key in ("advertise", "peer_listen", "http_listen")}
+    addresses = {"listen": settings.get("listen")}
+    addresses |= {key: settings.get(key) or None for key in ("advertise", "peer_listen", "http_listen")}
     for table in ("nodes", "peers"):
-        places |= {f"{table}.{name}": address for name, address in settings.get(table, {}).items()}
-    for key, address in places.items():
+        addresses |= {f"{table}.{name}": address for name, address in settings.get(table, {}).items()}
+    for key, address in addresses.items():
         if address is not None:
             try:
                 split_address(address, name=key)
             except UsageError as error:
                 problems.append(str(error))
     users: dict[str, str] = {}
-    for key in [key for key in places if key.startswith(("nodes.", "peers."))]:
-        other = users.setdefault(str(places[key]), key)
+    for key in [key for key in addresses if key.startswith(("nodes.", "peers."))]:
+        other = users.setdefault(str(addresses[key]), key)
         if other != key:
-            problems.append(f"{other} and {key} are both {places[key]!r}: each node has its own addresses")
+            problems.append(f"{other} and {key} are both {addresses[key]!r}: each node has its own addresses")
     return problems
 
 

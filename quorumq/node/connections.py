@@ -150,7 +150,7 @@ class Inbound:
         node = self.node
         node.shown.pop(id(self), None)
         self._out.drop()
-        self._in.leave()
+        self._in.release()
         self.transport.close()
         if self.hello is not None and self.peers.get(self.hello.node) is self:
             del self.peers[self.hello.node]
@@ -419,7 +419,7 @@ class Inbound:
             self._note_broken(size)
             self._answer(error.request, oversize(frame) or m.Failed(Code.USAGE, str(error)))
             return None
-        if self.node.trace.on and isinstance(request, m.LeaveRequest | m.RejectRequest):
+        if self.node.trace.on and isinstance(request, m.ReleaseRequest | m.RejectRequest):
             self.node.trace.give_up(request, self.node.core.catalogue.topics)
         weight = weight_of(request, size)
         counted = request if isinstance(request, Counted) else None
@@ -466,7 +466,7 @@ class Inbound:
             if self._queued_bytes + size > INFLIGHT_BYTES_MAX:
                 if isinstance(reply, m.FetchReply):
                     reply, size = self._too_late(key, reply), 0
-                elif isinstance(reply, m.BrowseReply):
+                elif isinstance(reply, m.PeekReply):
                     reply, size = reply._replace(slices=()), 0
             self._queued_bytes += size
             self._queue.append((key, reply, self.node.clock().mono))

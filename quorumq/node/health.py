@@ -67,7 +67,7 @@ class Health:
         except (OSError, ValueError, IndexError):
             return None
 
-    def facts(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
+    def fields(self, inflight_bytes: int, store: Journal) -> dict[str, object]:
         """Return the shell's part of a status (docs/operations.md, "What status shows")."""
         now = self.clock().mono
         times = sorted(seconds for at, seconds in self._commits if at > now - WINDOW_S)

@@ -96,7 +96,7 @@ class Inflow:
         try:
             await self._alone.wait()
         finally:
-            self.leave()
+            self.release()
         if self._broken is not None:
             raise self._broken
         return True
@@ -130,10 +130,10 @@ class Inflow:
         if self._alone is not None:
             self._alone.set()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Take no more turns. Before the transport is closed."""
         if self._alone is not None:
-            self.turns.leave(self.transport.fileno())
+            self.turns.release(self.transport.fileno())
             self._alone.set()
             self._alone = None
 
@@ -154,10 +154,12 @@ class Inflow:
             most = min(max(reader.missing_bytes, RECEIVE_BYTES), RECEIVE_BYTES_MAX)
             data = await self.transport.receive(most)
         if waiting.cancelled_caught:
-            behind = f"after {pending} of {reader.expected_bytes} bytes"
+            progress = f"after {pending} of {reader.expected_bytes} bytes"
             if due < now + timeout:
-                raise PeerError(f"a frame did not become complete in {due - self._part_since:g} s, {behind}")
-            raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {behind}")
+                raise PeerError(
+                    f"a frame did not become complete in {due - self._part_since:g} s, {progress}"
+                )
+            raise PeerError(f"a frame was begun and did not come on for {timeout:g} s, {progress}")
         self._feed(data)
 
     def _feed(self, data: bytes) -> None:

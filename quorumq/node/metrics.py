@@ -59,12 +59,12 @@ class Table:
             sums = self._row(self.topics, (row["topic"],))
             for name in OF_TOPIC:
                 sums[name] = sums.get(name, 0) + row[name]
-            for group, facts in row["groups"].items():
+            for group, fields in row["groups"].items():
                 sums = self._row(self.groups, (row["topic"], group))
                 for name in OF_GROUP:
-                    sums[name] = sums.get(name, 0) + facts[name]
+                    sums[name] = sums.get(name, 0) + fields[name]
                 for name in ("oldest_s", "per_second"):
-                    sums[name] = max(sums.get(name, 0), facts[name] or 0)
+                    sums[name] = max(sums.get(name, 0), fields[name] or 0)
 
     def _row(self, rows: dict[tuple[str, ...], dict[str, float]], key: tuple[str, ...]) -> dict[str, float]:
         if key not in rows and len(rows) >= GROUPS_MAX:

@@ -190,10 +190,10 @@ class Node:
         """Send and answer nothing any more."""
         self.driver.silent = True
 
-    def fail(self, code: int, reason: str, **facts: object) -> None:
+    def fail(self, code: int, reason: str, **fields: object) -> None:
         """Stop: say nothing more to anyone, and end with ``code``. The first reason counts."""
         if self._end(code, reason):
-            self.log.error("node_stops", reason=reason, exit_code=code, **facts)
+            self.log.error("node_stops", reason=reason, exit_code=code, **fields)
 
     def _end(self, code: int, reason: str) -> bool:
         if self.failed is not None:
@@ -258,9 +258,9 @@ class Node:
     def _note_trust(self) -> None:
         """Say when this directory is trusted, and end its resync."""
         core = self.core
-        if self._moved and not core.trust.moved and core.trust.placed is not None:
+        if self._moved and not core.trust.moved and core.trust.located is not None:
             self._moved = False
-            self.log.warning("directory_trusted", reason=core.trust.placed.why)
+            self.log.warning("directory_trusted", reason=core.trust.located.why)
         if self._resyncing and core.state.trusted and not self.committer.committing:
             self._end_resync()
 
@@ -327,7 +327,7 @@ class Node:
     def _encode(self, message: m.PeerMessage, stamp: int) -> list[bytes | memoryview]:
         if isinstance(message, m.RemoteFetchReply) and message.slices:
             return self._encode_fetched(message, stamp)
-        if isinstance(message, m.PeekReply) and message.slices:
+        if isinstance(message, m.ReplicaPeekReply) and message.slices:
             return self._encode_page(message, stamp)
         last, at, chunks = self._last
         if last is not message or at != stamp:
@@ -358,7 +358,7 @@ class Node:
         refusal = m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, detail, ())
         return encode_message(refusal, stamp=stamp)
 
-    def _encode_page(self, message: m.PeekReply, stamp: int) -> list[bytes | memoryview]:
+    def _encode_page(self, message: m.ReplicaPeekReply, stamp: int) -> list[bytes | memoryview]:
         """Encode a page of PEEK for a peer's client, with its bytes; without, if they cannot be had or sent."""
         try:
             return encode_message(message, stamp=stamp, read=self.read_slice)
@@ -394,14 +394,14 @@ class Node:
                 self.feed(e.Unsent(key))
                 self.trace.given_back(reply, "the client is gone")
             return
-        if isinstance(reply, m.StatusReply) and "node" in reply.facts:  # else it goes on with partitions
-            status = {**reply.facts, **self.health.facts(self.capacity.inflight_bytes, self.store)}
-            status |= self.producer_clocks.facts(self.driver.mono)
+        if isinstance(reply, m.StatusReply) and "node" in reply.fields:  # else it goes on with partitions
+            status = {**reply.fields, **self.health.fields(self.capacity.inflight_bytes, self.store)}
+            status |= self.producer_clocks.fields(self.driver.mono)
             status["insecure"] = bool(self.config.exposed)
             status["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
             status["config_file_problem"] = self.file.problem if self.file is not None else ""
             status["needs_restart"] = self.file.needs_restart if self.file is not None else []
-            reply = reply._replace(facts=status)
+            reply = reply._replace(fields=status)
         if isinstance(reply, m.DescribeGroupsReply):
             known, now = self.core.catalogue.topics, self.driver.mono
             reply = reply._replace(groups=self.readers.describe(reply.groups, known, now))

@@ -70,13 +70,13 @@ class ProducerClocks:
         if ahead_ms > seen.ahead_ms:
             seen.ahead_ms = ahead_ms
         if now - seen.since >= SPAN_S:
-            self._judge(who, seen, now)
+            self._check(who, seen, now)
             seen.since, seen.ahead_ms = now, NONE_YET
             self._seen.move_to_end(who)
         elif seen.ahead_ms > WRONG_MS or seen.ahead_ms < -LATE_MS:
-            self._judge(who, seen, now)
+            self._check(who, seen, now)
 
-    def _judge(self, who: Who, seen: Seen, now: float) -> None:
+    def _check(self, who: Who, seen: Seen, now: float) -> None:
         wrong = seen.wrong_ms = seen.ahead_ms if abs(seen.ahead_ms) > WRONG_MS else 0
         said = abs(wrong - seen.said_ms) <= WRONG_MS and now < seen.said_at + SAID_AGAIN_S
         if wrong and not said:
@@ -85,7 +85,7 @@ class ProducerClocks:
                 "client_clock_wrong", client=f"{who[0]} at {who[1]}", ahead_s=round(wrong / 1000, 1)
             )
 
-    def facts(self, now: float) -> dict[str, object]:
+    def fields(self, now: float) -> dict[str, object]:
         """Return, for a status, the clients with a wrong clock, the worst first, and their number."""
         wrong = [
             (who, seen) for who, seen in self._seen.items() if seen.wrong_ms and now < seen.at + SAID_AGAIN_S

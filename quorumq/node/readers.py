@@ -123,20 +123,20 @@ class Readers:
         ] = {}  # delivered, by consumer and partition
         described = {(reply.topic, reply.group) for reply in replies}
         for (partition, group, who), window in self._flows.items():
-            place = (partition.topic, group)
-            if place not in described or not any(sums := window.sums(now)):
+            group_key = (partition.topic, group)
+            if group_key not in described or not any(sums := window.sums(now)):
                 continue
             if who is None:
-                flows.setdefault(place, []).append(m.GroupFlow(partition.number, *sums))
+                flows.setdefault(group_key, []).append(m.GroupFlow(partition.number, *sums))
             else:
-                counts.setdefault(place, {}).setdefault(who, {})[partition.number] = sums[0]
-        asking = self._asking_for({place: topics[place[0]] for place in described}, now)
+                counts.setdefault(group_key, {}).setdefault(who, {})[partition.number] = sums[0]
+        asking = self._asking_for({group_key: topics[group_key[0]] for group_key in described}, now)
         described_replies = []
         for reply in replies:
-            place = (reply.topic, reply.group)
+            group_key = (reply.topic, reply.group)
             consumers: dict[Who, dict[int, int]] = {}
-            for who, partitions in asking.get(place, ()):
-                asked = consumers.setdefault(who, dict(counts.get(place, {}).get(who, {})))
+            for who, partitions in asking.get(group_key, ()):
+                asked = consumers.setdefault(who, dict(counts.get(group_key, {}).get(who, {})))
                 for number in partitions or range(topics[reply.topic].partitions):
                     asked.setdefault(number, 0)
             shown = tuple(
@@ -147,18 +147,18 @@ class Readers:
             )
             left_out = max(0, len(consumers) - most)
             few = reply._replace(
-                flows=tuple(sorted(flows.get(place, ()))), consumers=shown, left_out=left_out
+                flows=tuple(sorted(flows.get(group_key, ()))), consumers=shown, left_out=left_out
             )
             described_replies.append(few)
         return tuple(described_replies)
 
     def _asking_for(
-        self, places: Mapping[tuple[bytes, str], Topic], now: float
+        self, groups: Mapping[tuple[bytes, str], Topic], now: float
     ) -> dict[tuple[bytes, str], list[tuple[Who, tuple[int, ...]]]]:
         """Return consumers that asked for each topic and group within the minute, the last one first."""
         by_group: dict[str, dict[str, tuple[bytes, str]]] = {}
-        for place, topic in places.items():
-            by_group.setdefault(place[1], {})[topic.name] = place
+        for group_key, topic in groups.items():
+            by_group.setdefault(group_key[1], {})[topic.name] = group_key
         asking: dict[tuple[bytes, str], list[tuple[Who, tuple[int, ...]]]] = {}
         matched: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         patterns = 0

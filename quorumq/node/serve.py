@@ -47,7 +47,7 @@ from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_
 from quorumq.node.reread import ConfigFile
 from quorumq.node.tls import Certificates
 from quorumq.node.transport import SocketTransport, Transport, connect, listen
-from quorumq.storage.commit import NoRoom
+from quorumq.storage.commit import NoCapacity
 from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
 from quorumq.wire.address import split_address
@@ -145,7 +145,7 @@ async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
                 sock.close()
             await trio.to_thread.run_sync(commits.close)
             return EXIT_OK
-    except NoRoom as error:
+    except NoCapacity as error:
         log.error("start_waits", reason=str(error), again_s=FULL_START_S, data_dir=config.data_dir)
         for sock in (*sockets, *of_peers, *seen_from):
             sock.close()
@@ -281,7 +281,7 @@ def open_node(
             directory=store.directory,
             now=clock(),
             rng=rng,
-            place=store.place,
+            location=store.location,
             boot=boot_number(boot()),
             newest=newest,
         )
@@ -300,8 +300,8 @@ def open_node(
                 else "nothing was in doubt: it was not moved"
             )
             log.warning("directory_is_newest", reason=reason, data_dir=config.data_dir)
-        elif core.trust.placed is not None and core.trust.placed.why:
-            log.info("directory_was_moved", reason=core.trust.placed.why, by_start=core.trust.placed.n)
+        elif core.trust.located is not None and core.trust.located.why:
+            log.info("directory_was_moved", reason=core.trust.located.why, by_start=core.trust.located.n)
         if core.state.moved_s:
             log.warning(
                 "time_of_day_moved",
@@ -489,11 +489,11 @@ class Service:
             return node.failed[0]
         try:
             if node.committer.stalled:
-                raise NoRoom("a commit waits for room on the disk")
+                raise NoCapacity("a commit waits for room on the disk")
             node.store.close()
             if node.core.state.no_capacity(CleanStopped):
-                raise NoRoom(why_full(node.core.state.capacity, node.config.node))
-        except NoRoom as error:  # unwritten records were promised to no client
+                raise NoCapacity(why_full(node.core.state.capacity, node.config.node))
+        except NoCapacity as error:  # unwritten records were promised to no client
             node.store.abandon()
             node.log.warning("node_stopped", clean=False, reason=str(error))
             return EXIT_OK

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from quorumq.core.messages import FetchReply, LeaveRequest, RejectRequest
+from quorumq.core.messages import FetchReply, RejectRequest, ReleaseRequest
 from quorumq.core.messages.records import BatchStored, GroupPut, JournalRecord, RecordsMerged, TopicPut
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.limits import DEADLINE_SHARE
@@ -140,7 +140,7 @@ class Trace:
                     "store",
                     topic=topic_label(topic.id, topic.name),
                     partition=header.partition.number,
-                    spans=spans_value(header.sections),
+                    spans=spans_value(header.spans),
                 )
         if self._lines > before:
             self.flush()
@@ -151,8 +151,8 @@ class Trace:
         if topic is None:
             return
         for span, value in record.entries:
-            letter = value.letter
-            if letter is None or letter.reason == "rejected":
+            death = value.letter
+            if death is None or death.reason == "rejected":
                 continue
             self._write(
                 "dead_letter",
@@ -162,9 +162,9 @@ class Trace:
                 generation=value.generation,
                 n=value.n,
                 spans=spans_value([span]),
-                owner=owner_text(Owner(letter.node, Incarnation(0, 0), letter.ballot)),
+                owner=owner_text(Owner(death.node, Incarnation(0, 0), death.ballot)),
                 outcome="ok",
-                reason=letter.reason,
+                reason=death.reason,
             )
 
     def answered(self, reply: FetchReply, replicas: Mapping[PartitionId, Replica]) -> None:
@@ -205,7 +205,7 @@ class Trace:
             )
         self.flush()
 
-    def give_up(self, request: LeaveRequest | RejectRequest, topics: Mapping[bytes, Topic]) -> None:
+    def give_up(self, request: ReleaseRequest | RejectRequest, topics: Mapping[bytes, Topic]) -> None:
         """Write that holds of any coordinator may end, because a client asks for that: before anything is done."""
         for receipt, spans in request.items if self.on else ():
             topic = topics.get(receipt.partition.topic)
@@ -217,7 +217,7 @@ class Trace:
                     group=receipt.group,
                     spans=spans_value(spans),
                     owner=owner_text(receipt.owner),
-                    reason="left" if isinstance(request, LeaveRequest) else "rejected",
+                    reason="left" if isinstance(request, ReleaseRequest) else "rejected",
                 )
         self.flush()
 

@@ -214,14 +214,14 @@ class Outflow:
             if self.waiting > SENT_PER_TURN:
                 views = first_bytes(views, SENT_PER_TURN - total)
             asked = sum(view.nbytes for view in views)
-            taken = left = self.transport.send_some(views)
+            taken = remaining = self.transport.send_some(views)
             total += taken
             self.sent += taken
             self.waiting -= taken
-            while left and left >= buffers[0].nbytes:
-                left -= buffers.popleft().nbytes
-            if left:
-                buffers[0] = buffers[0][left:]
+            while remaining and remaining >= buffers[0].nbytes:
+                remaining -= buffers.popleft().nbytes
+            if remaining:
+                buffers[0] = buffers[0][remaining:]
             if taken < asked:
                 break
         return total

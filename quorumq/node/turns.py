@@ -211,7 +211,7 @@ class Turns(trio.abc.Instrument):
         self._connections[descriptor] = connection
         return True
 
-    def leave(self, descriptor: int) -> None:
+    def release(self, descriptor: int) -> None:
         """End a connection's turns, before its socket is closed."""
         if self._selector is not None:
             del self._connections[descriptor]

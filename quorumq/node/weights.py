@@ -19,7 +19,7 @@ def stale_after(reply: m.FetchReply) -> float:
 
 def foreign_bytes(reply: m.ClientReply) -> int:
     """Return the bytes of records that a reply keeps in memory: those from another node. Ours are read later."""
-    if not isinstance(reply, m.FetchReply | m.BrowseReply | m.ShowReply):
+    if not isinstance(reply, m.FetchReply | m.PeekReply | m.ShowReply):
         return 0
     parts: tuple[object, ...] = reply.slices
     return sum(len(part.body) for part in parts if isinstance(part, WireSlice))
@@ -30,7 +30,7 @@ def weight_of(request: Any, frame_bytes: int) -> int:
     match request:
         case m.Fetch():
             return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
-        case m.BrowseRequest():
+        case m.PeekRequest():
             return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
         case m.Metadata() | m.StatusRequest() | m.ShowRequest() | m.DescribeGroups():
             return frame_bytes + 256 * KIB

@@ -1,7 +1,7 @@
 """Writes of a commit to the disk, which may run outside the node's loop.
 
 A full disk is no failure: the write keeps the part that fitted, and the rest waits. First the reserve is given up, a
-file that takes room for exactly this; then the commit raises `NoRoom`, and is run again when there is room.
+file that takes room for exactly this; then the commit raises `NoCapacity`, and is run again when there is room.
 
 How a segment comes to be: it is written as NAME.new, synced, renamed, and the directory is synced, before anything
 behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it that cannot be read
@@ -33,7 +33,7 @@ ASIDE_SUFFIX: Final = ".damaged"
 """Suffix of the name of a segment file without a readable record; quorumq leaves it alone from then on."""
 
 
-class NoRoom(StorageError):
+class NoCapacity(StorageError):
     """The disk is full. Nothing has failed: the same commit may be run again, and writes the rest."""
 
     code = "no-room"
@@ -81,11 +81,11 @@ class Writer:
         return StorageError(self.failed)
 
     def __enter__(self) -> None:
-        """Begin a block in which any error but `NoRoom` makes the journal unusable."""
+        """Begin a block in which any error but `NoCapacity` makes the journal unusable."""
         self.check()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and not isinstance(error, NoRoom):
+        if error is not None and not isinstance(error, NoCapacity):
             refused = self.poison(error)
             if isinstance(error, OSError):
                 raise refused from error
@@ -94,7 +94,7 @@ class Writer:
         """Append to the segment, and take the written bytes out of ``buffers``.
 
         Raises:
-            NoRoom: some are left.
+            NoCapacity: some are left.
         """
         assert self._handle is not None
         self._unsynced = True
@@ -103,22 +103,24 @@ class Writer:
                 self.disk.append(self._handle, buffers)
             except OSError as error:
                 self._bytes += take_out(buffers, self.disk.size(self._name) - self._bytes)
-                self._make_room(error)
+                self._make_capacity(error)
             else:
                 self._bytes += sum(map(len, buffers))
                 buffers.clear()
 
-    def _make_room(self, error: OSError) -> None:
+    def _make_capacity(self, error: OSError) -> None:
         """Give the reserve up, as the disk is full.
 
         Raises:
-            NoRoom: there is no reserve.
+            NoCapacity: there is no reserve.
             OSError: ``error``, which says something else.
         """
         if error.errno not in FULL:
             raise error
         if not self.reserved:
-            raise NoRoom(f"the disk of {self.disk} is full ({error.strerror}): make room on it") from error
+            raise NoCapacity(
+                f"the disk of {self.disk} is full ({error.strerror}): make room on it"
+            ) from error
         self.disk.delete(RESERVE_NAME)
         self.reserved = False
 
@@ -135,14 +137,14 @@ class Writer:
             handle = None
             try:
                 handle = self.disk.create(name)
-                header, _ = encode_record(step.start._replace(lies=self.disk.place(name)), 0)
+                header, _ = encode_record(step.start._replace(lies=self.disk.location(name)), 0)
                 self.disk.append(handle, [encode_frame(header, 0, body_crc_of(b""), 0), *step.buffers])
                 return handle
             except OSError as error:
                 if handle is not None and error.errno in FULL:
                     self.disk.close(handle)
                     self.disk.delete(name)
-                self._make_room(error)
+                self._make_capacity(error)
 
     def take_unsynced(self) -> int | None:
         """Return the file with bytes that no sync was for; None without any. The caller syncs it now."""
@@ -157,7 +159,7 @@ class Writer:
         """Begin a segment, durably, and let go what it makes useless.
 
         Raises:
-            NoRoom: nothing of it was begun.
+            NoCapacity: nothing of it was begun.
         """
         if self._handle is not None:
             unsynced = self.take_unsynced()
@@ -197,7 +199,7 @@ def take_out(buffers: list[Buffer], count: int) -> int:
 class Commit:
     """Records pending when `Journal.begin_commit` was called, on their way to the disk.
 
-    One that raised `NoRoom` may be run again: what it has written, it does not write twice.
+    One that raised `NoCapacity` may be run again: what it has written, it does not write twice.
     """
 
     writer: Writer
@@ -215,7 +217,7 @@ class Commit:
         """Do `write`, unless that is done, and `sync`; `Journal.finish` follows always.
 
         Raises:
-            NoRoom: the disk is full.
+            NoCapacity: the disk is full.
             StorageError: the disk refused; the journal is unusable from now on.
         """
         if not self.written:

@@ -107,7 +107,7 @@ class Disk(Protocol):
     def free_bytes(self) -> int:
         """Return the bytes that can still be written, as far as the system tells."""
 
-    def place(self, name: str) -> bytes:
+    def location(self, name: str) -> bytes:
         """Return 8 bytes that stand for a file's place: it keeps them, renamed or written to, and a copy has others."""
 
 
@@ -260,7 +260,7 @@ class RealDisk:
             self._readers.move_to_end(name)
         return fd
 
-    def _forget_reader(self, name: str) -> None:
+    def _drop_reader(self, name: str) -> None:
         with self._readers_lock:
             fd = self._readers.pop(name, None)
             if fd is not None:
@@ -271,8 +271,8 @@ class RealDisk:
 
     def rename(self, old: str, new: str) -> None:
         check_name(new)
-        self._forget_reader(old)
-        self._forget_reader(new)
+        self._drop_reader(old)
+        self._drop_reader(new)
         os.rename(self.directory / old, self.directory / new)
 
     def truncate(self, name: str, length: int) -> None:
@@ -285,7 +285,7 @@ class RealDisk:
 
     def delete(self, name: str) -> None:
         check_name(name)
-        self._forget_reader(name)
+        self._drop_reader(name)
         os.unlink(self.directory / name)
 
     def allocate(self, name: str, length: int) -> None:
@@ -299,7 +299,7 @@ class RealDisk:
         status = os.statvfs(self.directory)
         return status.f_bavail * status.f_frsize
 
-    def place(self, name: str) -> bytes:
+    def location(self, name: str) -> bytes:
         parts: list[int] = []
         for path in (self.directory, self.directory / name):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -307,7 +307,7 @@ class RealDisk:
                 parts += [os.fstat(fd).st_ino, _inode_generation(fd)]
             finally:
                 os.close(fd)
-        return place_of(parts)
+        return location_of(parts)
 
 
 def _inode_generation(fd: int) -> int:
@@ -318,7 +318,7 @@ def _inode_generation(fd: int) -> int:
         return 0
 
 
-def place_of(parts: Sequence[int]) -> bytes:
+def location_of(parts: Sequence[int]) -> bytes:
     return hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=8).digest()
 
 

@@ -119,8 +119,8 @@ def _record(frame: Frame, scan: Scan) -> Inspected:
     try:
         record = decode_record(frame.fields)
     except BadValue as error:
-        place = {"type": frame.type, "bytes": frame.end - frame.offset}
-        return Inspected(frame.offset, UNREADABLE, place, (f"intact, but {error}",))
+        extent = {"type": frame.type, "bytes": frame.end - frame.offset}
+        return Inspected(frame.offset, UNREADABLE, extent, (f"intact, but {error}",))
     notes: tuple[str, ...] = ()
     fields: dict[str, Any] = record._asdict()
     if isinstance(record, BatchStored | BatchMoved):
@@ -129,7 +129,7 @@ def _record(frame: Frame, scan: Scan) -> Inspected:
         fields = {
             "number": stored.number,
             "partition": str(header.partition),
-            "sections": ", ".join(map(str, header.sections)),
+            "sections": ", ".join(map(str, header.spans)),
             "messages": header.size,
             "body_bytes": frame.body_length,
             "published_ms": header.published_ms,

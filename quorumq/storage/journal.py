@@ -4,7 +4,7 @@ The log knows segments and offsets, the core knows batch numbers; this is what l
 position, and the batches that no commit has written yet, which are served from memory. What is appended, when a
 commit happens and what a snapshot holds is the caller's business.
 
-How room comes back: the caller says which batches are not needed (`forget`). An older segment in which none is needed
+How room comes back: the caller says which batches are not needed (`drop`). An older segment in which none is needed
 goes with the next roll. One in which few are needed is emptied first (`compact`): they are appended again, a little
 at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
 """
@@ -25,7 +25,7 @@ from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.disk import Disk, RealDisk
 from quorumq.storage.index import Index
 from quorumq.storage.log import Log
-from quorumq.storage.records import BatchMoved, PageMoved, forgotten
+from quorumq.storage.records import BatchMoved, PageMoved, dropped
 from quorumq.storage.salvage import Directory, read_directory
 from quorumq.storage.segments import SEGMENT_BYTES, BatchPosition, FoundBatch
 
@@ -53,7 +53,7 @@ class Journal(Log):
         replayed: durable records, once: `DirectoryMade`, the newest snapshot, later ones, batches (without
             bodies), and the CLEAN_STOP if that is the last record.
         directory: the id of the data directory, 64 random bits minted when it was made.
-        place: number of its place: every start finds the same one, until the directory is copied.
+        location: number of its place: every start finds the same one, until the directory is copied.
         fresh: it was empty at this start.
         salvaged: this start read past damage: what it gave is not all. `not_trusted` says of what kind, and goes on
             saying so at later starts, which have all that this one gave.
@@ -70,7 +70,7 @@ class Journal(Log):
         self._compacting = Compaction(self.segments, self._index, self._set_aside)
         self._compact_bytes = COMPACT_BYTES
         self.directory = replay.directory
-        self.place = replay.start.place
+        self.location = replay.start.location
         self.fresh = replay.fresh
         self.notes = replay.notes
         self.damaged: list[FoundBatch] = []
@@ -282,7 +282,7 @@ class Journal(Log):
         """Greater than every batch number ever used here: a number is not used again after its batch is dropped."""
         return self.segments.next_number
 
-    def forget(self, numbers: Iterable[int]) -> int:
+    def drop(self, numbers: Iterable[int]) -> int:
         """Drop batches that are not needed any more: they are not served, and their bytes go some time later.
 
         The record that gives the reason must have been appended before. If a crash takes the record that this appends,
@@ -302,7 +302,7 @@ class Journal(Log):
             position = self._index.get(number) or self._set_aside.get(number)
             if position is not None:
                 gone[number] = position
-        for record in forgotten(gone):
+        for record in dropped(gone):
             self.add(record)
         for number, position in gone.items():
             self.segments.drop(number, position)
@@ -331,10 +331,10 @@ class Journal(Log):
         """
         if self._compacting.is_over:
             return ()
-        room = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
-        budget = min(self._compact_bytes, room)
+        capacity = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
+        budget = min(self._compact_bytes, capacity)
         damaged: list[int] = []
-        for number in self._compacting.numbers(room):
+        for number in self._compacting.numbers(capacity):
             if budget <= 0 or number in self.unwritten:  # before a roll that is not committed yet
                 break
             known = number in self._set_aside

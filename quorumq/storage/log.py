@@ -26,18 +26,18 @@ from typing import Final
 from quorumq.core.messages.records import BatchStored, CleanStopped, DeletedPage, JournalRecord
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.limits import MIB
-from quorumq.storage.commit import RESERVE_NAME, Commit, NewSegment, NoRoom, Writer
+from quorumq.storage.commit import RESERVE_NAME, Commit, NewSegment, NoCapacity, Writer
 from quorumq.storage.disk import Buffer, Disk
 from quorumq.storage.files import SegmentFiles
 from quorumq.storage.records import (
     FRAMING_MAX,
     TYPE_OF,
+    BatchesDropped,
     BatchMoved,
     DurableMark,
-    Forgotten,
     PageMoved,
     SnapshotEnd,
-    forgotten,
+    dropped,
 )
 from quorumq.storage.replay import Replay
 from quorumq.storage.segment import FORMAT_VERSION
@@ -110,7 +110,7 @@ class Log:
 
     # ------------------------------------------------------------------ appending
 
-    def add(self, record: JournalRecord | Forgotten | BatchMoved | PageMoved) -> BatchPosition | None:
+    def add(self, record: JournalRecord | BatchesDropped | BatchMoved | PageMoved) -> BatchPosition | None:
         """Put a record behind all others, in memory; a commit brings it to the disk. Returns a batch's position.
 
         The body of a batch is kept as it is until then, not copied: it must not change.
@@ -221,10 +221,10 @@ class Log:
             return False
         snapshot, going = tail.snapshot_bytes, self.segments.reclaimable_bytes
         margin = self._margin
-        behind = tail.end - snapshot
-        full = behind >= max(self._segment_bytes - snapshot, snapshot)
+        after_snapshot = tail.end - snapshot
+        full = after_snapshot >= max(self._segment_bytes - snapshot, snapshot)
         pays = going >= 2 * snapshot + margin
-        if not (full or pays or behind >= max(snapshot, margin)):
+        if not (full or pays or after_snapshot >= max(snapshot, margin)):
             return False
         free = self.free_bytes
         tight = free < self.reserve_bytes + snapshot
@@ -268,7 +268,7 @@ class Log:
         count = 0
         tail.begin(start)
         for entry in earlier:
-            for gone in forgotten(segments.by_number[entry.segment].dead, entry.segment):
+            for gone in dropped(segments.by_number[entry.segment].dead, entry.segment):
                 tail.add(gone, buffers)
                 count += 1
         for record in snapshot:
@@ -324,7 +324,7 @@ class Log:
         return commit
 
     def finish(self, commit: Commit) -> int:
-        """Finish a commit that was run, and not only to `NoRoom`; return the new `durable`.
+        """Finish a commit that was run, and not only to `NoCapacity`; return the new `durable`.
 
         Raises:
             StorageError: it failed: the node must stop.
@@ -363,7 +363,7 @@ class Log:
                 if self._tail.end > self._tail.snapshot_bytes:
                     # Not synced: if it is lost, the last commit merely looks like a torn one.
                     self._tail.add(DurableMark(), self._pending)
-                    with contextlib.suppress(OSError, NoRoom):
+                    with contextlib.suppress(OSError, NoCapacity):
                         self._writer.write(self._pending)
         finally:
             self.abandon()

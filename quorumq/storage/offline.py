@@ -189,7 +189,7 @@ class OfflineDirectory:
         for replica in replicas:
             for _, number in replica.batches.order:
                 header = replica.batches.stored[number].header
-                for section in header.sections:
+                for section in header.spans:
                     for part, slot in replica.batches.index.within(section):
                         if slot.number == number:
                             yield from self._part(replica, header, number, part, slot.shift, group)

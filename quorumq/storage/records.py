@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from quorumq.core.messages import SpanRecord
 from quorumq.core.messages import records as core
 from quorumq.core.messages.records import BatchStored, DeletedPage, JournalRecord
-from quorumq.core.values.types import STAMP_ZERO, Letter, NodeId
+from quorumq.core.values.types import STAMP_ZERO, Death, NodeId
 from quorumq.storage.disk import Buffer
 from quorumq.wire import cbor
 from quorumq.wire.bodies import Lift
@@ -52,7 +52,7 @@ class SegmentStart(NamedTuple):
     ``position`` is the number of records of the core that were appended to this directory before this segment.
     ``next_number`` is above every batch number that was ever used in it. ``not_trusted`` says why the directory is not
     to be trusted with votes: it was damaged once, and the node has not resynced since. ``lies`` is the disk's value
-    for the place of this very file, 8 bytes. ``place`` is the same in all segments that were written since the
+    for the place of this very file, 8 bytes. ``location`` is the same in all segments that were written since the
     directory was copied last.
     """
 
@@ -67,7 +67,7 @@ class SegmentStart(NamedTuple):
     next_number: int = 0
     holes: tuple[Hole, ...] = ()
     not_trusted: str = ""
-    place: int = 0
+    location: int = 0
     lies: bytes = b""
 
 
@@ -102,7 +102,7 @@ class DurableMark(NamedTuple):
     """Says nothing but its durable offset. Does not count as a record behind CLEAN_STOP."""
 
 
-class Forgotten(NamedTuple):
+class BatchesDropped(NamedTuple):
     """Batches that are not needed any more, as ranges [first, stop) of their numbers.
 
     In a tail, with ``segment`` 0: every record of these batches so far. In a snapshot: those in that older segment
@@ -133,14 +133,14 @@ class PageMoved(NamedTuple):
     page: DeletedPage
 
 
-Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark | Forgotten | BatchMoved | PageMoved
+Framing = SegmentStart | SnapshotEnd | SegmentFooter | DurableMark | BatchesDropped | BatchMoved | PageMoved
 
 TYPE_OF: Final[dict[type, int]] = {
     SegmentStart: 1,
     SnapshotEnd: 2,
     SegmentFooter: 3,
     DurableMark: 4,
-    Forgotten: 5,
+    BatchesDropped: 5,
     BatchMoved: 6,
     PageMoved: 7,
     core.DirectoryMade: 16,
@@ -165,7 +165,7 @@ TYPE_OF: Final[dict[type, int]] = {
     core.PeerPosition: 41,
     core.ClusterMade: 42,
     core.ClusterPut: 46,
-    core.Placed: 43,
+    core.DirectoryLocation: 43,
     core.LabelsPut: 36,
     core.Reclaimed: 30,
     core.SessionsPromised: 31,
@@ -185,7 +185,7 @@ FRAMING_MAX: Final = 15
 """Types up to this one are the journal's own and are not given to the core."""
 
 RANGES_MAX: Final = 65_536
-"""Ranges in one `Forgotten`; more are written as several."""
+"""Ranges in one `BatchesDropped`; more are written as several."""
 
 assert len(CLASS_OF) == len(TYPE_OF), "two record types share a number"
 
@@ -197,7 +197,7 @@ def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes,
         durable: the offset up to which the segment is known to be durable now.
     """
     if type(record) is core.RecordsMerged and len(record.entries) > 1:
-        record = _letters_once(record)
+        record = _deaths_once(record)
     lift = Lift()
     header = encode_value(record, (TYPE_OF[type(record)], durable), lift)
     return header, lift.bodies[0] if lift.bodies else b""
@@ -213,12 +213,12 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
     if decode is None:
         raise cbor.BadValue(f"a record of type {fields[0]}, which this version of quorumq does not know")
     record: JournalRecord | Framing = decode(fields[2:], None)
-    return _letters_again(record) if type(record) is core.RecordsMerged and record.again else record
+    return _deaths_again(record) if type(record) is core.RecordsMerged and record.again else record
 
 
-def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
+def _deaths_once(record: core.RecordsMerged) -> core.RecordsMerged:
     """Return the record with each letter in one entry; the others keep their own fields, ballot and redrives."""
-    there: dict[Letter, int] = {}
+    there: dict[Death, int] = {}
     entries, again = list(record.entries), []
     for at, (span, merged) in enumerate(entries):
         if merged.letter is None:
@@ -227,12 +227,12 @@ def _letters_once(record: core.RecordsMerged) -> core.RecordsMerged:
         first = there.setdefault(merged.letter._replace(ballot=STAMP_ZERO, redrives=0), at)
         if first != at:
             again.append((at, first))
-            entries[at] = SpanRecord(span, merged._replace(letter=Letter(ballot, "", redrives=redrives)))
+            entries[at] = SpanRecord(span, merged._replace(letter=Death(ballot, "", redrives=redrives)))
     return record._replace(entries=tuple(entries), again=tuple(again)) if again else record
 
 
-def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
-    """Undo `_letters_once`.
+def _deaths_again(record: core.RecordsMerged) -> core.RecordsMerged:
+    """Undo `_deaths_once`.
 
     Raises:
         BadValue: an entry is named that is not there, or has no letter.
@@ -240,16 +240,16 @@ def _letters_again(record: core.RecordsMerged) -> core.RecordsMerged:
     entries = list(record.entries)
     for at, first in record.again:
         abridged, other = (
-            entries[place].record.letter if place < len(entries) else None for place in (at, first)
+            entries[number].record.letter if number < len(entries) else None for number in (at, first)
         )
         if abridged is None or other is None:
             raise cbor.BadValue(f"entry {at} is said to have the letter of {first}: one of them has none")
-        letter = other._replace(ballot=abridged.ballot, redrives=abridged.redrives)
-        entries[at] = SpanRecord(entries[at].span, entries[at].record._replace(letter=letter))
+        death = other._replace(ballot=abridged.ballot, redrives=abridged.redrives)
+        entries[at] = SpanRecord(entries[at].span, entries[at].record._replace(letter=death))
     return record._replace(entries=tuple(entries), again=())
 
 
-def forgotten(numbers: Iterable[int], segment: int = 0) -> Iterator[Forgotten]:
+def dropped(numbers: Iterable[int], segment: int = 0) -> Iterator[BatchesDropped]:
     """Yield the records that say that these batches are forgotten; ``numbers`` in any order."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
@@ -258,7 +258,7 @@ def forgotten(numbers: Iterable[int], segment: int = 0) -> Iterator[Forgotten]:
         else:
             ranges.append((number, number + 1))
     for at in range(0, len(ranges), RANGES_MAX):
-        yield Forgotten(tuple(ranges[at : at + RANGES_MAX]), segment)
+        yield BatchesDropped(tuple(ranges[at : at + RANGES_MAX]), segment)
 
 
 def halves(record: JournalRecord) -> Iterator[JournalRecord]:

@@ -19,7 +19,7 @@ from quorumq.storage.records import (
     FRAMING_MAX,
     NUMBERED,
     SNAPSHOT_END,
-    Forgotten,
+    BatchesDropped,
     SegmentStart,
     SnapshotEnd,
 )
@@ -53,7 +53,7 @@ class Replay:
         self.files = SegmentFiles(disk)
         self.segments = Segments()  # files that count, known once `records` is exhausted
         self.carried: list[FoundBatch] = []  # batches that may not be durable: they are to be written again
-        self._forgotten: set[int] = set()
+        self._dropped: set[int] = set()
         # How many records were ever appended to the directory, as far as `records` has come.
         self.position = 0
         self.fresh = False  # nothing was found
@@ -87,7 +87,9 @@ class Replay:
         self.fresh = True
         directory = new_directory_id()
         assert 0 < directory < 1 << 64, "a directory id is 64 bits and not 0"
-        return SegmentStart(FORMAT_VERSION, self.node, self.cluster_id, directory, 0, (), (), place=directory)
+        return SegmentStart(
+            FORMAT_VERSION, self.node, self.cluster_id, directory, 0, (), (), location=directory
+        )
 
     def _find(self, finished: list[int], new_directory_id: Callable[[], int]) -> SegmentStart:
         """Find the newest segment, and the older ones that it counts."""
@@ -105,12 +107,12 @@ class Replay:
                 segments.obsolete.append(segment_name(number))
         for segment, known in segments.by_number.items():
             self._check_there(segment, known.bytes, newest)
-        return self._placed(start)
+        return self._located(start)
 
-    def _placed(self, newest: SegmentStart) -> SegmentStart:
+    def _located(self, newest: SegmentStart) -> SegmentStart:
         """Return it with its place, if it was not moved since it was written; else with one for its new place."""
-        lies = self.disk.place(segment_name(newest.segment))
-        return newest if newest.lies == lies else newest._replace(place=int.from_bytes(lies) | 1)
+        lies = self.disk.location(segment_name(newest.segment))
+        return newest if newest.lies == lies else newest._replace(location=int.from_bytes(lies) | 1)
 
     def _read_start(self, number: int) -> SegmentStart:
         return self.files.start(number, self.node, self.cluster_id)
@@ -150,13 +152,13 @@ class Replay:
         segments.by_number[number] = newest
         for item in batches:
             segments.put(item.record.number, item.position)
-            if item.record.number in self._forgotten:
+            if item.record.number in self._dropped:
                 segments.drop(item.record.number, item.position)
             else:
                 yield item
-        segments.judge(number)
+        segments.assess(number)
         for item in carried:
-            if item.record.number not in self._forgotten and not item.damaged:
+            if item.record.number not in self._dropped and not item.damaged:
                 self.carried.append(item)
                 yield item
         if clean_stop is not None:
@@ -207,9 +209,9 @@ class Replay:
             batches.append(self.segments.found(self.start.segment, frame, record))
         elif frame.type != CLEAN_STOPPED:
             other = self.files.decode(name, frame)
-            if isinstance(other, Forgotten):
+            if isinstance(other, BatchesDropped):
                 if not other.segment:
-                    self._forgotten.update(other.numbers())
+                    self._dropped.update(other.numbers())
                 elif other.segment in self.segments.by_number:
                     self.segments.by_number[other.segment].dead.extend(other.numbers())
             elif frame.type > FRAMING_MAX and not isinstance(other, DirectoryMade):
@@ -237,11 +239,11 @@ class Replay:
             if item.record.number in dead:
                 continue
             segments.put(item.record.number, item.position)
-            if item.record.number in self._forgotten:
+            if item.record.number in self._dropped:
                 segments.drop(item.record.number, item.position)
                 continue
             if item.record.number in damaged:
                 segments.note_damaged(item.position)
                 item = item._replace(damaged=True)
             yield item
-        segments.judge(segment)
+        segments.assess(segment)

@@ -21,7 +21,7 @@ from quorumq.storage.records import (
     CLEAN_STOPPED,
     FRAMING_MAX,
     NUMBERED,
-    Forgotten,
+    BatchesDropped,
     Framing,
     Hole,
     SegmentStart,
@@ -76,7 +76,7 @@ class Salvage(Replay):
                 self._files.append(_File(number, min(size, counted.get(number, size))))
         segments.damaged = dict.fromkeys(newest.damaged)
         segments.holes = dict.fromkeys(newest.holes)
-        return self._placed(newest)
+        return self._located(newest)
 
     def records(self) -> Iterator[JournalRecord | FoundBatch]:
         """Yield all that can be read; see `Replay.records`."""
@@ -90,7 +90,7 @@ class Salvage(Replay):
             segment = segments.by_number[file.number] = Segment(file.length)
             for item in file.batches:
                 number = item.record.number
-                if number in self._forgotten or number in self._dead.get(file.number, ()):
+                if number in self._dropped or number in self._dead.get(file.number, ()):
                     segment.dead.append(number)
                     continue
                 if item.position.end <= file.length:
@@ -104,7 +104,7 @@ class Salvage(Replay):
                 if worse is not None and self._counts(worse):
                     segments.drop(number, worse.position)
         for number in segments.by_number:
-            segments.judge(number)
+            segments.assess(number)
         for item in best.values():
             if not self._counts(item):
                 self.carried.append(item)
@@ -146,8 +146,8 @@ class Salvage(Replay):
             file.batches.append(self.segments.found(file.number, frame, record))
         elif frame.type != CLEAN_STOPPED:
             other = self.files.decode(name, frame)
-            if isinstance(other, Forgotten):
-                gone = self._dead.setdefault(other.segment, set()) if other.segment else self._forgotten
+            if isinstance(other, BatchesDropped):
+                gone = self._dead.setdefault(other.segment, set()) if other.segment else self._dropped
                 gone.update(other.numbers())
             elif not isinstance(other, Framing | DirectoryMade):
                 yield other

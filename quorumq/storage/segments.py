@@ -135,13 +135,13 @@ class Segments:
         state.live_bytes -= position.end - position.record
         state.dead.append(number)
         self.damaged.pop(DamagedAt(position.segment, position.record), None)
-        self.judge(position.segment)
+        self.assess(position.segment)
 
     def note_damaged(self, position: BatchPosition) -> None:
         """Note that the body of this batch is damaged: the next segment says so, and every start reports it."""
         self.damaged[DamagedAt(position.segment, position.record)] = None
 
-    def judge(self, segment: int) -> None:
+    def assess(self, segment: int) -> None:
         """Note whether an older segment is worth compaction, or empty."""
         if segment == self.current:
             return
@@ -167,7 +167,7 @@ class Segments:
         last, self.current = self.current, self.last_number
         self.by_number[self.current] = Segment()
         if last in self.by_number:
-            self.judge(last)
+            self.assess(last)
         return earlier
 
     @property
@@ -185,13 +185,13 @@ class Segments:
         """True if any older segment is worth compaction."""
         return bool(self._sparse)
 
-    def sparsest(self, room: int) -> int | None:
-        """Return the older segment that is best emptied next; its live batches take at most ``room`` bytes."""
+    def sparsest(self, capacity: int) -> int | None:
+        """Return the older segment that is best emptied next; its live batches take at most ``capacity`` bytes."""
         best, least = None, SPARSE_SHARE
         for segment in self._sparse:
             state = self.by_number[segment]
             share = state.live_bytes / state.bytes
-            if share < least and state.live_bytes + state.batches * MOVED_OVERHEAD <= room:
+            if share < least and state.live_bytes + state.batches * MOVED_OVERHEAD <= capacity:
                 best, least = segment, share
         return best
 

@@ -16,8 +16,8 @@ from quorumq.client.portal import Portal
 from quorumq.core.values.errors import HoldLost, UsageError
 from quorumq.core.values.limits import DEADLINE_SHARE, HOLD_TIME_DEFAULT_S, TOPIC_BACKOFF_S
 from quorumq.core.values.types import (
+    Death,
     Incarnation,
-    Letter,
     Owner,
     PartitionId,
     ProducerId,
@@ -51,7 +51,7 @@ class Settlement:
     interrupted: bool = False
     error: BaseException | None = None
     reason: str = ""
-    death: Letter | None = None
+    death: Death | None = None
     extended: list[float] = field(default_factory=list)
 
 
@@ -99,7 +99,7 @@ class Recorder(SettleCalls):
         given = delivered.settleables_of(messages)
         refuse_dead(given)
         for message in given:
-            death = self._letter(message, error, reason)
+            death = self._death(message, error, reason)
             await self._reject([message], 0.0, death, Outcome.DEAD_LETTERED, timeout)
         self.settlement.error, self.settlement.reason = error, reason
 
@@ -107,7 +107,7 @@ class Recorder(SettleCalls):
         self,
         messages: Sequence[Settleable],
         delay: float,
-        death: Letter | None,
+        death: Death | None,
         outcome: Outcome,
         timeout: float | None,
         *,

@@ -94,7 +94,7 @@ class Nodes:
             directory=self.rng.getrandbits(64),
             now=self.clocks(name),
             rng=self.rng,
-            place=1 + self.names.index(name),
+            location=1 + self.names.index(name),
         )
         self.number(name, core)
         return core
@@ -304,7 +304,7 @@ class NodeDriver(Driver):
         self.world.journals[self.name] += records
         return 0
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         self.world.dropped[self.name].update(numbers)
 
     def begin_sync(self, here: bool) -> None:

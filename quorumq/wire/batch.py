@@ -32,7 +32,7 @@ from quorumq.wire.cbor import BadValue, bad
 
 BATCH_VERSION: Final = 1
 TOPIC_ID_BYTES: Final = 16
-SECTIONS_MAX: Final = 1024
+SPANS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
 SEQ_MAX: Final = limits.NUMBERS_END - limits.BATCH_MESSAGES_MAX - 1
 """A batch of any size may begin with this number."""
@@ -76,7 +76,7 @@ def encode_header(header: BatchHeader) -> bytes:
         cbor.uint(BATCH_VERSION),
         cbor.blob(header.partition.topic),
         cbor.uint(header.partition.number),
-        encode_sections(header.sections),
+        encode_spans(header.spans),
         cbor.uint(header.published_ms),
         cbor.uint(header.codec),
         cbor.blob(header.offsets),
@@ -87,10 +87,10 @@ def encode_header(header: BatchHeader) -> bytes:
     return b"".join(out)
 
 
-def encode_sections(sections: Sequence[Span]) -> bytes:
+def encode_spans(spans: Sequence[Span]) -> bytes:
     """Sections as an array of [node, n, nonce, k, first, count]."""
-    out = [cbor.array_head(len(sections))]
-    for (node, n, nonce, k), start, stop in sections:
+    out = [cbor.array_head(len(spans))]
+    for (node, n, nonce, k), start, stop in spans:
         out += (b"\x86", cbor.text(node), cbor.uint(n), cbor.uint(nonce), cbor.uint(k))
         out += (cbor.uint(start), cbor.uint(stop - start))
     return b"".join(out)
@@ -110,15 +110,15 @@ _partition = functools.lru_cache(maxsize=SHARED_MAX)(PartitionId)
 _new_span: Final[Callable[[type[Span], tuple[ProducerId, int, int]], Span]] = tuple.__new__
 
 
-def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
+def decode_spans(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
     """Sections out of decoded CBOR.
 
     Raises:
         BadValue: not an array of sections, too many, an empty one, or two that overlap.
     """
-    if type(value) is not tuple or not 1 <= len(value) <= SECTIONS_MAX:
-        bad(where, value, f"must be an array of 1 to {SECTIONS_MAX} sections")
-    sections: list[Span] = []
+    if type(value) is not tuple or not 1 <= len(value) <= SPANS_MAX:
+        bad(where, value, f"must be an array of 1 to {SPANS_MAX} sections")
+    spans: list[Span] = []
     for item in value:
         if type(item) is not tuple or len(item) < 6:
             bad(where, item, "a section is an array of node, n, nonce, k, first, count")
@@ -141,20 +141,20 @@ def decode_sections(value: object, where: str = "batch.sections") -> tuple[Span,
             _uint(f"{where}.count", count, limits.BATCH_MESSAGES_MAX + 1)
             _uint(f"{where}.first", first, limits.NUMBERS_END - count + 1)
             bad(f"{where}.count", count, "a section holds at least one record")
-        sections.append(_new_span(Span, (_producer_id(node, n, nonce, k), first, first + count)))
-    if len(sections) > 1:
-        ordered = sorted(sections)
+        spans.append(_new_span(Span, (_producer_id(node, n, nonce, k), first, first + count)))
+    if len(spans) > 1:
+        ordered = sorted(spans)
         for one, next_one in itertools.pairwise(ordered):
             if one.producer_id == next_one.producer_id and one.stop > next_one.start:
                 bad(where, f"{one} and {next_one}", "sections must not overlap")
-    return tuple(sections)
+    return tuple(spans)
 
 
-def cut_sections(sections: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
+def cut_spans(whole: Sequence[Span], first: int, stop: int) -> tuple[Span, ...]:
     """Return the sections of records [first, stop) alone."""
     spans: list[Span] = []
     at = 0
-    for producer_id, start, end in sections:
+    for producer_id, start, end in whole:
         low, high = max(first, at), min(stop, at + end - start)
         if low < high:
             spans.append(Span(producer_id, start + low - at, start + high - at))
@@ -237,12 +237,12 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     value = cbor.load(raw, "a batch header")
     if type(value) is not tuple or len(value) < 9:
         bad("batch", value, "must be an array of at least 9 fields")
-    version, topic, number, sections, published_ms, codec, offsets, crcs, crc = value[:9]
+    version, topic, number, spans_value, published_ms, codec, offsets, crcs, crc = value[:9]
     if version != BATCH_VERSION or type(version) is not int:
         bad("batch.version", version, f"this side reads version {BATCH_VERSION}; upgrade it")
     partition = _partition(topic, number)
     check_partition(partition, "batch")
-    spans = decode_sections(sections)
+    spans = decode_spans(spans_value)
     if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:
         bad("batch.published_ms", published_ms, "must be an integer of 64 bits")
     if codec != 0 or type(codec) is not int:
@@ -259,7 +259,7 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
 
 def part_header(
     partition: PartitionId,
-    sections: object,
+    spans_value: object,
     published_ms: object,
     codec: object,
     base: object,
@@ -269,7 +269,7 @@ def part_header(
     """Return the header of a part of a batch, as a slice brings it, with record ends counted from the part's begin.
 
     Args:
-        sections, published_ms, codec, offsets, crcs: as in a batch header, of the part's records only.
+        spans_value, published_ms, codec, offsets, crcs: as in a batch header, of the part's records only.
         base: offset of the part in the batch's body.
 
     Returns:
@@ -278,7 +278,7 @@ def part_header(
     Raises:
         BadValue: as `decode_header`.
     """
-    spans = decode_sections(sections, "slice.sections")
+    spans = decode_spans(spans_value, "slice.sections")
     if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:
         bad("slice.published_ms", published_ms, "must be an integer of 64 bits")
     if codec != 0 or type(codec) is not int:
@@ -462,12 +462,12 @@ def pack_batch(
 ) -> Batch:
     """Build a batch of records that `encode_record` made: a producer encodes early, to count bytes."""
     section = Span(producer_id, first_seq, first_seq + len(records))
-    return pack_sections(partition, (section,), published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
+    return pack_spans(partition, (section,), published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
 
-def pack_sections(
+def pack_spans(
     partition: PartitionId,
-    sections: tuple[Span, ...],
+    spans: tuple[Span, ...],
     published_ms: int,
     records: Sequence[bytes],
     *,
@@ -477,7 +477,7 @@ def pack_sections(
     """Build a batch of records that are numbered in several runs, or under several producer ids.
 
     Args:
-        sections: 1 to `SECTIONS_MAX`; none overlap; they number the records in this order.
+        spans: 1 to `SPANS_MAX`; none overlap; they number the records in this order.
         records: as many as the sections name.
     """
     count = len(records)
@@ -491,7 +491,7 @@ def pack_sections(
     body = b"".join(records)
     header = BatchHeader(
         partition=partition,
-        sections=sections,
+        spans=spans,
         published_ms=published_ms,
         codec=0,
         offsets=struct.pack(f"<{count}I", *ends),
@@ -559,7 +559,7 @@ def _plain_head(size: int) -> tuple[bytes, int]:
 
 def name_of(header: BatchHeader, index: int) -> str:
     """Return the message that record ``index`` is, for people."""
-    for producer_id, start, stop in header.sections:
+    for producer_id, start, stop in header.spans:
         if index < stop - start:
             return f"message {header.partition} {producer_id}[{start + index}]"
         index -= stop - start

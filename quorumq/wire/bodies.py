@@ -15,7 +15,7 @@ class Lift:
 
     read: Callable[[messages.Slice], bytes | memoryview] | None = None
     """Function that returns the bytes of a `Slice`: the body of its batch from the end of record ``first - 1`` to the
-    end of record ``stop - 1``. Needed only to encode `FetchReply` and `BrowseReply`."""
+    end of record ``stop - 1``. Needed only to encode `FetchReply` and `PeekReply`."""
     bodies: list[bytes | memoryview] = field(default_factory=list)
 
 

@@ -15,7 +15,7 @@ from quorumq.wire import batch as batches
 NODE_CHARS_MAX: Final = batches.NODE_CHARS_MAX
 NAME_CHARS_MAX: Final = limits.NAME_BYTES_MAX + len("!dead")
 """Names of topics, groups and what is derived from them. In characters, which core/ counts in bytes."""
-TEXT_CHARS_MAX: Final = 2 * limits.LETTER_TEXT_MAX
+TEXT_CHARS_MAX: Final = 2 * limits.DEATH_TEXT_MAX
 ITEMS_MAX: Final = 1 << 17
 """Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
 than `SPANS_PER_REQUEST_MAX`, which binds what clients ask."""
@@ -24,7 +24,7 @@ RECORD_ITEMS_MAX: Final = 1 << 22
 SIGNED_BYTES_MAX: Final = 1024
 PACKED_BYTES_MAX: Final = limits.HEADER_BYTES_MAX // 2
 """Packed registers of deleted names in one message."""
-FACTS_DEPTH_MAX: Final = 12
+STATUS_DEPTH_MAX: Final = 12
 
 _NODE_FIELDS: Final = frozenset(
     {"node", "sender", "source", "to", "replicas", "before", "sources", "learners", "survivors"}
@@ -56,7 +56,7 @@ _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("AlterTopic", "backoff"): limits.BACKOFF_STEPS_MAX,
 }
 _BYTES_LIMITS: Final[Mapping[tuple[str, str], int]] = {
-    ("SyncOffer", "sums"): limits.DIGEST_BYTES * limits.DIGESTS_MAX,
+    ("SyncDigests", "sums"): limits.DIGEST_BYTES * limits.DIGESTS_MAX,
     ("SyncRegisters", "sums"): limits.DIGEST_BYTES * limits.REGISTER_BUCKETS,
     ("SyncRegisters", "key_number"): 8,
     **{(kind, "packed"): PACKED_BYTES_MAX for kind in ("SyncTopics", "RegistersReply", "PutTopic")},
@@ -96,13 +96,13 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("RegistersRequest", "page"): (0, limits.REGISTER_BUCKETS + 1),
     ("FindName", "seq"): (0, limits.NAME_NUMBERS),
     ("Publish", "age_ms"): (-limits.AGES_ASKED_END, limits.AGES_ASKED_END),
-    ("SyncOffer", "places"): (1, 1 << 4 * limits.DIGEST_DIGITS),
-    ("SyncListed", "places"): (1, 1 << 4 * limits.DIGEST_DIGITS + 1),
+    ("SyncDigests", "locations"): (1, 1 << 4 * limits.DIGEST_DIGITS),
+    ("SyncListed", "locations"): (1, 1 << 4 * limits.DIGEST_DIGITS + 1),
 }
 _INT_ENDS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stamp", "time", "min_ballot", "ballot"), limits.STAMPS_END),
     **dict.fromkeys(("position_by",), limits.STARTS_MAX),
-    **dict.fromkeys(("round", "nonce", "directory", "place"), limits.WORDS_END),
+    **dict.fromkeys(("round", "nonce", "directory", "location"), limits.WORDS_END),
 }
 """Fields with one limit in every type; all others end at `NUMBERS_END`."""
 CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -113,8 +113,8 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
         "kind",
         "ACKED is at n = 0, and only DEAD has a letter",
     ),
-    "SyncOffer": (
-        f"len(v_sums) == {limits.DIGEST_BYTES} * ({limits.DIGEST_BRANCHES} * len(v_places) or 1)",
+    "SyncDigests": (
+        f"len(v_sums) == {limits.DIGEST_BYTES} * ({limits.DIGEST_BRANCHES} * len(v_locations) or 1)",
         "sums",
         "a sum for each part of each place, or that of the root",
     ),

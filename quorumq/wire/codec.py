@@ -31,21 +31,23 @@ TYPES: Final[Mapping[int, type]] = {
     # node to node
     10: m.Store, 11: m.StoreReply, 12: m.Hold, 13: m.HoldReply, 14: m.Release, 15: m.ReleaseReply,
     16: m.Extend, 17: m.ExtendReply, 18: m.Ack, 19: m.AckReply, 20: m.Reject, 21: m.RejectReply,
-    22: m.Merge, 23: m.MergeReply, 24: m.PutTopic, 25: m.PutGroup, 26: m.PutReply, 27: m.PeekRequest, 28: m.PeekReply,
-    29: m.Heartbeat, 30: m.SyncOffer, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
+    22: m.Merge, 23: m.MergeReply, 24: m.PutTopic, 25: m.PutGroup, 26: m.PutReply, 27: m.ReplicaPeekRequest,
+    28: m.ReplicaPeekReply,
+    29: m.Heartbeat, 30: m.SyncDigests, 31: m.SyncState, 32: m.SyncPull, 33: m.SyncTopics,
     34: m.RemoteFetch, 35: m.RemoteFetchReply, 36: m.RemoteGone,
     37: m.SyncListed, 38: m.SyncRegisters,
     40: m.HoldsRequest, 41: m.HoldsReply, 42: m.ResyncRequest, 43: m.ResyncReply,
     44: m.Prepare, 45: m.Accept, 46: m.ProposalReply,
     47: m.PutLabels, 48: m.PutLabelsReply, 49: m.SyncLabels, 39: m.LabelsListed,
-    50: m.Survey, 51: m.SurveyReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest, 55: m.CloseReply,
+    50: m.ReplicaList, 51: m.ReplicaListReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest,
+    55: m.CloseReply,
     56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,
     60: m.SlotRequest, 61: m.SlotReply, 62: m.SourceRequest, 63: m.SourceReply, 7: m.PutCluster,
     # client to node and back
     64: m.OpenSession, 65: m.OpenSessionReply, 66: m.CreateTopic, 67: m.TopicReply,
     68: m.Metadata, 69: m.MetadataReply, 70: m.Publish, 71: m.PublishReply, 72: m.Fetch, 73: m.FetchReply,
-    74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.LeaveRequest, 78: m.RedriveRequest,
-    79: m.SettleReply, 80: m.NotedReply, 81: m.BrowseRequest, 82: m.BrowseReply, 83: m.StatusRequest, 84: m.StatusReply,
+    74: m.AckRequest, 75: m.RejectRequest, 76: m.ExtendRequest, 77: m.ReleaseRequest, 78: m.RedriveRequest,
+    79: m.SettleReply, 80: m.NotedReply, 81: m.PeekRequest, 82: m.PeekReply, 83: m.StatusRequest, 84: m.StatusReply,
     85: m.AlterTopic, 87: m.DeleteTopic,
     90: m.SetGroup, 91: m.GroupReply, 92: m.PurgeRequest, 93: m.PurgeReply,
     94: m.DeclareSurvivors, 95: m.DeclareSurvivorsReply, 96: m.DeleteGroup,
@@ -134,9 +136,9 @@ def encode_message(
 def decode_message(frame: Frame) -> Decoded:
     """Return the message in ``frame``.
 
-    `FetchReply` and `BrowseReply` come back with `WireSlice` items, whose bodies are views of the frame; AckRequest and
-    its like with `SignedNamed` items (`open_request` makes the core's of them); a `Batch` has had its body's
-    CRC checked.
+    `FetchReply` and `PeekReply` come back with `WireSlice` items, whose bodies are views of the frame;
+    AckRequest and its like with `SignedNamed` items (`open_request` makes the core's of them); a `Batch` has had
+    its body's CRC checked.
 
     Raises:
         UnknownMessage: a TYPE of a newer version; the connection can go on.
@@ -178,7 +180,7 @@ _new_decoded: Final[Callable[[type[Decoded], tuple[object, ...]], Decoded]] = tu
 
 
 def signed_items(items: Iterable[SignedNamed]) -> tuple[m.ReceiptPart, ...]:
-    """Return ``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or LeaveRequest.
+    """Return ``items`` for the ``items`` field of AckRequest, RejectRequest, ExtendRequest or ReleaseRequest.
 
     The core's messages are typed for the node, which opens receipts; a client fills in the signed ones.
     """

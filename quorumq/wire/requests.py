@@ -57,15 +57,15 @@ def check_request(message: Any) -> None:
     elif isinstance(message, m.SETTLING):
         spans = sum([len(item.spans) or 1 for item in message.items])
         _limit(spans, limits.SPANS_SETTLED_MAX, "spans")
-        if isinstance(message, m.RejectRequest) and message.letter is not None:
-            size = message.letter.text_bytes
-            if size > limits.LETTER_BYTES_MAX:
+        if isinstance(message, m.RejectRequest) and message.death is not None:
+            size = message.death.text_bytes
+            if size > limits.DEATH_BYTES_MAX:
                 raise TooLarge(
-                    f"a dead letter with {size} bytes of text: at most {limits.LETTER_BYTES_MAX}; cut it"
+                    f"a dead letter with {size} bytes of text: at most {limits.DEATH_BYTES_MAX}; cut it"
                 )
-            if spans > 1 and spans * size > limits.LETTERS_BYTES_MAX:
+            if spans > 1 and spans * size > limits.DEATHS_BYTES_MAX:
                 raise TooLarge(
-                    f"a dead letter with {size} bytes of text for {spans} spans: at most {limits.LETTERS_BYTES_MAX} "
+                    f"a dead letter with {size} bytes of text for {spans} spans: at most {limits.DEATHS_BYTES_MAX} "
                     "in all; send fewer deliveries at once"
                 )
 

@@ -93,12 +93,12 @@ def _of_group(rights: tuple[str, ...], topics: Sequence[str], group: str) -> lis
 
 
 def _settled(request: Any, name: NameOf) -> list[Need]:
-    places = dict.fromkeys((item.receipt.partition.topic, item.receipt.group) for item in request.items)
-    return [Need(_CONSUME, name(topic) or EVERYTHING, source_of(group)) for topic, group in places]
+    groups = dict.fromkeys((item.receipt.partition.topic, item.receipt.group) for item in request.items)
+    return [Need(_CONSUME, name(topic) or EVERYTHING, source_of(group)) for topic, group in groups]
 
 
 _FOUND_BY_ID: Final = (
-    m.Publish, m.FindName, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.LeaveRequest, m.ShowRequest
+    m.Publish, m.FindName, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.ReleaseRequest, m.ShowRequest
 )  # fmt: skip
 """Name a topic by its id alone, and may be carried out if only another node knows it (core/requests/finding.py). Its
 name is not known when rights are looked at, so all names that it may have must be covered. A topic that the client
@@ -122,7 +122,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.AckRequest: _settled,
     m.RejectRequest: _settled,
     m.ExtendRequest: _settled,
-    m.LeaveRequest: _settled,
+    m.ReleaseRequest: _settled,
     m.SetGroup: lambda request, name: _of_group(
         _ADMIN if request.rewind else _CONSUME, (request.topic,), request.group
     ),
@@ -131,7 +131,7 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
     m.LimitGroup: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.PurgeRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
     m.RedriveRequest: lambda request, name: _of_group(_ADMIN, (request.topic,), request.group),
-    m.BrowseRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
+    m.PeekRequest: lambda request, name: _of_group(_LOOK, (request.topic,), request.group),
     m.DescribeGroups: lambda request, name: [
         need for topic, group in request.groups for need in _of_group(_LOOK, (topic,), group)
     ],

@@ -32,8 +32,8 @@ from quorumq.core.values.limits import NUMBERS_END, SPANS_PER_REQUEST_MAX, STAMP
 from quorumq.core.values.types import (
     Batch,
     BatchHeader,
+    Death,
     Incarnation,
-    Letter,
     Owner,
     PartitionId,
     ProducerId,
@@ -55,7 +55,7 @@ from quorumq.wire.bounds import (
     items_max,
 )
 from quorumq.wire.cbor import bad
-from quorumq.wire.facts import plain_map
+from quorumq.wire.status_maps import plain_map
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -81,7 +81,7 @@ class WireDelivery(NamedTuple):
     signed: bytes
     attempt: int
     receipt: Receipt
-    letter: Letter | None = None
+    letter: Death | None = None
     suspect: bool = False
     interruptions: int = 0
 
@@ -173,7 +173,7 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
         b"\x89",
         cbor.text(value.topic),
         _encode_partition(header.partition, None),
-        batches.encode_sections(batches.cut_sections(header.sections, first, stop)),
+        batches.encode_spans(batches.cut_spans(header.spans, first, stop)),
         cbor.uint(header.published_ms),
         cbor.uint(header.codec),
         cbor.uint(base),
@@ -193,11 +193,11 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
 def _decode_slice(data: object, body: Body | None) -> WireSlice:
     if type(data) is not tuple or len(data) < 9:
         bad("slice", data, "must be an array of 9 fields")
-    topic, partition_data, sections_data, published_ms, codec, base, offsets, crcs, deliveries_data = data[:9]
+    topic, partition_data, spans_data, published_ms, codec, base, offsets, crcs, deliveries_data = data[:9]
     if type(topic) is not str or len(topic) > NAME_CHARS_MAX:
         bad("slice.topic", topic, f"must be text of at most {NAME_CHARS_MAX} characters")
     header = batches.part_header(
-        _decode_partition(partition_data, None), sections_data, published_ms, codec, base, offsets, crcs
+        _decode_partition(partition_data, None), spans_data, published_ms, codec, base, offsets, crcs
     )
     if type(deliveries_data) is not tuple or len(deliveries_data) > header.size:
         bad("slice.deliveries", deliveries_data, "must be an array, with at most one for each record")
@@ -210,11 +210,11 @@ def _decode_slice(data: object, body: Body | None) -> WireSlice:
         for name, count in (("attempt", attempt), ("interruptions", interruptions)):
             if type(count) is not int or not 0 <= count < 1 << 63:
                 bad(f"slice.{name}", count, "must be an integer from 0")
-        letter = decode_value(Letter, item[2]) if len(item) > 2 and item[2] is not None else None
+        death = decode_value(Death, item[2]) if len(item) > 2 and item[2] is not None else None
         suspect = item[3] if len(item) > 3 else False
         if type(suspect) is not bool:
             bad("slice.suspect", suspect, "must be true or false")
-        deliveries.append(WireDelivery(signed, attempt, read_signed(signed), letter, suspect, interruptions))
+        deliveries.append(WireDelivery(signed, attempt, read_signed(signed), death, suspect, interruptions))
     part = memoryview(b"") if body is None else body.take(batches.body_size(header), "a slice")
     return WireSlice(topic, header, tuple(deliveries), part)
 

@@ -14,7 +14,7 @@ from sim.checkers.base import DEAD, DrainedChecker, Key, crcs_of, messages, name
 Output = tuple[str, Key]
 """A topic and a message in it."""
 
-Place = tuple[str, str, Key, str, int]
+OutputKey = tuple[str, str, Key, str, int]
 """Output of an input: the input's topic, group and key; the output's topic and index."""
 
 
@@ -23,7 +23,7 @@ class DerivedOnce(DrainedChecker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outputs: dict[Place, tuple[Output, str]] = {}  # under which id, with which bytes
+        self.outputs: dict[OutputKey, tuple[Output, str]] = {}  # under which id, with which bytes
         self.bytes: dict[Output, str] = {}
         self.into: dict[str, None] = {}  # topics that outputs are published to
         self.acked: dict[tuple[str, str, Key], float] = {}
@@ -49,10 +49,12 @@ class DerivedOnce(DrainedChecker):
         for at, (key, output) in enumerate(zip(messages(row), messages(into), strict=True)):
             crc = row.get("crcs", "")[8 * at : 8 * at + 8]
             named = (into["topic"], output)
-            place = (row["topic"], row["group"], key, into["topic"], into.get("index", 0))
-            before = self.outputs.setdefault(place, (named, crc))
+            output_key = (row["topic"], row["group"], key, into["topic"], into.get("index", 0))
+            before = self.outputs.setdefault(output_key, (named, crc))
             if before != (named, crc):
-                self.broken(f"{name(key)}: output {place[4]} is {name(output)} with {crc}, and was {before}")
+                self.broken(
+                    f"{name(key)}: output {output_key[4]} is {name(output)} with {crc}, and was {before}"
+                )
             if self.bytes.setdefault(named, crc) != crc:
                 self.broken(f"{name(output)} is an output of two inputs, the second {name(key)}")
 

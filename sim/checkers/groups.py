@@ -159,8 +159,8 @@ class GroupsAsAsked(SettingsChecker):
         group, state = row["group"], row["state"]
         for key in group_messages(row):
             dead = (group + DEAD, *key[1:])
-            behind = self.skips.until(group) >= self.sent.get(key[1:], 0.0)
-            if state == "skipped" and not behind and not self._may_be_purged(key):
+            is_skipped = self.skips.until(group) >= self.sent.get(key[1:], 0.0)
+            if state == "skipped" and not is_skipped and not self._may_be_purged(key):
                 self.broken(f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked
             if state == "purged" and not self._may_be_purged(dead) and not acked:

@@ -58,9 +58,9 @@ class LabelsAsWritten(Checker):
                 if name not in names:
                     self.broken(f"label {name!r} was read, and nobody wrote it", at)
         for name in names:
-            self._judge(name)
+            self._check(name)
 
-    def _judge(self, name: str) -> None:
+    def _check(self, name: str) -> None:
         writes = [Write(NEVER, NEVER, None)]
         writes += [
             Write(began, self.ended.get(op, math.inf), labels[name])

@@ -166,8 +166,8 @@ class NoLoss(TopicChecker, DrainedChecker):
 
     def _never_was(self, group: str) -> bool:
         """Return True if a FETCH began to make it, and no majority surely had it: a crash may have ended it."""
-        heard = self.known.get(group)
-        if heard is None or len(heard) > self.highest_rf // 2 or group in self.created:
+        learned = self.known.get(group)
+        if learned is None or len(learned) > self.highest_rf // 2 or group in self.created:
             return False
         return all(named != group for named, *_ in self.delivered)
 
@@ -207,8 +207,8 @@ class NoLoss(TopicChecker, DrainedChecker):
             if not self.kept:
                 from_ms = self.latest.get(group, 0)
                 generation = 0
-                heard = self.known.get(group, {}).values()  # maybe no node learned that it was created
-                began = self.created.get(group, max(heard, default=0.0))
+                learned = self.known.get(group, {}).values()  # maybe no node learned that it was created
+                began = self.created.get(group, max(learned, default=0.0))
             for key, at in self.confirmed.items():
                 if self.sent.get(key, at) < began or self.sent.get(key, at) <= self.skips.until(group):
                     continue

@@ -44,7 +44,7 @@ class Caller(Client):
         rf = request.rf if isinstance(request, CreateTopic) else 0
         call = self.by_name("set_topic", node, {}, rf, settings=named, **implied)
 
-        def heard(answer: Answer, bodies: Any) -> None:
+        def on_answer(answer: Answer, bodies: Any) -> None:
             self.answered(call, answer)
             if isinstance(answer, TopicReply):
                 self.topics.on_topic(answer.topic)
@@ -53,7 +53,7 @@ class Caller(Client):
                 self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             then(answer, bodies)
 
-        self.ask(node, request, self.timeout, heard)
+        self.ask(node, request, self.timeout, on_answer)
 
     def by_name(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
         """Note that a request names the topic by its name: an ``invoke`` for each topic that it may reach."""

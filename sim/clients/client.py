@@ -199,12 +199,12 @@ class Client:
         header = batch.header
         op = self.next_op()
         fields: dict[str, Any] = {
-            **self.topics.place(header.partition),
-            "spans": spans_value(header.sections),
+            **self.topics.location(header.partition),
+            "spans": spans_value(header.spans),
             "op": op,
             "via": node,
         }
-        for section in header.sections:
+        for section in header.spans:
             self.topics.published_to[section.producer_id] = fields["topic"]
         crcs = "".join([f"{header.crc_of(i):08x}" for i in range(header.size)])
         times = {"delay": header.delay_ms / 1000, "ttl": header.ttl_ms / 1000}
@@ -214,14 +214,14 @@ class Client:
             self.who, "publish", **fields, **times, **more, outcome="invoke", crcs=crcs, published_ms=made
         )
 
-        def heard(answer: Answer, bodies: Any) -> None:
+        def on_answer(answer: Answer, bodies: Any) -> None:
             outcome, why = outcome_of(answer, m.PublishReply), {}
             if outcome == "fail":
                 why = {"detail": answer.code if isinstance(answer, m.Failed) else "refused"}
             self.world.note(self.who, "publish", **fields, outcome=outcome, **why)
             then(answer, bodies)
 
-        self.ask(node, m.Publish(batch, age_ms), self.timeout, heard, op)
+        self.ask(node, m.Publish(batch, age_ms), self.timeout, on_answer, op)
 
     @property
     def timeout(self) -> float:

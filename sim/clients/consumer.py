@@ -11,7 +11,7 @@ from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DEADLINE_SHARE, TOPIC_BACKOFF_S
-from quorumq.core.values.types import Batch, Letter, Receipt, Span, Stamp
+from quorumq.core.values.types import Batch, Death, Receipt, Span, Stamp
 from quorumq.history import token_text
 from sim.clients.calls import Call
 from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by
@@ -128,10 +128,10 @@ class Consumer(Deriving):
         """Write the lines of a FETCH that may make the group, for each partition that it names."""
         if self.sees or self.of_dead or self.topic != TOPIC:
             return []
-        places = [{"partition": number} for number in request.partitions] or [{}]
+        locations = [{"partition": number} for number in request.partitions] or [{}]
         return [
-            self.by_name("fetch", node, {"group": self.group, **place}, start=request.start)
-            for place in places
+            self.by_name("fetch", node, {"group": self.group, **location}, start=request.start)
+            for location in locations
         ]
 
     def came_of_fetch(self, call: Call, answer: Answer) -> None:
@@ -190,7 +190,7 @@ class Consumer(Deriving):
                 records = self.records(batch, start, at) if self.derives else ()
                 taken.append(Taken(receipt, until, records))
         if unused and (world.healed or rng.random() < 0.8):
-            self.leave(unused)
+            self.release(unused)
         self.work(taken, answer.hold_time)
 
     def counts_from(self, answer: m.FetchReply) -> float:
@@ -220,10 +220,10 @@ class Consumer(Deriving):
             self.world.saw("a delivery of a new generation")
         if self.options.distance > 0.15 * (until - asked):
             self.world.saw("a delivery was won though answers take a third of its hold")
-        tally = self.around.tally
-        tally.delivered += receipt.span.size
+        counts = self.around.counts
+        counts.delivered += receipt.span.size
         if delivery.attempt > 1:
-            tally.redelivered += receipt.span.size
+            counts.redelivered += receipt.span.size
         if len(self.old) < 200:
             self.old.append(receipt)
         else:
@@ -333,7 +333,7 @@ class Consumer(Deriving):
         items = tuple(m.ReceiptPart(receipt, (receipt.span,)) for receipt in receipts)
         self.call("claim", items, 2, hold_time=seconds)
 
-    def leave(self, receipts: list[Receipt]) -> None:
+    def release(self, receipts: list[Receipt]) -> None:
         """Give back the messages that the application never got."""
         items = self.named(tuple(m.ReceiptPart(receipt, (receipt.span,)) for receipt in receipts))
         node = self.node()
@@ -341,7 +341,7 @@ class Consumer(Deriving):
         for receipt in receipts:
             self.world.note(self.who, "leave", **self.topics.described(receipt), op=op, via=node)
         self.world.saw("a delivery was left")
-        self.ask(node, m.LeaveRequest(items), 1.0, lambda answer, _: None, op)
+        self.ask(node, m.ReleaseRequest(items), 1.0, lambda answer, _: None, op)
 
     def call(
         self,
@@ -372,8 +372,8 @@ class Consumer(Deriving):
             request = m.ExtendRequest(items, hold_time, sent_at)
             extra = {"hold_time": hold_time}
         else:
-            letter = Letter(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
-            request = m.RejectRequest(items, 0.0, letter)
+            death = Death(Stamp(0, ""), "rejected", "Error", f"by {self.name}", consumer=self.name)
+            request = m.RejectRequest(items, 0.0, death)
         for receipt, spans in items:
             fields = self.topics.described(receipt, spans)
             world.note(self.who, kind, **fields, op=op, outcome="invoke", via=node, **extra)

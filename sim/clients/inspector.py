@@ -9,9 +9,9 @@ from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.types import (
+    Death,
     Incarnation,
     Kind,
-    Letter,
     Owner,
     PartitionId,
     ProducerId,
@@ -58,7 +58,7 @@ class Inspector(Client):
             return rng.choice((m.StatusRequest(), m.Metadata()))
         partition = PartitionId(topic.id, number)
         producer_id, at = rng.choice(producer_ids), rng.randrange(20)
-        browse = m.BrowseRequest("jobs", number, group, rng.choice(LOOKED_FOR), (0, 0), rng.choice((1, 50)))
+        peek = m.PeekRequest("jobs", number, group, rng.choice(LOOKED_FOR), (0, 0), rng.choice((1, 50)))
         return rng.choice(
             (
                 m.StatusRequest(),
@@ -69,11 +69,11 @@ class Inspector(Client):
                 m.DeclareSurvivors(),
                 m.ShowRequest(partition, Span(producer_id, at, at + 1)),
                 m.Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
-                browse._replace(bodies=True),
-                browse._replace(topic="jobs.deadletters"),
-                browse._replace(complete=True),
-                browse._replace(counted=True, since_ms=rng.choice((0, 1_790_000_000_000))),
-                browse._replace(cursor=(rng.randrange(9), rng.randrange(9))),
+                peek._replace(bodies=True),
+                peek._replace(topic="jobs.deadletters"),
+                peek._replace(complete=True),
+                peek._replace(counted=True, since_ms=rng.choice((0, 1_790_000_000_000))),
+                peek._replace(cursor=(rng.randrange(9), rng.randrange(9))),
             )
         )
 
@@ -84,8 +84,8 @@ class Inspector(Client):
         fetch = m.Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
         span = Span(ProducerId("a", 1, 1, 1), 0, 2)
         partition = PartitionId(self.topics.current.id if self.topics.current is not None else b"?" * 16, 0)
-        nobody = Owner("a", Incarnation(0, 0), Stamp(0, "a"))
-        dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, span, nobody)
+        no_owner = Owner("a", Incarnation(0, 0), Stamp(0, "a"))
+        dead = Receipt(partition, group + DEAD_SUFFIX, 0, 0, span, no_owner)
         mistakes: tuple[m.ClientRequest, ...] = (
             m.CreateTopic("jobs", 2),
             m.CreateTopic("jobs", options.nodes + 2),
@@ -107,7 +107,7 @@ class Inspector(Client):
             m.SetGroup("jobs", group, "somewhere"),
             m.SetGroup("nothing", group),
             m.PurgeRequest("jobs", 10_000, group),
-            m.BrowseRequest("jobs", 10_000, group, "all", (0, 0), 1),
+            m.PeekRequest("jobs", 10_000, group, "all", (0, 0), 1),
             fetch._replace(hold_time=2 * options.hold_time_max),
             fetch._replace(topics=()),
             fetch._replace(topics=("jobs", "jobs.deadletters")),
@@ -117,7 +117,7 @@ class Inspector(Client):
             fetch._replace(max_wait=-1.0),
             fetch._replace(partitions=(10_000,)),
             m.RejectRequest((), -2.0),
-            m.RejectRequest((m.ReceiptPart(dead, (span,)),), letter=Letter(nobody.ballot, "dead once more")),
+            m.RejectRequest((m.ReceiptPart(dead, (span,)),), death=Death(no_owner.ballot, "dead once more")),
             m.RedriveRequest("jobs", 0, group, (m.SpanRecord(span, Record(0, 0, Kind.OPEN)),)),
             m.RedriveRequest("jobs", 0, group, (m.SpanRecord(span, Record(0, NUMBERS_END, Kind.DEAD)),)),
             m.ShowRequest(partition, span),

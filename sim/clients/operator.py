@@ -452,7 +452,7 @@ class Operator(Caller):
         rng = self.rng
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, m.BrowseReply) or self.world.healed:
+            if not isinstance(answer, m.PeekReply) or self.world.healed:
                 return
             chosen: list[Span] = []
             for item in answer.items:
@@ -465,7 +465,7 @@ class Operator(Caller):
                 self.purge(number, group, 2, tuple(chosen))
 
         source, which = group.removesuffix(DEAD_SUFFIX), "dead" if group.endswith(DEAD_SUFFIX) else "ready"
-        self.ask(self.node(), m.BrowseRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
+        self.ask(self.node(), m.PeekRequest("jobs", number, source, which, (0, 0), 10), self.timeout, then)
 
     def purge(self, number: int, group: str, tries: int, spans: tuple[Span, ...] = ()) -> None:
         """Settle a group's open messages, or its dead letters; again if the outcome is unknown.
@@ -501,7 +501,7 @@ class Operator(Caller):
         node = self.node()
 
         def then(answer: Answer, _: Any) -> None:
-            if not isinstance(answer, m.BrowseReply) or self.world.healed:
+            if not isinstance(answer, m.PeekReply) or self.world.healed:
                 return
             chosen = [item for item in answer.items if rng.random() < self.options.redrive]
             for life in sorted({item.record[:2] for item in chosen}):
@@ -514,7 +514,7 @@ class Operator(Caller):
                     spans = tuple(item.span for item in chosen) if rng.random() < 0.5 else ()
                     self.purge(number, group + DEAD_SUFFIX, 1, spans)
 
-        ask = m.BrowseRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
+        ask = m.PeekRequest("jobs", number, group, "dead", (0, 0), 50, complete=rng.random() < 0.5)
         self.ask(node, ask, self.timeout, then)
 
     def redrive(self, number: int, group: str, entries: tuple[m.SpanRecord, ...], tried: str) -> None:

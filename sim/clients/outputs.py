@@ -12,7 +12,7 @@ from quorumq.client.produce.derived import derived_partition, derived_producer_i
 from quorumq.core.messages import PublishReply
 from quorumq.core.values.types import Batch, PartitionId, ProducerId, Receipt, Span
 from quorumq.history import spans_value
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from sim.clients.calls import Caller
 from sim.clients.client import Answer
 from sim.clients.surroundings import Surroundings
@@ -83,7 +83,7 @@ class Deriving(Caller):
                     self.world.note(
                         self.who,
                         "derive",
-                        **self.topics.place(source),
+                        **self.topics.location(source),
                         group=self.group,
                         spans=spans_value((Span(span.producer_id, run.start, run.stop),)),
                         crcs="".join([f"{crc32c(mine[seq]):08x}" for seq in range(run.start, run.stop)]),
@@ -102,7 +102,7 @@ class Deriving(Caller):
                 now, names = names[:count], names[count:]
                 wall = self.wall_ms
                 batches.append(
-                    pack_sections(
+                    pack_spans(
                         PartitionId(topic.id, number), runs_of(now), wall, [outputs[name] for name in now]
                     )
                 )
@@ -127,11 +127,11 @@ class Deriving(Caller):
     def confirm(self, batch: Batch) -> None:
         """Note that outputs are confirmed, for the first time or again."""
         header, world = batch.header, self.world
-        for section in header.sections:
+        for section in header.spans:
             known = self.topics.confirmed_outputs.setdefault((header.partition, section.producer_id), {})
             for seq in range(section.start, section.stop):
-                first = known.setdefault(seq, header.sections)
-                if first is not header.sections:
+                first = known.setdefault(seq, header.spans)
+                if first is not header.spans:
                     world.saw("an output was published again")
-                    if first != header.sections:
+                    if first != header.spans:
                         world.saw("outputs were published again in other batches")

@@ -164,9 +164,9 @@ class Producer(Client):
                 return
             if isinstance(answer, m.PublishReply):
                 count = header.size
-                where = (header.partition, header.sections[0].producer_id)
+                where = (header.partition, header.spans[0].producer_id)
                 self.published[where] = self.published.get(where, 0) + count
-                self.around.tally.published += count
+                self.around.counts.published += count
                 if header.partition.number >= self.options.partitions:
                     self.world.saw("a partition that was added was published to")
                 self.later(self.rng.expovariate(1 / self.gap), self.next_batch)

@@ -21,7 +21,7 @@ STRAY_GROUP = "stray"
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
     """Counts of a run that are reported, not judged."""
 
     delivered: int = 0
@@ -67,7 +67,7 @@ class Surroundings:
         self.keeps = bool(options.rewind or options.unmake or options.late_group or options.guests)
         self.keeps = self.keeps and options.keep
         self.retention = 3600.0 if self.keeps else 0.0
-        self.tally = Tally()
+        self.counts = Counts()
         self.on_late_ack: Callable[[Receipt], None] = lambda receipt: None
 
     def lacks(self, group: str) -> bool:

@@ -136,14 +136,14 @@ class Recorder:
 
     def watch(self, host: Host) -> None:
         """See a node's holds after each of its steps, and its fsyncs."""
-        feed, begin, leave = host.feed, host.disk.begin_sync, host.leave_world
+        feed, begin, release = host.feed, host.disk.begin_sync, host.exit_world
 
         def fed(*events: Any) -> None:
             feed(*events)
             self.look(host)
 
         def left(**how: Any) -> None:
-            leave(**how)
+            release(**how)
             self.let_go(host, {})
 
         def begun(here: bool) -> None:
@@ -160,7 +160,7 @@ class Recorder:
             begin(here)
 
         host.feed = fed  # type: ignore[method-assign]
-        host.leave_world = left  # type: ignore[method-assign,assignment]
+        host.exit_world = left  # type: ignore[method-assign,assignment]
         host.disk.begin_sync = begun  # type: ignore[method-assign]
 
     def look(self, host: Host) -> None:

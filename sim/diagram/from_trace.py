@@ -42,8 +42,8 @@ def items_of_path(explorer: Explorer, path: list[Step]) -> list[Item]:
         description, came = teller.tell(state, action, after)
         lane = lane_of(explorer, action)
         says = description + "".join(f"; {outcome}" for outcome in came)
-        heard = teller.heard(state, after)
-        text = heard[-1].split(" (")[0] if heard else word_of(action, description)
+        answers = teller.answers(state, after)
+        text = answers[-1].split(" (")[0] if answers else word_of(action, description)
         tone = "deliver" if text.startswith("DELIVERED") else "node" if lane else "phase"
         items.append(Item("mark", number, None, lane, text, says, tone=tone))
         if action[0] == "deliver":

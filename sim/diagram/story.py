@@ -138,7 +138,7 @@ class Story:
     def to_value(self) -> dict[str, Any]:
         """Return the value that the page reads. Names of lanes and texts that come again and again are numbered."""
         lanes = self.lanes()
-        place = {name: number for number, (name, _) in enumerate(lanes)}
+        index = {name: number for number, (name, _) in enumerate(lanes)}
         texts: dict[str, int] = {}
 
         def number_of(text: str) -> int:
@@ -149,8 +149,8 @@ class Story:
                 item.kind,
                 round(item.at, 6),
                 None if item.end is None else round(item.end, 6),
-                place.get(item.lane, -1),
-                place.get(item.to, -1),
+                index.get(item.lane, -1),
+                index.get(item.to, -1),
                 number_of(item.text),
                 number_of(item.says),
                 [[number_of(producer_id), start, stop] for producer_id, start, stop in item.ids],

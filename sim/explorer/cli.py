@@ -22,9 +22,9 @@ CONSOLE = Console(stderr=True)
 
 def all_scenarios() -> dict[str, Scenario]:
     """Return every scenario by name: the general ones, and those of the rules."""
-    found = {scenario.name: scenario for scenario in SCENARIOS}
-    found.update({rule.scenario.name: rule.scenario for rule in EXPLORED if rule.scenario is not None})
-    return found
+    scenarios = {scenario.name: scenario for scenario in SCENARIOS}
+    scenarios.update({rule.scenario.name: rule.scenario for rule in EXPLORED if rule.scenario is not None})
+    return scenarios
 
 
 def row(result: Result) -> str:
@@ -81,8 +81,8 @@ def explore(
         task = progress.add_task("exploring")
 
         def tell(result: Result) -> None:
-            what = f"{result.scenario}: {result.states:,} states, depth {result.depth}"
-            progress.update(task, description=f"{what}, {result.states_per_s:,.0f} states/s")
+            text = f"{result.scenario}: {result.states:,} states, depth {result.depth}"
+            progress.update(task, description=f"{text}, {result.states_per_s:,.0f} states/s")
 
         bounds = (states_max, seconds, tell)
         if deep:

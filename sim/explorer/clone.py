@@ -47,7 +47,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
         {"topic", "placement", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),
     "Batches": frozenset({"fresh", "partition", "digests", "idle_since", "lacking", "order"}),
-    "Offer": frozenset({"ready"}),
+    "ReadyMessages": frozenset({"batches"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept"}),
@@ -73,12 +73,12 @@ def fields_of(kind: type) -> tuple[str, ...]:
     """Return the names of a class's instance attributes in slots; those in ``__dict__`` are looked up per object."""
     names = _fields.get(kind)
     if names is None:
-        found: list[str] = []
+        listed: list[str] = []
         for base in kind.__mro__:
             slots = base.__dict__.get("__slots__", ())
-            found += [slots] if isinstance(slots, str) else list(slots)
+            listed += [slots] if isinstance(slots, str) else list(slots)
         names = _fields[kind] = tuple(
-            sorted(name for name in found if name not in ("__dict__", "__weakref__"))
+            sorted(name for name in listed if name not in ("__dict__", "__weakref__"))
         )
     return names
 

@@ -40,7 +40,7 @@ class Ways:
 
 
 def last_is_done(explorer: Explorer, state: State) -> bool:
-    return explorer.facts(state).operations[-1].phase == "done"
+    return explorer.observations(state).operations[-1].phase == "done"
 
 
 def slots_vote(explorer: Explorer, state: State) -> bool:

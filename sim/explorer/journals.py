@@ -77,10 +77,10 @@ class Journals:
         if journal == UNTRACKED or not records:
             return journal
         step = (journal, records)
-        found = self._next.get(step)
-        if found is None:
-            found = self._next[step] = self.number((*self.records(journal), *records), node)
-        return found
+        number = self._next.get(step)
+        if number is None:
+            number = self._next[step] = self.number((*self.records(journal), *records), node)
+        return number
 
     def config_of(self, node: NodeId) -> NodeConfig:
         """Return the configuration of a node."""
@@ -135,7 +135,7 @@ class Journals:
             directory=200 + index,
             now=now,
             rng=RNG,
-            place=1 + moved if self._scenario.restores else 0,
+            location=1 + moved if self._scenario.restores else 0,
         )
 
 

@@ -65,7 +65,7 @@ class Machine:
         self.driver.waiting.extend(Waiting(ticket, persist) for ticket, persist in enumerate(pending, 1))
         self.ticket = len(pending)
 
-    def leave(self) -> tuple[Persist, ...]:
+    def end_step(self) -> tuple[Persist, ...]:
         """End the step, and return the records that are not durable. Cuts the circle, so that all is released at
         once."""
         pending = tuple(persist for _, persist in self.driver.waiting)
@@ -131,7 +131,7 @@ class Machine:
         self._write(records)
         return self.durable
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
+    def drop(self, numbers: tuple[int, ...]) -> None:
         """Drop batches from the journal. While anything before is not durable they stay, as if a crash took that."""
         if self.number != UNTRACKED and not self.driver.waiting:
             kept = tuple(

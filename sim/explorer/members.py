@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.values.types import ClusterLayout, NodeId, Topic
-from sim.explorer.facts import Facts
+from sim.explorer.observations import Observations
 from sim.explorer.world import World
 
 
-def members_broken(world: World, locals_: tuple[int, ...], facts: Facts) -> str:
+def members_broken(world: World, locals_: tuple[int, ...], observed: Observations) -> str:
     """Return the broken promise of MEMBERS, or "": a layout of the cluster is one; a change that was OK is known to a
     majority of the voters; and a removed node has no partition."""
     scenario = world.scenario
@@ -20,7 +20,7 @@ def members_broken(world: World, locals_: tuple[int, ...], facts: Facts) -> str:
         layout = core.catalogue.cluster.layout
         if layouts.setdefault(layout.number, layout) != layout:
             return f"one layout: layout {layout.number} of the cluster is two"
-    for (kind, _), operation in zip(scenario.operators, facts.operations, strict=True):
+    for (kind, _), operation in zip(scenario.operators, observed.operations, strict=True):
         if operation.phase == "done" and kind.split()[0] in ("add", "drop"):
             node, there = kind.split()[1], kind.startswith("add")
             having = {it.config.node for it in cores if it.catalogue.cluster.is_member(node) is there}

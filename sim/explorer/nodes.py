@@ -38,7 +38,7 @@ class Switches:
     A rule (sim/rules) changes one of these, or patches the core, and nothing else.
     """
 
-    leave_delivered: bool = False  # LEAVE also for what was delivered
+    release_delivered: bool = False  # LEAVE also for what was delivered
     late_replies: bool = False  # replies whose round is over still matter
     reorder_journal: bool = False  # a CLEAN_STOP is found again after other records
 
@@ -68,7 +68,7 @@ class Local:
         )
         # The register of the group.
         self.group = next(
-            (found for (_, name), found in core.catalogue.groups.items() if name == GROUP), None
+            (group for (_, name), group in core.catalogue.groups.items() if name == GROUP), None
         )
         self.problem = ""  # an invariant of the core that it breaks
 
@@ -111,7 +111,7 @@ class Nodes:
         self.chosen = self.journals.with_voters()  # the layout of the cluster with other voters
         self._max_wait = HOLD_S if scenario.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
-        self._forgotten: dict[int, int] = {}
+        self._dropped: dict[int, int] = {}
         self._machine = partial(Machine, self.journals, self.traffic)
 
     def number(self, core: NodeCore, journal: int, pending: tuple[Persist, ...]) -> int:
@@ -122,19 +122,19 @@ class Nodes:
                 key,
                 *[(tuple(each.reclaim.settled), *each.views.to_reclaim) for each in core.replicas.values()],
             )
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self.locals)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.locals)
             self.locals.append(Local(core, journal, pending))
-        return found
+        return number
 
-    def forget_journal(self, local: int) -> int:
+    def drop_journal(self, local: int) -> int:
         """Return the same node once it cannot crash any more: its journal does not matter."""
-        found = self._forgotten.get(local)
-        if found is None:
-            this = self.locals[local]
-            found = self._forgotten[local] = self.number(this.core, UNTRACKED, this.pending)
-        return found
+        number = self._dropped.get(local)
+        if number is None:
+            node_state = self.locals[local]
+            number = self._dropped[local] = self.number(node_state.core, UNTRACKED, node_state.pending)
+        return number
 
     # ---------------------------------------------------------------------- any step
 
@@ -143,8 +143,8 @@ class Nodes:
         return self._finish(self._at(local, now, setup), events)
 
     def _at(self, local: int, now: Now, setup: bool = False) -> Machine:
-        this = self.locals[local]
-        return self._machine(clone(this.core), this.journal, this.pending, now, setup)
+        node_state = self.locals[local]
+        return self._machine(clone(node_state.core), node_state.journal, node_state.pending, now, setup)
 
     def _finish(self, machine: Machine, events: list[Event]) -> Outcome:
         """Run the events and their results, and check the core's invariants once for each new state of the node."""
@@ -152,26 +152,26 @@ class Nodes:
         self.core_steps += 1
         before = len(self.locals)
         problem = failure(core, machine.driver.feed, *events)
-        tidy(core, now, keeps_given=self.switches.leave_delivered)
-        local = self.number(core, machine.number, machine.leave())
-        this = self.locals[local]
+        tidy(core, now, keeps_given=self.switches.release_delivered)
+        local = self.number(core, machine.number, machine.end_step())
+        node_state = self.locals[local]
         if len(self.locals) == before:
             take_apart(core)  # the state was met before, and this copy of it is not kept
         elif not problem:
-            this.problem = failure(core, core.check, now)
+            node_state.problem = failure(core, core.check, now)
         if machine.stopped:
             problem = f"node {core.config.node} stops: {machine.stopped}"
-        return Outcome(local, tuple(machine.sent), tuple(machine.replies), problem or this.problem)
+        return Outcome(local, tuple(machine.sent), tuple(machine.replies), problem or node_state.problem)
 
     # --------------------------------------------------------------------- messages
 
     def is_dead(self, message: int, local: int, tick: int) -> bool:
         """Return True if a message can have no effect any more on its receiver (docs/verification.md, pruning)."""
-        this = self.locals[local]
-        found = this.dead.get(message)
-        if found is None:
-            found = this.dead[message] = self._is_dead(message, local, tick)
-        return found
+        node_state = self.locals[local]
+        dead = node_state.dead.get(message)
+        if dead is None:
+            dead = node_state.dead[message] = self._is_dead(message, local, tick)
+        return dead
 
     def _is_dead(self, message: int, local: int, tick: int) -> bool:
         envelope = self.traffic.messages.all[message]
@@ -188,9 +188,9 @@ class Nodes:
             return False
         coordinator = core.context.rounds.get(reply.round)
         if coordinator is not None:
-            heard = coordinator.rounds[reply.round].heard
+            answered = coordinator.rounds[reply.round].answered_by
             repeats = isinstance(reply, HoldReply) and bool(reply.settled or reply.not_due or reply.refused)
-            if envelope.sender not in heard or repeats:
+            if envelope.sender not in answered or repeats:
                 return False
         elif isinstance(reply, RemoteFetchReply):
             return not reply.slices
@@ -202,25 +202,25 @@ class Nodes:
     def deliver(self, local: int, message: int, tick: int) -> Outcome:
         """Deliver a message."""
         key = (local, message, tick)
-        found = self.steps.get(key)
-        if found is None:
+        outcome = self.steps.get(key)
+        if outcome is None:
             envelope = self.traffic.messages.all[message]
-            found = self.steps[key] = self.step(local, [Received(envelope)], now_at(tick))
-        return found
+            outcome = self.steps[key] = self.step(local, [Received(envelope)], now_at(tick))
+        return outcome
 
     # -------------------------------------------------------------------- other steps
 
-    def do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
+    def do(self, local: int, event: tuple[Hashable, ...], tick: int) -> Outcome:
         """Do something else to one node, such as ("wake",) or ("give up", the number of a round)."""
-        key = (local, what, type(what[-1]), tick)
-        found = self.steps.get(key)
-        if found is None:
-            found = self.steps[key] = self._do(local, what, tick)
-        return found
+        key = (local, event, type(event[-1]), tick)
+        outcome = self.steps.get(key)
+        if outcome is None:
+            outcome = self.steps[key] = self._do(local, event, tick)
+        return outcome
 
-    def _do(self, local: int, what: tuple[Hashable, ...], tick: int) -> Outcome:
+    def _do(self, local: int, event: tuple[Hashable, ...], tick: int) -> Outcome:
         now = now_at(tick)
-        match what:
+        match event:
             case ("wake",):
                 return self.step(local, [], now)
             case ("give up", int(number)):
@@ -228,7 +228,7 @@ class Nodes:
             case ("offer", str(peer)):
                 return self._fire(local, now, ("sync", peer))
             case ("again", int()):
-                return self._fire(local, now, what)
+                return self._fire(local, now, event)
             case ("unsent", int(key)):
                 return self.step(local, [Unsent(key)], now)
             case ("fsync",):  # ends the oldest Persist: the effects that waited for it alone are carried out
@@ -244,7 +244,7 @@ class Nodes:
                 asked = fetch(group, now, idle, hold, self._max_wait, self.named)
                 return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
             case ("reclaim",):
-                return self._fire(local, now, what)
+                return self._fire(local, now, event)
             case ("adopt",):
                 put = PutTopic(0, self.moved) if self.moved is not None else PutCluster(0, self.chosen)  # type: ignore[arg-type]
                 return self.step(local, [Ours(put)], now)
@@ -252,13 +252,13 @@ class Nodes:
                 if self.locals[local].node in self._ahead:
                     now = now_at(tick, WALL_MS + 1000 * WINDOW_S)
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
-        raise ExplorerError(f"{what} is nothing that happens to a node")
+        raise ExplorerError(f"{event} is nothing that happens to a node")
 
-    def _fire(self, local: int, now: Now, what: tuple[object, ...]) -> Outcome:
+    def _fire(self, local: int, now: Now, event: tuple[object, ...]) -> Outcome:
         """Fire a timer now, before its time if need be."""
         machine = self._at(local, now)
         state = machine.core.state
-        state.timers = [(now.mono, 0, what), *[timer for timer in state.timers if timer[2] != what]]
+        state.timers = [(now.mono, 0, event), *[timer for timer in state.timers if timer[2] != event]]
         return self._finish(machine, [])
 
     def begin(self, journal: int, node: NodeId, now: Now, nonce: int = 0) -> Outcome:

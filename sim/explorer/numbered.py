@@ -19,8 +19,8 @@ class Numbered(Generic[T]):
         """Return the number of ``value``: of the first that came with this key, which is the value itself if None."""
         if key is None:
             key = value
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self.all)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.all)
             self.all.append(value)
-        return found
+        return number

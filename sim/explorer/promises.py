@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from quorumq.core.messages import FetchReply, StoreReply
 from quorumq.core.values.types import Kind, Latest, NodeId, PartitionId
-from sim.explorer.facts import Facts, is_asked_for
 from sim.explorer.members import unaware
 from sim.explorer.nodes import Local
+from sim.explorer.observations import Observations, is_asked_for
 from sim.explorer.requests import DEAD_GROUP, SPAN, creation
 from sim.explorer.world import World
 
@@ -20,20 +20,25 @@ def handed_out(world: World, local: int, reply: int) -> str:
     if isinstance(answer, FetchReply) and answer.slices:
         if world.scenario.by_id and world.scenario.beside:
             return "named: the message is delivered, and only another one was named"
-        this = world.nodes.locals[local]
+        node_state = world.nodes.locals[local]
         (delivery,) = answer.slices[0].deliveries
-        _, _, n, kind = this.rank
+        _, _, n, kind = node_state.rank
         receipt = delivery.receipt
-        wanted = Kind.DEAD if receipt.group == DEAD_GROUP else Kind.OPEN
-        if this.node == receipt.owner.node and this.rank != (receipt.generation, False, receipt.n, wanted):
+        expected = Kind.DEAD if receipt.group == DEAD_GROUP else Kind.OPEN
+        if node_state.node == receipt.owner.node and node_state.rank != (
+            receipt.generation,
+            False,
+            receipt.n,
+            expected,
+        ):
             return (
-                f"G3 final: node {this.node} delivers at n={receipt.n} "
+                f"G3 final: node {node_state.node} delivers at n={receipt.n} "
                 f"what its own record calls {Kind(kind).name} at n={n}"
             )
-        if this.node == receipt.owner.node:
-            stored = this.core.replicas[receipt.partition].batches.stored.values()
+        if node_state.node == receipt.owner.node:
+            stored = node_state.core.replicas[receipt.partition].batches.stored.values()
             if not all(batch.durable for batch in stored):
-                return f"G1 durable: node {this.node} delivers what is not on its disk"
+                return f"G1 durable: node {node_state.node} delivers what is not on its disk"
     return ""
 
 
@@ -47,29 +52,31 @@ def granted_in_vain(world: World, sent: tuple[int, ...]) -> str:
     return ""
 
 
-def conserved(world: World, locals_: Locals, facts: Facts) -> str:
+def conserved(world: World, locals_: Locals, observed: Observations) -> str:
     """Check G7: what said OK as a dead letter is one at a majority, until something is done about it; and what was
     redriven is open there, in the generation that it died in."""
-    for (generation, n), kind in ((facts.dead, Kind.DEAD), (facts.redriven, Kind.OPEN)):
+    for (generation, n), kind in ((observed.dead, Kind.DEAD), (observed.redriven, Kind.OPEN)):
         if n < 0:
             continue
         replicas = [world.nodes.locals[local] for local in locals_]
-        members = [this for this in replicas if this.node in world.members]
+        members = [node_state for node_state in replicas if node_state.node in world.members]
         least = (generation, False, n, int(kind))
         having = [
-            this for this in members if this.rank > least or (this.rank == least and is_kept(this, kind))
+            node_state
+            for node_state in members
+            if node_state.rank > least or (node_state.rank == least and is_kept(node_state, kind))
         ]
         if len(having) < len(members) // 2 + 1:
-            what = "the dead letter" if kind == Kind.DEAD else "the redriven message"
-            return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {what} at n={n}"
+            messages = "the dead letter" if kind == Kind.DEAD else "the redriven message"
+            return f"G7 dead letters: only {len(having)} of {len(members)} replicas have {messages} at n={n}"
     return ""
 
 
-def is_kept(this: Local, kind: Kind) -> bool:
+def is_kept(node_state: Local, kind: Kind) -> bool:
     """Return True if the group offers an open message, holds and delays aside, or keeps a dead one."""
     return kind == Kind.DEAD or all(
         view.readable(SPAN, view.covers(SPAN.producer_id, batch.header.published_ms))
-        for replica in this.core.replicas.values()
+        for replica in node_state.core.replicas.values()
         for view in replica.views.sources()
         for batch in replica.batches.stored.values()
     )
@@ -77,33 +84,33 @@ def is_kept(this: Local, kind: Kind) -> bool:
 
 def unnamed(world: World, locals_: Locals) -> str:
     """Check PURGE: a message that no purge named stays as it is."""
-    for this in (world.nodes.locals[local] for local in locals_):
-        if this.rank[3] == Kind.SKIPPED:
-            return f"purge: node {this.node} has settled the message, and only another one was named"
+    for node_state in (world.nodes.locals[local] for local in locals_):
+        if node_state.rank[3] == Kind.SKIPPED:
+            return f"purge: node {node_state.node} has settled the message, and only another one was named"
     return ""
 
 
 def spared(world: World, locals_: Locals) -> str:
     """Check ATTEMPTS: a message that was only interrupted, and had no time to expire, is no dead letter."""
-    for this in (world.nodes.locals[local] for local in locals_):
-        if this.rank[3] == Kind.DEAD:
-            return f"interrupted: node {this.node} has a dead letter whose delivery was given back as interrupted"
+    for node_state in (world.nodes.locals[local] for local in locals_):
+        if node_state.rank[3] == Kind.DEAD:
+            return f"interrupted: node {node_state.node} has a dead letter whose delivery was given back as interrupted"
     return ""
 
 
-def one_topic(world: World, locals_: Locals, facts: Facts) -> str:
+def one_topic(world: World, locals_: Locals, observed: Observations) -> str:
     """Check CREATE: all nodes serve the same topic of that name; none serves one answered `conflict`; and a majority
     serves what was answered with success, so that a client that looks for it finds it."""
     served = [world.nodes.locals[local].served for local in locals_]
     everything = sorted({topic for topics in served for topic in topics})
     if len(everything) > 1:
-        told = [
+        texts = [
             f"{name} the one with rf {', '.join(str(rf) for rf, _ in topics)}"
             for name, topics in zip(world.scenario.nodes, served, strict=True)
             if topics
         ]
-        return f"one topic: of one name {'; '.join(told)} is served"
-    for index, (phase, made, *_) in enumerate(facts.operations):
+        return f"one topic: of one name {'; '.join(texts)} is served"
+    for index, (phase, made, *_) in enumerate(observed.operations):
         kind = world.scenario.operators[index][0]
         if kind == "delete" and phase == "done":
             return deleted(world, locals_)
@@ -157,24 +164,24 @@ def kept_payload(world: World, locals_: Locals) -> str:
     return ""
 
 
-def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
+def group_stands(world: World, locals_: Locals, observed: Observations) -> str:
     """Check SETGROUP, BEGIN: the OK creation of the group is what a majority has, of the nodes and of each replica
     set; and of a group from latest what was there before is skipped, and nothing that came later."""
     every = [world.nodes.locals[local] for local in locals_]
-    if not is_asked_for(facts) and any(this.group is not None for this in every):
+    if not is_asked_for(observed) and any(node_state.group is not None for node_state in every):
         return "forbidden: a group is there that only a FETCH has asked for, after none was to make one"
-    stands = facts.stands
+    stands = observed.stands
     if stands is None:
         return ""
-    wanted = (stands.generation, stands.made)
+    mark = (stands.generation, stands.made)
     having = {
-        this.node
-        for this in every
-        if this.group is not None
-        and (this.group.generation, this.group.made) == wanted
-        and this.group.latest != Latest.SKIPPING
+        node_state.node
+        for node_state in every
+        if node_state.group is not None
+        and (node_state.group.generation, node_state.group.made) == mark
+        and node_state.group.latest != Latest.SKIPPING
     }
-    topics = [this.core.catalogue.topics.get(world.topic) for this in every]
+    topics = [node_state.core.catalogue.topics.get(world.topic) for node_state in every]
     sets = max((topic.replicas for topic in topics if topic is not None), key=len)
     if len({topic.layout_number for topic in topics if topic is not None}) > 1:
         sets = (*voting_sets(world, locals_), *sets[1:])
@@ -186,11 +193,11 @@ def group_stands(world: World, locals_: Locals, facts: Facts) -> str:
             return f"stands: of {', '.join(members)} only {there} have the group as its creation was OK"
     if not stands.latest:
         return ""
-    skipped = [this.node for this in every if this.rank[3] == Kind.SKIPPED]
-    late = any(found.after and found.phase == "done" for found in facts.operations)
+    skipped = [node_state.node for node_state in every if node_state.rank[3] == Kind.SKIPPED]
+    late = any(operation.after and operation.phase == "done" for operation in observed.operations)
     if late and skipped:
         return f"latest: node {skipped[0]} skips what was published after the group was OK"
-    if facts.before and len(skipped) <= len(every) // 2:
+    if observed.before and len(skipped) <= len(every) // 2:
         return (
             f"latest: {len(skipped)} of {len(every)} nodes skip what was there before the group was asked for"
         )

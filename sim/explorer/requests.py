@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.types import Kind, Letter, Now, PartitionId, ProducerId, Receipt, Record, Span
+from quorumq.core.values.types import Death, Kind, Now, PartitionId, ProducerId, Receipt, Record, Span
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.labels import labels_request
 from sim.explorer.scenario import CLAIM_S, HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
@@ -145,10 +145,10 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
         case "interrupted":
             return m.RejectRequest(items, interrupted=True)
         case "dead":
-            letter = Letter(receipt.owner.ballot, "rejected", fingerprint="f")
-            return m.RejectRequest(items, 0.0, letter)
+            death = Death(receipt.owner.ballot, "rejected", fingerprint="f")
+            return m.RejectRequest(items, 0.0, death)
         case "extend" | "claim":
             return m.ExtendRequest(items, CLAIM_S if kind == "claim" else HOLD_S, now.mono)
         case "leave":
-            return m.LeaveRequest(items)
+            return m.ReleaseRequest(items)
     raise ExplorerError(f"a client cannot ask for {kind!r}")

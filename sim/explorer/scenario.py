@@ -85,9 +85,9 @@ class Scenario:
     rejects: int = counted()
     extends: int = counted()
     claims: int = counted()  # EXTENDs for `CLAIM_S`
-    leaves: int = counted()
+    releases: int = counted()
     redrives: int = counted()
-    offers: int = counted()  # rounds of anti-entropy between two nodes
+    comparisons: int = counted()  # rounds of anti-entropy between two nodes
     # RECLAIMs of one node each. A rewind is confirmed before the first of them, by the script.
     reclaims: int = counted()
     rewinds: int = counted()  # rewinds of the group, through the nodes of ``rewind_via``
@@ -127,7 +127,7 @@ class Scenario:
     later: tuple[NodeId, ...] = ()
     # Requests about a topic, once each, with the node: "create", each other one with one
     # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
-    # make a group, what `GROUP_OPERATIONS` of sim/explorer/facts.py has, changes of the members and moves
+    # make a group, what `GROUP_OPERATIONS` of sim/explorer/observations.py has, changes of the members and moves
     # (sim/explorer/members.py). The cluster has no other topic then, and no message but what ``stored_on`` names, or
     # "send" publishes; but for changes of the members beside FETCHes.
     operators: tuple[tuple[str, NodeId], ...] = ()

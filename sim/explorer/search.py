@@ -25,16 +25,16 @@ class Walk:
         self.state = explorer.first
         self.path: list[Step] = []
 
-    def take(self, wanted: Callable[[Action], bool], what: str) -> None:
-        """Take the first step that is ``wanted``."""
+    def take(self, fits: Callable[[Action], bool], text: str) -> None:
+        """Take the first step that ``fits``."""
         for step in self.explorer.steps(self.state):
-            if wanted(step[0]):
+            if fits(step[0]):
                 if step[2]:
-                    raise ExplorerError(f"the script's step {what} breaks a promise: {step[2]}")
+                    raise ExplorerError(f"the script's step {text} breaks a promise: {step[2]}")
                 self.path.append(step)
                 self.state = step[1]
                 return
-        raise ExplorerError(f"the script's step {what} is not possible")
+        raise ExplorerError(f"the script's step {text} is not possible")
 
     def take_step(self, step: tuple[Any, ...]) -> None:
         """Take one step of a `Script`."""
@@ -48,7 +48,7 @@ class Walk:
         elif step[0] == "link" and self.explorer.is_refused(self.state, *step[1:]):
             pass  # as it may be if a rule is kept, which the scenario is about
         else:
-            self.take(lambda found: found[: len(step)] == step, " ".join(map(str, step)))
+            self.take(lambda action: action[: len(step)] == step, " ".join(map(str, step)))
 
     def deliver(self, kind: str, sender: NodeId, to: NodeId) -> None:
         """Deliver the newest message of that kind between those two that has an effect."""
@@ -149,7 +149,7 @@ def search(
     frontier: list[State] = [first]
     broken: tuple[State, Step] | None = None
     ways = Ways() if explorer.scenario.goal else None
-    looked, found, transitions = 0, 1, 0
+    looked, count, transitions = 0, 1, 0
     full = False
     while frontier and broken is None and not full:
         following: list[State] = []
@@ -160,25 +160,25 @@ def search(
                 if step[2]:
                     broken = (state, step)
                     break
-                number = seen.setdefault(after, found)
+                number = seen.setdefault(after, count)
                 if ways is not None:
                     ways.add(looked, number)
-                if number == found:
-                    found += 1
+                if number == count:
+                    count += 1
                     parents.append(looked)  # states are numbered in the order in which they are looked at
                     following.append(after)
             looked += 1
             if broken is not None:
                 break
             if not looked % 2048:
-                result.states, result.seconds = found, time.process_time() - began
+                result.states, result.seconds = count, time.process_time() - began
                 result.transitions = transitions
                 if on_progress is not None:
                     on_progress(result)
                 if result.seconds > seconds:
                     full = True
                     break
-            if found >= states_max:
+            if count >= states_max:
                 full = True
                 break
         if following or broken is not None:
@@ -208,8 +208,8 @@ def path_to(explorer: Explorer, seen: dict[State, int], parents: array[int], sta
     numbers = [seen[state]]
     while parents[numbers[-1]] >= 0:
         numbers.append(parents[numbers[-1]])
-    wanted = set(numbers)
-    states = {number: found for found, number in seen.items() if number in wanted}
+    chosen = set(numbers)
+    states = {number: key for key, number in seen.items() if number in chosen}
     numbers.reverse()
     path: list[Step] = []
     for before, after in pairwise(numbers):

@@ -13,13 +13,13 @@ from typing import Any
 
 from quorumq.core.messages import ClientRequest, Publish
 from quorumq.core.values.types import Group, Kind, NodeId
-from sim.explorer import facts as outside
 from sim.explorer import members, promises, requests
-from sim.explorer.facts import ACKING, GROUP_OPERATIONS, LIVE, OVER, REJECTED, Facts, Operation
+from sim.explorer import observations as outside
 from sim.explorer.journals import Moved
 from sim.explorer.machine import Outcome
 from sim.explorer.nodes import Switches
 from sim.explorer.numbered import Numbered
+from sim.explorer.observations import ACKING, GROUP_OPERATIONS, LIVE, OVER, REJECTED, Observations, Operation
 from sim.explorer.requests import DEAD_GROUP, GROUP
 from sim.explorer.scenario import BUDGETS, WALL_MS, Scenario, now_at
 from sim.explorer.world import World
@@ -49,8 +49,8 @@ class Explorer:
         self._nets: Numbered[tuple[int, ...]] = Numbered()
         self._after_net: dict[tuple[int, tuple[int, ...], int, int], int] = {}
         self._budgets: Numbered[tuple[int, ...]] = Numbered()
-        self._facts: Numbered[Facts] = Numbered()
-        self._heard: dict[tuple[int, int, int, int, Group | None], tuple[int, str]] = {}
+        self._observations: Numbered[Observations] = Numbered()
+        self._answered: dict[tuple[int, int, int, int, Group | None], tuple[int, str]] = {}
         self._seen: dict[tuple[int, Group], tuple[int, str]] = {}
         self._on_groups = any(kind in GROUP_OPERATIONS for kind, _ in scenario.operators)
         self._on_members = any(requests.is_change(kind) for kind, _ in scenario.operators)
@@ -67,9 +67,9 @@ class Explorer:
             ("backlog_purges", scenario.purge_via or members, ("beside" if scenario.beside else "clear",)),
         )
 
-    def facts(self, state: State) -> Facts:
+    def observations(self, state: State) -> Observations:
         """Return the clients' knowledge in ``state``."""
-        return self._facts.all[state[-1]]
+        return self._observations.all[state[-1]]
 
     def messages(self, state: State) -> tuple[int, ...]:
         """Return the messages that may be delivered in ``state``."""
@@ -80,24 +80,29 @@ class Explorer:
         return self.scenario.ticks - self._budgets.all[state[-2]][0]
 
     def spend(self, budget: int, slot: int) -> int:
-        found = self._spent.get((budget, slot))
-        if found is None:
-            left = list(self._budgets.all[budget])
-            left[slot] -= 1
-            found = self._spent[(budget, slot)] = self._budgets.number(tuple(left))
-        return found
+        number = self._spent.get((budget, slot))
+        if number is None:
+            remaining = list(self._budgets.all[budget])
+            remaining[slot] -= 1
+            number = self._spent[(budget, slot)] = self._budgets.number(tuple(remaining))
+        return number
 
     def _begin(self) -> State:
         scenario = self.scenario
         operations = tuple(Operation() for _ in scenario.operators)
-        facts = Facts(
+        observed = Observations(
             operations=operations,
             kinds=tuple(kind for kind, _ in scenario.operators),
             before=bool(scenario.stored_on),
             acks_end_nothing=scenario.acks_end_nothing,
         )
         budget = self._budgets.number(scenario.budget())
-        return (*self.world.first_locals(), self._nets.number(()), budget, self._facts.number(facts))
+        return (
+            *self.world.first_locals(),
+            self._nets.number(()),
+            budget,
+            self._observations.number(observed),
+        )
 
     # ------------------------------------------------------------------------ steps
 
@@ -110,11 +115,11 @@ class Explorer:
         if sent:
             sent = tuple([m for m in sent if not nodes.is_dead(m, locals_[to[m]], tick)])
         key = (net, sent, at, local)
-        found = self._after_net.get(key)
-        if found is None:
+        net_number = self._after_net.get(key)
+        if net_number is None:
             before = self._nets.all[net]
             kept = [m for m in before if to[m] != at or not nodes.is_dead(m, local, tick)]
-            found = self._after_net[key] = self._nets.number(tuple(sorted({*kept, *sent})))
+            net_number = self._after_net[key] = self._nets.number(tuple(sorted({*kept, *sent})))
         group = nodes.locals[local].group if self._on_groups else None
         if group is not None:
             fact, broken = self._see(fact, group)
@@ -124,34 +129,34 @@ class Explorer:
             problem = problem or broken or promises.handed_out(world, local, reply)
         if self.scenario.publishes:
             problem = problem or promises.granted_in_vain(world, outcome.sent)
-        state = (*locals_, found, budget, fact)
-        facts = self._facts.all[fact]
-        settled, reads_anew = max(facts.dead[1], facts.redriven[1]) >= 0, facts.reads_anew
+        state = (*locals_, net_number, budget, fact)
+        observed = self._observations.all[fact]
+        settled, reads_anew = max(observed.dead[1], observed.redriven[1]) >= 0, observed.reads_anew
         if settled:
-            problem = problem or promises.conserved(world, locals_, facts)
+            problem = problem or promises.conserved(world, locals_, observed)
         if self.scenario.beside:
             problem = problem or promises.unnamed(world, locals_)
         if self.scenario.reject_as == ("interrupted",):
             problem = problem or promises.spared(world, locals_)
         if self.scenario.operators:
-            problem = problem or promises.one_topic(world, locals_, facts)
+            problem = problem or promises.one_topic(world, locals_, observed)
         if self._moves:
             problem = problem or promises.one_set(world, locals_)
         if self.scenario.reclaims and reads_anew:
             problem = problem or promises.kept_payload(world, locals_)
         if self._on_members:
-            problem = problem or members.members_broken(world, locals_, facts)
+            problem = problem or members.members_broken(world, locals_, observed)
         if self._on_groups:
-            problem = problem or promises.group_stands(world, locals_, facts)
+            problem = problem or promises.group_stands(world, locals_, observed)
         return state, problem
 
     def _see(self, fact: int, group: Group) -> tuple[int, str]:
         """Return the facts once a node has this register of the group."""
-        found = self._seen.get((fact, group))
-        if found is None:
-            after, problem = outside.seen(self._facts.all[fact], group)
-            found = self._seen[(fact, group)] = (self._facts.number(after), problem)
-        return found
+        result = self._seen.get((fact, group))
+        if result is None:
+            after, problem = outside.seen(self._observations.all[fact], group)
+            result = self._seen[(fact, group)] = (self._observations.number(after), problem)
+        return result
 
     def _after_all(
         self, state: State, outcomes: Iterable[tuple[int, Outcome]], tick: int
@@ -166,25 +171,25 @@ class Explorer:
     def hear(self, fact: int, request: int, reply: int, tick: int, group: Group | None) -> tuple[int, str]:
         """Return the facts once a client has heard a reply, from a node that has this register of the group."""
         key = (fact, request, reply, tick, group)
-        found = self._heard.get(key)
-        if found is None:
+        result = self._answered.get(key)
+        if result is None:
             now = now_at(tick).mono
             answer = self.traffic.replies.all[reply]
-            after, problem = outside.heard(self._facts.all[fact], request, answer, now, group)
-            found = self._heard[key] = (self._facts.number(after), problem)
-        return found
+            after, problem = outside.answered(self._observations.all[fact], request, answer, now, group)
+            result = self._answered[key] = (self._observations.number(after), problem)
+        return result
 
     def steps(self, state: State) -> Iterator[Step]:
         """Yield everything that may happen next, in a fixed order."""
         nodes, scenario = self.nodes, self.scenario
         net, budget, fact = state[-3:]
-        left = self._budgets.all[budget]
-        tick = scenario.ticks - left[0]
+        remaining = self._budgets.all[budget]
+        tick = scenario.ticks - remaining[0]
         to, fetching, known = self.traffic.to, self.traffic.fetching, nodes.steps
         for message in self._nets.all[net]:
             at = to[message]
             if message in fetching:
-                yield from self._remote(state, message, left, tick)
+                yield from self._remote(state, message, remaining, tick)
                 continue
             local = state[at]
             outcome = known.get((local, message, tick)) or nodes.deliver(local, message, tick)
@@ -197,46 +202,46 @@ class Explorer:
         alone = self._alone.get(locals_)
         if alone is None:
             alone = self._alone[locals_] = self._find_alone(locals_)
-        for at, what in alone:
-            yield self._one(state, at, what, tick)
+        for at, action in alone:
+            yield self._one(state, at, action, tick)
         if scenario.operators:
             yield from self._operations(state, tick)
         if scenario.move or scenario.added or scenario.voters:
             for at, local in enumerate(locals_):
                 if self.world.may_adopt(local):
                     yield self._one(state, at, ("adopt",), tick)
-        if left[SLOT["attempts"]]:
+        if remaining[SLOT["attempts"]]:
             yield from self._fetches(state, tick)
-        if left[SLOT["busy"]]:
+        if remaining[SLOT["busy"]]:
             yield from self._fetches(state, tick, "busy")
-        if left[SLOT["dead_reads"]] and self._listed(state):
+        if remaining[SLOT["dead_reads"]] and self._listed(state):
             yield from self._fetches(state, tick, "dead_reads")
         for slot, via, kinds in self._requests:
-            if left[SLOT[slot]]:
+            if remaining[SLOT[slot]]:
                 for name in via:
                     for kind in kinds:
                         yield self._ask(state, tick, name, slot, kind)
-        if fact or len(self._facts.all) > 1:
-            yield from self._settlings(state, left, tick)
+        if fact or len(self._observations.all) > 1:
+            yield from self._settlings(state, remaining, tick)
         parted = self._parted.get(locals_)
         if parted is None:
             parted = self._parted[locals_] = self._find_parted(locals_)
         for a, b in parted:
             yield from self._link(state, a, b, tick)
         for slot in STARTS:
-            if left[SLOT[slot]]:
+            if remaining[SLOT[slot]]:
                 for name in scenario.restart_nodes or scenario.nodes:
                     yield self._start(state, scenario.index[name], tick, slot)
-        if left[SLOT["offers"]]:
-            paid = (*state[:-2], self.spend(budget, SLOT["offers"]), fact)
+        if remaining[SLOT["comparisons"]]:
+            paid = (*state[:-2], self.spend(budget, SLOT["comparisons"]), fact)
             for at in range(self.count):
                 for peer in sorted(nodes.locals[state[at]].links):
                     yield self._one(paid, at, ("offer", peer), tick)
-        if left[SLOT["reclaims"]]:
+        if remaining[SLOT["reclaims"]]:
             paid = (*state[:-2], self.spend(budget, SLOT["reclaims"]), fact)
             for at in range(self.count):
                 yield self._one(paid, at, ("reclaim",), tick)
-        if left[0]:
+        if remaining[0]:
             yield self._tick(state, tick)
 
     def _find_alone(self, locals_: State) -> list[tuple[int, Action]]:
@@ -245,21 +250,25 @@ class Explorer:
         every = [(at, self.nodes.locals[local]) for at, local in enumerate(locals_)]
         alone: list[tuple[int, Action]] = []
         if scenario.give_up:
-            alone += [(at, ("give up", number)) for at, this in every for number in this.core.context.rounds]
+            alone += [
+                (at, ("give up", number))
+                for at, node_state in every
+                for number in node_state.core.context.rounds
+            ]
         if scenario.unsynced:
-            alone += [(at, ("fsync",)) for at, this in every if this.pending]
+            alone += [(at, ("fsync",)) for at, node_state in every if node_state.pending]
         return alone
 
-    def _one(self, state: State, at: int, what: Action, tick: int) -> Step:
-        after, problem = self.after(state, at, self.nodes.do(state[at], what, tick), tick)
-        return (what[0], self.scenario.nodes[at], *what[1:]), after, problem
+    def _one(self, state: State, at: int, action: Action, tick: int) -> Step:
+        after, problem = self.after(state, at, self.nodes.do(state[at], action, tick), tick)
+        return (action[0], self.scenario.nodes[at], *action[1:]), after, problem
 
     def _fetches(self, state: State, tick: int, slot: str = "attempts") -> Iterator[Step]:
         """Send a FETCH and let it arrive: one that is under way longer only has its deadline earlier."""
         world, nodes = self.world, self.nodes
         net, budget, fact = state[-3:]
         coordinators = self.scenario.coordinators or world.members
-        if self.scenario.symmetric and not self._facts.all[fact].attempts:
+        if self.scenario.symmetric and not self._observations.all[fact].attempts:
             coordinators = coordinators[:1]  # earlier events happened to every choice of names
         if slot == "dead_reads":
             coordinators = self.scenario.dead_via or world.members
@@ -267,80 +276,86 @@ class Explorer:
         for name in coordinators:
             at = self.scenario.index[name]
             after, key = outside.started(
-                self._facts.all[fact], name, now_at(tick).mono, of_dead=group != GROUP, idle=slot != "busy"
+                self._observations.all[fact],
+                name,
+                now_at(tick).mono,
+                of_dead=group != GROUP,
+                idle=slot != "busy",
             )
-            begun = (*state[:-3], net, self.spend(budget, SLOT[slot]), self._facts.number(after))
+            started = (*state[:-3], net, self.spend(budget, SLOT[slot]), self._observations.number(after))
             ahead = (max(nodes.locals[local].core.state.clock.value for local in state[:-3]) >> 16) + 1
             for wall_ms in (ahead, WALL_MS) if self.scenario.low_clocks else (ahead,):
-                _, done, problem = self._one(begun, at, ("fetch", key, wall_ms, group, slot != "busy"), tick)
+                _, done, problem = self._one(
+                    started, at, ("fetch", key, wall_ms, group, slot != "busy"), tick
+                )
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
 
     def _operations(self, state: State, tick: int) -> Iterator[Step]:
         """Let an operator ask, or a proposer go on after it met another's proposal and waited long enough."""
         nodes = self.nodes
         for index, (kind, name) in enumerate(self.scenario.operators):
-            phase = self.facts(state).operations[index].phase
+            phase = self.observations(state).operations[index].phase
             if phase in ("", "found"):
                 yield self._ask(state, tick, name, None, "put" if phase else kind, index=index)
         for at in range(self.count):
-            for _, _, what in nodes.locals[state[at]].core.state.timers:
-                if what[0] == "again":
-                    yield self._one(state, at, what, tick)
+            for _, _, action in nodes.locals[state[at]].core.state.timers:
+                if action[0] == "again":
+                    yield self._one(state, at, action, tick)
 
-    def _remote(self, state: State, message: int, left: tuple[int, ...], tick: int) -> Iterator[Step]:
+    def _remote(self, state: State, message: int, remaining: tuple[int, ...], tick: int) -> Iterator[Step]:
         """Deliver a RemoteFetch. Every further copy of it is one more attempt, and is paid for as one."""
         nodes, traffic = self.nodes, self.traffic
         copy = traffic.fetching[message]
-        if copy == message and not left[SLOT["attempts"]]:
+        if copy == message and not remaining[SLOT["attempts"]]:
             return
-        net = [found for found in self._nets.all[state[-3]] if found != message or copy == message]
+        net = [envelope for envelope in self._nets.all[state[-3]] if envelope != message or copy == message]
         budget = state[-2]
         if copy == message:
             budget = self.spend(budget, SLOT["attempts"])
-        elif left[SLOT["attempts"]]:
+        elif remaining[SLOT["attempts"]]:
             net.append(copy)
         at = traffic.to[message]
         changed = (*state[:-3], self._nets.number(tuple(sorted(net))), budget, state[-1])
         after, problem = self.after(changed, at, nodes.deliver(state[at], message, tick), tick)
         yield ("deliver", message), after, problem
 
-    def _settlings(self, state: State, left: tuple[int, ...], tick: int) -> Iterator[Step]:
+    def _settlings(self, state: State, remaining: tuple[int, ...], tick: int) -> Iterator[Step]:
         """Settle a delivery as its client, through any node, in time or late; or redrive as an operator."""
         nodes, scenario = self.nodes, self.scenario
-        facts = self.facts(state)
+        observed = self.observations(state)
         via = scenario.via or scenario.nodes
-        for index, attempt in enumerate(facts.attempts):
+        for index, attempt in enumerate(observed.attempts):
             if attempt.receipt is None:
                 continue
             mine = attempt.phase in (LIVE, OVER)
-            wanted: list[tuple[str, str, str]] = []
-            if left[SLOT["acks"]] and (mine or attempt.phase == ACKING):
-                wanted.append(("acks", "ack", "ack"))
-            if left[SLOT["rejects"]] and (mine or attempt.phase == REJECTED):
-                wanted += [
+            settlings: list[tuple[str, str, str]] = []
+            if remaining[SLOT["acks"]] and (mine or attempt.phase == ACKING):
+                settlings.append(("acks", "ack", "ack"))
+            if remaining[SLOT["rejects"]] and (mine or attempt.phase == REJECTED):
+                settlings += [
                     ("rejects", "dead" if how == "dead" else "reject", how)
                     for how in scenario.reject_as
                     if how != "dead" or not attempt.of_dead
                 ]
-            if left[SLOT["extends"]] and mine:
-                wanted.append(("extends", "extend", "extend"))
-            if left[SLOT["claims"]] and mine:
-                wanted.append(("claims", "claim", "claim"))
-            if left[SLOT["leaves"]] and mine:
-                if nodes.switches.leave_delivered:
+            if remaining[SLOT["extends"]] and mine:
+                settlings.append(("extends", "extend", "extend"))
+            if remaining[SLOT["claims"]] and mine:
+                settlings.append(("claims", "claim", "claim"))
+            if remaining[SLOT["releases"]] and mine:
+                if nodes.switches.release_delivered:
                     at = self.scenario.index[attempt.node]
                     if index + 1 in nodes.locals[state[at]].core.context.given:
-                        paid = (*state[:-2], self.spend(state[-2], SLOT["leaves"]), state[-1])
+                        paid = (*state[:-2], self.spend(state[-2], SLOT["releases"]), state[-1])
                         _, after, problem = self._one(paid, at, ("unsent", index + 1), tick)
                         yield ("connection dies", attempt.node, index), after, problem
                 else:
-                    wanted.append(("leaves", "leave", "leave"))
-            for slot, kind, how in wanted:
+                    settlings.append(("releases", "leave", "leave"))
+            for slot, kind, how in settlings:
                 for name in via:
                     life = (attempt.receipt.generation, attempt.receipt.n)
                     yield self._ask(state, tick, name, slot, kind, how=how, index=index, life=life)
         for slot, kind in (("redrives", "redrive"), ("purges", "purge")):
-            if left[SLOT[slot]]:
+            if remaining[SLOT[slot]]:
                 for life in self._listed(state):
                     for name in via:
                         yield self._ask(state, tick, name, slot, kind, life=life)
@@ -363,13 +378,13 @@ class Explorer:
     ) -> Step:
         how = how or kind
         now = now_at(tick)
-        facts = self.facts(state)
-        after, key = outside.asked(facts, kind, index, name, life, now.mono)
+        observed = self.observations(state)
+        after, key = outside.asked(observed, kind, index, name, life, now.mono)
         budget = state[-2] if slot is None else self.spend(state[-2], SLOT[slot])
-        begun = (*state[:-2], budget, self._facts.number(after))
+        started = (*state[:-2], budget, self._observations.number(after))
         request: ClientRequest
         if kind == "put":
-            producer_id = facts.operations[index].name
+            producer_id = observed.operations[index].name
             assert producer_id is not None
             request = requests.publish_named(self.world.topic, producer_id)
         elif kind in ("publish", "send"):
@@ -377,9 +392,9 @@ class Explorer:
         elif outside.is_operation(kind):
             request = requests.operation(self.scenario, index, self.world.topic, now)
         else:
-            receipt = facts.attempts[index].receipt if index >= 0 else None
+            receipt = observed.attempts[index].receipt if index >= 0 else None
             request = requests.request(how, receipt, life, now)
-        _, done, problem = self._one(begun, self.scenario.index[name], ("ask", key, request), tick)
+        _, done, problem = self._one(started, self.scenario.index[name], ("ask", key, request), tick)
         return ("ask", name, how, index, life[1]), done, problem
 
     def _find_parted(self, locals_: State) -> list[tuple[int, int]]:
@@ -406,7 +421,7 @@ class Explorer:
     def _start(self, state: State, at: int, tick: int, slot: str) -> Step:
         """Start a node again that is gone: from its journal, with what the others know, or from a backup."""
         name, local, nodes = self.scenario.nodes[at], state[at], self.nodes
-        fact = self._facts.number(outside.lost(self.facts(state), name))
+        fact = self._observations.number(outside.lost(self.observations(state), name))
         paid = (*state[:-2], self.spend(state[-2], SLOT[slot]), fact)
         outcomes: Iterable[tuple[int, Outcome]]
         if slot == "wipes":
@@ -426,10 +441,10 @@ class Explorer:
 
     def _strip(self, state: State) -> State:
         """Drop the journals once nothing can crash any more, because they do not matter then."""
-        left = self._budgets.all[state[-2]]
-        if any(left[SLOT[slot]] for slot in STARTS):
+        remaining = self._budgets.all[state[-2]]
+        if any(remaining[SLOT[slot]] for slot in STARTS):
             return state
-        return (*[self.nodes.forget_journal(local) for local in state[:-3]], *state[-3:])
+        return (*[self.nodes.drop_journal(local) for local in state[:-3]], *state[-3:])
 
     def _tick(self, state: State, tick: int) -> Step:
         """Advance all clocks by one tick, and fire what was due."""
@@ -439,7 +454,9 @@ class Explorer:
         key = (state[-1], tick)
         fact = self._ticked.get(key)
         if fact is None:
-            fact = self._ticked[key] = self._facts.number(outside.ticked(self.facts(state), now))
+            fact = self._ticked[key] = self._observations.number(
+                outside.ticked(self.observations(state), now)
+            )
         woken = (
             (at, nodes.do(local, ("wake",), tick))
             for at, local in enumerate(state[:-3])

@@ -41,15 +41,15 @@ def left_out(rule: Rule | None) -> Iterator[tuple[Switches, dict[str, None]]]:
     if rule is not None and rule.switch:
         assert getattr(switches, rule.switch) is False
         setattr(switches, rule.switch, True)
-    before = [getattr(place, name) for place, name, _ in BOUNDS]
+    before = [getattr(owner, name) for owner, name, _ in BOUNDS]
     try:
-        for place, name, bound in BOUNDS:
-            setattr(place, name, bound)
+        for owner, name, bound in BOUNDS:
+            setattr(owner, name, bound)
         with patched(rule.patches if rule is not None else ()) as unused:
             yield switches, unused
     finally:
-        for (place, name, _), old in zip(BOUNDS, before, strict=True):
-            setattr(place, name, old)
+        for (owner, name, _), old in zip(BOUNDS, before, strict=True):
+            setattr(owner, name, old)
 
 
 def explore(

@@ -25,8 +25,8 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     state.active.clear()
     state.parked.clear()
     state.newly_ready.clear()
-    core.context.peers.heard_at.clear()
-    core.context.peers.facts.clear()
+    core.context.peers.received_at.clear()
+    core.context.peers.reported.clear()
     core.context.announced.clear()
     core.context.fetches = 0
     if not keeps_given:
@@ -39,9 +39,9 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
         if replica.quarantine_until <= now.mono:
             replica.quarantine_until = 0.0
         for view in replica.views.groups.values():
-            for offer in (view.available, view.suspects):
-                offer.told_until = 0.0
-    core.context.hold_recovery.forget_greetings()
+            for ready in (view.available, view.suspects):
+                ready.told_until = 0.0
+    core.context.hold_recovery.discard_greetings()
     if not any(replica.quarantine_until for replica in core.replicas.values()):
         core.context.hold_recovery = HoldRecovery()
     _tidy_timers(core, now)
@@ -51,9 +51,9 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
     kept: dict[tuple[float, tuple[object, ...]], None] = {}
     over: dict[tuple[float, tuple[object, ...]], None] = {}
     grants = core.state.grants(now)
-    for time, _, what in core.state.timers:
-        if _matters(core, time, what, now):
-            kept[(time, what)] = None
+    for time, _, timer in core.state.timers:
+        if _matters(core, time, timer, now):
+            kept[(time, timer)] = None
     for partition, replica in {**core.context.sources, **core.replicas}.items():
         ends: dict[tuple[object, ...], float] = {}
         for time, *granted in grants.get(partition, ()):
@@ -75,12 +75,12 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
 
 def _in_order(timers: Iterable[tuple[float, Any]]) -> list[tuple[float, int, Any]]:
     ordered = sorted(timers, key=lambda item: (item[0], repr(item[1])))
-    return [(time, count, what) for count, (time, what) in enumerate(ordered, 1)]
+    return [(time, count, timer) for count, (time, timer) in enumerate(ordered, 1)]
 
 
-def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) -> bool:
+def _matters(core: NodeCore, time: float, timer: tuple[object, ...], now: Now) -> bool:
     """Return True if a timer may still do something when it comes. One of an unknown kind may."""
-    match what:
+    match timer:
         case ("round", number):
             return number in core.context.rounds
         case ("refresh", *_):
@@ -91,7 +91,7 @@ def _matters(core: NodeCore, time: float, what: tuple[object, ...], now: Now) ->
             # While its rounds are open a FETCH does not advance, and when they close it does so by itself, or waits on.
             coordinator = core.context.requests.get(key)  # type: ignore[call-overload]
             return coordinator is not None and (
-                what[0] == "gathered" or not coordinator.rounds or time > now.mono
+                timer[0] == "gathered" or not coordinator.rounds or time > now.mono
             )
         case ("forget", key):
             return key in core.context.given

@@ -67,13 +67,13 @@ OPERATORS = {
 
 SAID = {
     m.HoldsRequest: "HOLDS-ASK",
-    m.SyncOffer: "SYNC-OFFER",
+    m.SyncDigests: "SYNC-OFFER",
     m.SyncListed: "SYNC-LISTED",
     m.SyncPull: "SYNC-PULL",
     m.Store: "STORE",
     m.RemoteFetch: "FETCH passed on",
     m.RemoteGone: "FETCH called off",
-    m.Survey: "SURVEY",
+    m.ReplicaList: "SURVEY",
 }
 """Messages that a trace names by their kind alone."""
 
@@ -84,8 +84,8 @@ def explain(explorer: Explorer, path: list[Step]) -> list[str]:
     lines: list[str] = []
     state = explorer.first
     for number, (action, after, problem) in enumerate(path, 1):
-        what, outcome = teller.tell(state, action, after)
-        line = f"{number:2}. {what}"
+        text, outcome = teller.tell(state, action, after)
+        line = f"{number:2}. {text}"
         if outcome:
             line += f"  ->  {'; '.join(outcome)}"
         lines.append(line)
@@ -99,7 +99,7 @@ def named_teller(explorer: Explorer, path: list[Step]) -> Teller:
     """Return a teller that knows the ballots which are taken on behalf of another node: their deliveries tell."""
     teller = Teller(explorer)
     for _, after, _ in path:
-        for index, attempt in enumerate(explorer.facts(after).attempts):
+        for index, attempt in enumerate(explorer.observations(after).attempts):
             if attempt.receipt is not None:
                 teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
     return teller
@@ -115,7 +115,7 @@ class Teller:
     def tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
         """Return the text of an action, and its results."""
         self._learn_proposals(after)
-        what, outcome = self._tell(before, action, after)
+        text, outcome = self._tell(before, action, after)
         known = set(self.explorer.messages(before))
         copies = self.explorer.traffic.fetching
         new = [
@@ -124,7 +124,7 @@ class Teller:
             if message not in known and copies.get(message) != message
         ]
         outcome = [*outcome, *[self.message(message) for message in new]]
-        return what, outcome + self.heard(before, after)
+        return text, outcome + self.answers(before, after)
 
     def _tell(self, before: State, action: Action, after: State) -> tuple[str, list[str]]:
         match action:
@@ -133,9 +133,9 @@ class Teller:
             case ("fetch", str(name), int(index), bool(ahead)):
                 self._learn_ballot(after, name, index)
                 clock = "" if ahead else ", by a clock that lags"
-                attempt = self.explorer.facts(after).attempts[index]
-                what = " of dead letters" if attempt.of_dead else "" if attempt.idle else " beside others"
-                return f"FETCH a{index}{what} through {name}{clock}", []
+                attempt = self.explorer.observations(after).attempts[index]
+                suffix = " of dead letters" if attempt.of_dead else "" if attempt.idle else " beside others"
+                return f"FETCH a{index}{suffix} through {name}{clock}", []
             case ("ask", str(name), str(how), int(index), int(n)):
                 said = {"dead": "REJECT to dead letters", "now": "REJECT", "delay": "REJECT with delay"}.get(
                     how, how.upper()
@@ -148,16 +148,16 @@ class Teller:
                     rf = creation(self.explorer.scenario, index).rf
                     return f"client: CREATE c{index} (rf {rf}) through {name}", []
                 if how == "publish":
-                    for waiting in range(len(self.explorer.facts(after).attempts)):
+                    for waiting in range(len(self.explorer.observations(after).attempts)):
                         self._learn_ballot(after, name, waiting)
                     return f"client: PUBLISH through {name}", []
                 of = f"of a{index}" if index >= 0 else f"of the dead letter at n={n}"
                 return f"client: {said} {of} through {name}", []
             case ("wipe", str(name)):
-                heard = self.explorer.scenario.wiped_hears
-                return f"{name} loses its disk and resyncs from {', '.join(heard) or 'all others'}", []
-            case (str(what), str(name), *more) if what in BY_ITSELF:
-                return BY_ITSELF[what].format(name, *more), []
+                others = self.explorer.scenario.wiped_hears
+                return f"{name} loses its disk and resyncs from {', '.join(others) or 'all others'}", []
+            case (str(suffix), str(name), *more) if suffix in BY_ITSELF:
+                return BY_ITSELF[suffix].format(name, *more), []
             case ("tick",):
                 return f"a tick: it is {self.explorer.tick(after)}", []
         return str(action), []
@@ -165,10 +165,16 @@ class Teller:
     def _learn_proposals(self, after: State) -> None:
         for local in after[:-3]:
             context = self.explorer.nodes.locals[local].core.context
-            for asked in self.explorer.facts(after).asked:
-                shared = [this for this in context.registrations.values() if asked.key in this.awaited_by]
+            for asked in self.explorer.observations(after).asked:
+                shared = [
+                    registration
+                    for registration in context.registrations.values()
+                    if asked.key in registration.awaited_by
+                ]
                 proposer = getattr(context.requests.get(asked.key), "proposer", None)
-                proposer = proposer or next((getattr(this, "proposer", None) for this in shared), None)
+                proposer = proposer or next(
+                    (getattr(registration, "proposer", None) for registration in shared), None
+                )
                 if proposer is not None and proposer.ballot not in (STAMP_ZERO, *self.names):
                     again = "'" * sum(name.startswith(f"c{asked.attempt}") for name in self.names.values())
                     self.names[proposer.ballot] = f"c{asked.attempt}{again}"
@@ -177,13 +183,13 @@ class Teller:
         core = self.explorer.nodes.locals[after[self.explorer.scenario.index[name]]].core
         coordinator = core.context.requests.get(index + 1)
         if coordinator is not None:
-            for this in coordinator.rounds.values():
-                if isinstance(this, HoldRound):
-                    self.names.setdefault(this.owner.ballot, f"a{index}")
+            for round_ in coordinator.rounds.values():
+                if isinstance(round_, HoldRound):
+                    self.names.setdefault(round_.owner.ballot, f"a{index}")
 
-    def heard(self, before: State, after: State) -> list[str]:
+    def answers(self, before: State, after: State) -> list[str]:
         """Return the answers that clients got."""
-        old, new = self.explorer.facts(before), self.explorer.facts(after)
+        old, new = self.explorer.observations(before), self.explorer.observations(after)
         lines: list[str] = []
         for index, attempt in enumerate(new.attempts):
             was = old.attempts[index] if index < len(old.attempts) else None
@@ -263,7 +269,7 @@ class Teller:
                 return f"TOMBED ({word}) to round {message.round} of"
             case m.Reject():
                 how = "interrupted" if message.interrupted else f"delay {message.delay:g} s"
-                how = "DEAD" if message.letter is not None else how
+                how = "DEAD" if message.death is not None else how
                 return f"REJECT {self.ballot(message.entries[0].owner.ballot)} ({how})"
             case m.RejectReply():
                 word = "applied" if message.applied else "refused"
@@ -307,10 +313,12 @@ class Teller:
                 return f"LABELS ({', '.join(repr(label.text) for label in message.labels) or 'none'}) for"
             case m.PutReply():
                 return f"PUT to round {message.round} of"
-            case m.SurveyReply():
+            case m.ReplicaListReply():
                 open_ = ["not settled"] if message.open else []
-                found = ", ".join([*(self.record(item.record) for item in message.items), *open_])
-                return f"SURVEYED ({found or 'nothing'}{', and it has begun' if message.begun else ''}) for"
+                listed = ", ".join([*(self.record(item.record) for item in message.items), *open_])
+                return (
+                    f"SURVEYED ({listed or 'nothing'}{', and it has begun' if message.has_begun else ''}) for"
+                )
         return SAID.get(type(message), type(message).__name__)
 
     def voted(self, reply: m.ProposalReply) -> str:
@@ -337,9 +345,9 @@ class Teller:
         if isinstance(value, ClusterLayout):
             members = [f"{it.node}{' ' + it.state.name if it.state else ''}" for it in value.members]
             return f"members {value.number}: {', '.join(members)}"
-        what = "deleted" if value.deleted else f"latest, {value.latest.name}" if value.latest else "earliest"
+        start = "deleted" if value.deleted else f"latest, {value.latest.name}" if value.latest else "earliest"
         of = f" of {self.ballot(value.made)}" if value.made != STAMP_ZERO else ""
-        return f"group {value.generation}{of}: {what}{', paused' if value.paused else ''}"
+        return f"group {value.generation}{of}: {start}{', paused' if value.paused else ''}"
 
     def votes(self, reply: m.HoldReply) -> str:
         """Return a reply to a HOLD as text."""

@@ -11,7 +11,7 @@ NOT_SENT: tuple[type, ...] = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.Rele
 lost Released only has the RELEASE repeated in front of the next HOLD. Offers of anti-entropy that come with a new link
 are lost, too, unless the scenario has anti-entropy in it."""
 
-NOT_SENT_OF_OPERATORS = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.SyncOffer, m.HoldsRequest)
+NOT_SENT_OF_OPERATORS = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.SyncDigests, m.HoldsRequest)
 """Not sent if operators work on topics: there are no holds. For registers, the writes of rounds are enough."""
 
 
@@ -31,7 +31,7 @@ class Traffic:
         self.replies: Numbered[m.ClientReply] = Numbered()
         self.to: list[int] = []
         self.fetching: dict[int, int] = {}
-        self.lost = NOT_SENT if scenario.offers else (*NOT_SENT, m.SyncOffer)
+        self.lost = NOT_SENT if scenario.comparisons else (*NOT_SENT, m.SyncDigests)
         if scenario.operators:  # a move is adopted as its coordinator says
             self.lost = tuple(kind for kind in self.lost if kind is not m.PutTopic)
         if not scenario.has_work:
@@ -46,13 +46,13 @@ class Traffic:
 
     def message(self, envelope: m.Envelope) -> int:
         """Return the number of a message. Two of different types may be equal: they are tuples."""
-        found = self.messages.number(envelope, (type(envelope.message), envelope))
-        if found == len(self.to):
+        number = self.messages.number(envelope, (type(envelope.message), envelope))
+        if number == len(self.to):
             self.to.append(self._index[envelope.to])
             if isinstance(envelope.message, m.RemoteFetch):
                 # A copy differs from the first by its stamp, which says nothing here.
-                self.fetching[found] = found if envelope.stamp else self.message(envelope._replace(stamp=1))
-        return found
+                self.fetching[number] = number if envelope.stamp else self.message(envelope._replace(stamp=1))
+        return number
 
     def reply(self, reply: m.ClientReply) -> int:
         """Return the number of an answer to a client."""

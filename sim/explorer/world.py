@@ -114,8 +114,8 @@ class World:
         nodes = self.nodes
         name = self.scenario.nodes[index]
         old = nodes.locals[locals_[index]].core
-        heard = self.scenario.wiped_hears or self.members
-        others = [at for at, node in enumerate(self.scenario.nodes) if at != index and node in heard]
+        answering = self.scenario.wiped_hears or self.members
+        others = [at for at, node in enumerate(self.scenario.nodes) if at != index and node in answering]
         seen = max(nodes.locals[locals_[at]].core.context.peers.seen[name][-1].incarnation.n for at in others)
         records: list[JournalRecord] = [
             DirectoryMade(name, old.config.cluster_id, old.state.directory),
@@ -123,15 +123,15 @@ class World:
             Trusted(),
         ]
         for at in others:
-            this = nodes.locals[locals_[at]]
-            state = this.core.state
+            node_state = nodes.locals[locals_[at]]
+            state = node_state.core.state
             records += [
                 record
-                for record in this.core.snapshot(now)
+                for record in node_state.core.snapshot(now)
                 if not isinstance(record, DirectoryMade | Started | Trusted | PeerSeen)
             ]
             records.append(PeerSeen(state.me, state.incarnation, state.directory))
-            written = nodes.journals.records(this.journal)
+            written = nodes.journals.records(node_state.journal)
             records += [record for record in written if isinstance(record, BatchStored)][:1]
         outcomes = [Outcome(local) for local in locals_]
         # From now on there are two directories, whose starts count by themselves.
@@ -202,13 +202,13 @@ class World:
         can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes
         can_crash = can_crash or scenario.resyncs or scenario.restores
         for index, local in enumerate(locals_):
-            this = nodes.locals[local]
-            core = clone(this.core)
+            node_state = nodes.locals[local]
+            core = clone(node_state.core)
             core.state.round_count = core.router.sessions = 0
             core.state.capacity = Capacity(scenario.nodes[index] in scenario.full)
             if core.state.trusted:
                 core.trust.confirmed_by.clear()
-            locals_[index] = nodes.number(core, this.journal if can_crash else UNTRACKED, ())
+            locals_[index] = nodes.number(core, node_state.journal if can_crash else UNTRACKED, ())
         return tuple(locals_)
 
     def _create(self, locals_: list[int], creation: m.CreateTopic, now: Now) -> m.TopicReply:

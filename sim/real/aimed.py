@@ -39,7 +39,7 @@ def isolate(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault,
     return Fault(at, "partition", (), seconds, AFTER_S, links), at + seconds
 
 
-def forget(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
+def kill_majority(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
     """Kill a majority at once, or all, while messages are held: they are back within the holds that they forgot.
 
     Mostly a majority: the fewer start at once, the sooner they are back.
@@ -55,4 +55,4 @@ def lose(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, fl
     return Fault(at, "crash", tuple(names), 0.05, AFTER_S), at + RECOVERY_S
 
 
-SHAPES: tuple[Shape, ...] = (isolate, forget, lose)
+SHAPES: tuple[Shape, ...] = (isolate, kill_majority, lose)

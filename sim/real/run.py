@@ -162,7 +162,7 @@ class Trial:
                     self.begin(sim, "drained")
                 working.cancel_scope.cancel()
             if self.drained:
-                await self.list_letters(operator, sim)
+                await self.list_dead_letters(operator, sim)
                 if self.workload.check is not None:
                     await self.checked(operator)
 
@@ -244,13 +244,13 @@ class Trial:
         """Return the number of messages that no replica has, by partition: the most that any node knows of."""
         by_partition: Counter[int] = Counter()
         for node in self.cluster.nodes:
-            facts: dict[str, Any] = await client.status(node)
-            for row in facts["partitions"]:
+            fields: dict[str, Any] = await client.status(node)
+            for row in fields["partitions"]:
                 if row["topic"] == topic:
                     by_partition[row["partition"]] = max(by_partition[row["partition"]], row["lost"])
         return by_partition
 
-    async def list_letters(self, client: Client, sim: HistoryWriter) -> None:
+    async def list_dead_letters(self, client: Client, sim: HistoryWriter) -> None:
         """List each replica's dead letters, once all replicas list the same, or after a while."""
         for topic, group in self.workload.read:
             with suppress(NotFound, TooFewReplicas):
@@ -260,7 +260,8 @@ class Trial:
                     with trio.move_on_after(self.patience / 2):
                         while True:
                             pages = [
-                                await self.letters(client, topic, group, partition, node) for node in members
+                                await self.dead_letters(client, topic, group, partition, node)
+                                for node in members
                             ]
                             names = [
                                 sorted((it.span, it.record.generation, it.record.n) for it in page)
@@ -283,7 +284,7 @@ class Trial:
                                 n=item.record.n,
                             )
 
-    async def letters(
+    async def dead_letters(
         self, client: Client, topic: str, group: str, partition: int, node: str
     ) -> list[Peeked]:
         """Return the dead letters of one replica."""
@@ -323,7 +324,7 @@ class Trial:
             self.on_progress(self.phase, self.counts)
 
 
-class HeardWriter(HistoryWriter):
+class DeliveryWriter(HistoryWriter):
     """A history that tells the run when a message was handed over."""
 
     def __init__(self, trial: Trial, path: Path, **options: Any) -> None:
@@ -361,7 +362,7 @@ class RealRun(Trial):
 
     def writer(self, name: str, who: str) -> HistoryWriter:
         settings = {"schedule": self.schedule.to_json()} if who == "sim" else {}
-        return HeardWriter(self, self.histories / f"{name}.jsonl", run=RUN, who=who, settings=settings)
+        return DeliveryWriter(self, self.histories / f"{name}.jsonl", run=RUN, who=who, settings=settings)
 
     def connect(self, addresses: list[str], writer: HistoryWriter | None) -> Any:
         alone = writer is not None and writer.who.split(".")[0] == f"client:{LONER}"

@@ -11,7 +11,7 @@ from quorumq.core.messages.effects import Effect, Event, Gone, Persist, Send
 from quorumq.core.messages.records import BallotAtStop
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Facts
+from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.lease import Ballots
@@ -56,17 +56,17 @@ def rank_by_n(record: Record) -> tuple[int, int, int]:
 def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
     """Acknowledge as soon as enough replicas have answered, with any grant."""
 
-    def judge(
+    def outcome_of(
         self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
         if enough(ballot, ballot.answered & valid):
             return "acked"
         return self.unknown(ballot) if last else None
 
-    return judge
+    return outcome_of
 
 
-def exclusive_without_memory(ballots: Ballots, facts: Facts, owner: Owner) -> bool:
+def exclusive_without_memory(ballots: Ballots, context: RuleContext, owner: Owner) -> bool:
     return ballots.highest is None or ballots.highest <= owner.ballot
 
 
@@ -78,12 +78,12 @@ def without_ballots(holds: list[Any]) -> list[Any]:
     return [held._replace(ballot=(0, "")) for held in holds]
 
 
-def redrive_forgotten(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
+def redrive_dropped(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
     spans = tuple(span for span, _ in message.entries)
     return [Persist((), (Send(sender, MergeReply(message.round, spans, (), "", self.vector())),))]
 
 
-def forget_who_left(self: NodeCore, event: Event, now: Now) -> list[Effect]:
+def discard_absent(self: NodeCore, event: Event, now: Now) -> list[Effect]:
     effects = _on_event(self, event, now)
     if isinstance(event, Gone):
         self.context.costly.drop(event.key)
@@ -204,7 +204,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "acked-needs-exclusive",
         "`acked` is said only where a majority has granted no higher ballot",
-        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
+        ((AckCoordinator, "outcome_of", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
         off="it is said whenever the ACK is durable",
         scenario=Scenario(
             "late-verdict",
@@ -274,7 +274,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tombstone-majority-1",
         "ACKED is durable on a majority",
-        ((AckCoordinator, "judge", acked_once(lambda ballot, bits: bits)),),
+        ((AckCoordinator, "outcome_of", acked_once(lambda ballot, bits: bits)),),
     ),
     Rule(
         "no-read-repair",
@@ -289,11 +289,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "redrive-forgotten",
         "REDRIVE is durable on a majority",
-        ((Replica, "on_merge", redrive_forgotten),),
+        ((Replica, "on_merge", redrive_dropped),),
     ),
     Rule(
         "forgets-who-left",
         "what has begun goes on to its end although its client is gone",
-        ((NodeCore, "_on_event", forget_who_left),),
+        ((NodeCore, "_on_event", discard_absent),),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import fate, replica
-from quorumq.core.partition.fate import Facts, Fate, RejectAsk
+from quorumq.core.partition.fate import Fate, RejectAsk, RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import Ballots, Lease, unhinted
 from quorumq.core.partition.replica import Replica
@@ -20,12 +20,14 @@ from sim.rules.scripts import ACKED_AND_SKIPPED, DEAD_AT_ONE, DEAD_EVERYWHERE, D
 from sim.rules.stand_ins import no_hold_outlives
 
 
-def dead_without_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
+def dead_without_hold(
+    record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: RejectAsk
+) -> Fate:
     held = lease.held
     if held is not None and fate.is_owner(held, ask.owner):
-        return _on_reject(record, lease, ballots, facts, ask)
+        return _on_reject(record, lease, ballots, context, ask)
     if ask.record.letter is not None:
-        record, lease, ballots, _ = fate.on_merge(record, lease, ballots, facts, ask.record)
+        record, lease, ballots, _ = fate.on_merge(record, lease, ballots, context, ask.record)
     return record, unhinted(lease), ballots, (True, None)
 
 
@@ -37,8 +39,8 @@ def with_the_holds_of_the_source(self: GroupView, *args: Any) -> None:
     self.leases, self.ballots = self.home.leases, self.home.ballots
 
 
-def grant_as_asked(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
-    return (record, asked) if facts.dead else _hear(record, facts, asked)
+def grant_as_asked(record: Record, context: RuleContext, asked: Record) -> tuple[Record, Record]:
+    return (record, asked) if context.dead else _hear(record, context, asked)
 
 
 _hear = fate.hear
@@ -67,8 +69,8 @@ def not_dead_in_any_generation(ours: Record | None, redriven: Record) -> bool:
     return not is_dead and record_rank(ours or OPEN_ZERO) < record_rank(redriven)
 
 
-def read_if_redriven_since(record: Record, facts: Facts) -> bool:
-    return _is_readable(record, facts) and (facts.covered or record.generation == facts.generation)
+def read_if_redriven_since(record: Record, context: RuleContext) -> bool:
+    return _is_readable(record, context) and (context.covered or record.generation == context.generation)
 
 
 _is_readable = fate.is_readable
@@ -105,7 +107,7 @@ RULES: tuple[Rule, ...] = (
             attempts=3,
             rejects=1,
             redrives=1,
-            offers=2,
+            comparisons=2,
             ticks=3,
             coordinators=(A, B),
             via=(B,),
@@ -190,7 +192,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "letter-without-ballot",
         "a dead letter has the ballot of its hold",
-        ((fate, "is_retry", lambda record, lease, facts, ask: False),),
+        ((fate, "is_retry", lambda record, lease, context, ask: False),),
         survives="nothing that is promised: a repeated REJECT gets `hold-lost`",
         test="test_attempts::test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node",
     ),

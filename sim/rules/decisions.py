@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quorumq.core.messages import Accept, Prepare, PutGroup, PutReply, SurveyReply
+from quorumq.core.messages import Accept, Prepare, PutGroup, PutReply, ReplicaListReply
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.node import nodecore
 from quorumq.core.node.nodecore import NodeCore
@@ -49,10 +49,10 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
 
 
 def skip_and_go_on(
-    self: Skipping, context: Context, part: Part, wanted: Wanted, alike: tuple[Span, ...], now: Now
+    self: Skipping, context: Context, part: Part, items: Wanted, alike: tuple[Span, ...], now: Now
 ) -> list[Effect]:
     """Send SKIPPED, and do not wait for it."""
-    effects = _skip(self, context, part, wanted, alike, now)
+    effects = _skip(self, context, part, items, alike, now)
     for number in list(part.merging):
         del part.merging[number]
         self._close(context, number)
@@ -114,7 +114,7 @@ BEGUN_TWICE = on_a_topic(
         *answered("Accept", "ProposalReply", A, C),
         ("deliver", "PutGroup", A, C),
         ("ask", C, "read latest", 1),
-        *answered("Survey", "SurveyReply", A, C),
+        *answered("ReplicaList", "ReplicaListReply", A, C),
         *answered("PutGroup", "PutReply", A, C),
     ),
 )
@@ -217,7 +217,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "latest-begins-once",
         "what is found while another node is done with a group's beginning is thrown away",
-        ((SurveyReply, "begun", False),),
+        ((ReplicaListReply, "has_begun", False),),
         off="it is skipped",
         scenario=BEGUN_TWICE,
     ),
@@ -231,7 +231,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "begun-at-a-majority",
         "a creation is OK once the register that has begun is at a majority",
-        ((Registration, "_is_there", lambda self, context, topic, this, wanted, heard: bool(heard)),),
+        ((Registration, "_is_there", lambda self, context, topic, round_, items, bits: bool(bits)),),
         off="it is OK at once",
         scenario=MISSED,
     ),

@@ -8,7 +8,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
-from quorumq.core.partition.fate import Facts
+from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import Held, Lease
 from quorumq.core.partition.replica import Replica
@@ -33,7 +33,7 @@ def stale_but_in_holds(
 _is_stale = Replica.is_stale
 
 
-def void_stands(record: Record, facts: Facts, generation: int) -> Record:
+def void_stands(record: Record, context: RuleContext, generation: int) -> Record:
     return record
 
 
@@ -60,7 +60,7 @@ DELETED_AT_TWO = (
 )
 
 
-def forget_holds(self: GroupView, min_ballot: int) -> None:
+def drop_holds(self: GroupView, min_ballot: int) -> None:
     _end(self, min_ballot)
     self.leases = SpanMap()
 
@@ -97,7 +97,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deletion-keeps-holds",
         "what is held when a group is deleted stays held until that hold runs out",
-        ((GroupView, "end", forget_holds),),
+        ((GroupView, "end", drop_holds),),
         off="the holds go with the group",
         scenario=Scenario(
             "group-made-again",
@@ -191,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "purge-at-a-majority",
         "a purge says OK once a majority has each record, or one above it",
-        ((PurgeCoordinator, "is_settled", lambda self, this, bits: bool(bits)),),
+        ((PurgeCoordinator, "is_settled", lambda self, round_, bits: bool(bits)),),
         off="it says OK once one replica has it",
         scenario=Scenario(
             "purge",

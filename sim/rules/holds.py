@@ -9,7 +9,7 @@ from quorumq.core.messages import ExtendReply, Granted, HoldReply, Refused, Rele
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import ExtendAsk, Facts, Fate, HoldAsk
+from quorumq.core.partition.fate import ExtendAsk, Fate, HoldAsk, RuleContext
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.lease import NO_BALLOTS, Ballots, Held, Lease, with_hold
 from quorumq.core.partition.replica import Replica
@@ -28,17 +28,17 @@ from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE
 _on_hold = fate.on_hold
 
 
-def vote_by_node(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+def vote_by_node(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
     held = lease.held
     if held is None or held.owner.node != ask.owner.node:
-        return _on_hold(record, lease, ballots, facts, ask)
+        return _on_hold(record, lease, ballots, context, ask)
     free = with_hold(lease, None)
-    heard, _, _, answer = _on_hold(record, free, NO_BALLOTS, facts, ask)
+    merged, _, _, answer = _on_hold(record, free, NO_BALLOTS, context, ask)
     if answer[0] is not Granted:
-        return heard, lease, ballots, answer
+        return merged, lease, ballots, answer
     again = Held(ask.owner, max(held.deadline, ask.until), ask.record.n)
     highest = max(ask.owner.ballot, held.owner.ballot)
-    return heard, with_hold(lease, again), ballots._replace(highest=highest), answer
+    return merged, with_hold(lease, again), ballots._replace(highest=highest), answer
 
 
 def owned_by_incarnation(held: Held, owner: Owner) -> bool:
@@ -51,16 +51,16 @@ def release_by_node(lease: Lease, owner: Owner) -> Lease:
     return with_hold(lease, None)
 
 
-def vote_by_n(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+def vote_by_n(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
     if lease.held is None or lease.held.n == ask.record.n:
-        return _on_hold(record, lease, ballots, facts, ask)
-    found = _on_hold(record, with_hold(lease, None), ballots, facts, ask)
-    return found if found[3][0] in (Granted, Refused) else (found[0], lease, ballots, found[3])
+        return _on_hold(record, lease, ballots, context, ask)
+    voted = _on_hold(record, with_hold(lease, None), ballots, context, ask)
+    return voted if voted[3][0] in (Granted, Refused) else (voted[0], lease, ballots, voted[3])
 
 
-def half_the_time(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
-    until = ask.until - (ask.until - facts.now) / 2
-    return _on_hold(record, lease, ballots, facts, ask._replace(until=until))
+def half_the_time(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
+    until = ask.until - (ask.until - context.now) / 2
+    return _on_hold(record, lease, ballots, context, ask._replace(until=until))
 
 
 # -------------------------------------------------------------------------- who counts
@@ -72,7 +72,7 @@ def a_tenth_of_the_hold(self: FetchCoordinator, context: Context, replica: Repli
     return usual, usual
 
 
-def overwrite(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
+def overwrite(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held) -> Fate:
     return record, with_hold(lease, ask), ballots._replace(highest=ask.owner.ballot), None
 
 
@@ -105,8 +105,8 @@ def count_for_any_round(
 ) -> list[Effect]:
     if message.round not in self.context.rounds and isinstance(message, HoldReply | ExtendReply):
         for number, coordinator in self.context.rounds.items():
-            this = coordinator.rounds[number]
-            fits = isinstance(this, HoldRound) == isinstance(message, HoldReply) and (
+            round_ = coordinator.rounds[number]
+            fits = isinstance(round_, HoldRound) == isinstance(message, HoldReply) and (
                 isinstance(message, HoldReply) or isinstance(coordinator, ExtendCoordinator)
             )
             if fits:
@@ -125,10 +125,10 @@ def give_back_every_late_answer(
 # ------------------------------------------------------------------------------ EXTEND
 
 
-def revive(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
+def revive(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk) -> Fate:
     held = lease.held
     if held is not None and (
-        fate.is_acked(record, facts, held.generation) or not fate.is_owner(held, ask.owner)
+        fate.is_acked(record, context, held.generation) or not fate.is_owner(held, ask.owner)
     ):
         return record, lease, ballots, False
     revived = Held(ask.owner, ask.until, held.n if held is not None else 0)
@@ -136,8 +136,10 @@ def revive(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Ex
     return record, with_hold(lease, revived), ballots._replace(highest=highest), True
 
 
-def extend_to_less(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
-    record, lease, ballots, granted = _on_extend(record, lease, ballots, facts, ask)
+def extend_to_less(
+    record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk
+) -> Fate:
+    record, lease, ballots, granted = _on_extend(record, lease, ballots, context, ask)
     if granted and lease.held is not None:
         lease = with_hold(lease, lease.held._replace(deadline=ask.until))
     return record, lease, ballots, granted
@@ -215,7 +217,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ballots-only-rise",
         "a HOLD needs a ballot above all that were granted for the message",
-        ((fate, "is_above", lambda ballot, ballots, facts: True),),
+        ((fate, "is_above", lambda ballot, ballots, context: True),),
         off="any ballot is granted",
         scenario=Scenario(
             "late-hold",
@@ -239,7 +241,7 @@ RULES: tuple[Rule, ...] = (
             attempts=3,
             rejects=1,
             redrives=1,
-            offers=1,
+            comparisons=1,
             ticks=3,
             coordinators=(A, B),
             via=(B,),
@@ -250,8 +252,8 @@ RULES: tuple[Rule, ...] = (
         "leave-only-undelivered",
         "LEAVE gives back only what certainly nobody works on",
         off="a connection that dies leaves what was delivered over it",
-        switch="leave_delivered",
-        scenario=Scenario("leave", "2 attempts, 1 LEAVE", leaves=1, coordinators=(A, C)),
+        switch="release_delivered",
+        scenario=Scenario("leave", "2 attempts, 1 LEAVE", releases=1, coordinators=(A, C)),
     ),
     Rule(
         "give-back-only-called-off",
@@ -293,7 +295,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "extend-looks-at-acked",
         "an EXTEND is refused where the message was acked, by whatever delivery",
-        ((fate, "is_acked", lambda record, facts, generation: False),),
+        ((fate, "is_acked", lambda record, context, generation: False),),
         off="the hold is extended",
         scenario=Scenario(
             "extend-acked",

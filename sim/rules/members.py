@@ -31,7 +31,7 @@ def removes_in_use(self: Catalogue, value: Value) -> str:
     return "" if isinstance(value, ClusterLayout) else _contradiction(self, value)
 
 
-def places_on_removed(self: Catalogue, value: Value) -> str:
+def puts_on_removed(self: Catalogue, value: Value) -> str:
     return _contradiction(self, value) if isinstance(value, ClusterLayout) else ""
 
 
@@ -156,7 +156,7 @@ RULES = (
     Rule(
         "placing-on-a-removed-node",
         "an acceptor that has accepted a removal refuses values that place a partition there",
-        ((Catalogue, "contradiction", places_on_removed),),
+        ((Catalogue, "contradiction", puts_on_removed),),
         off="it accepts every layout of a topic",
         scenario=growing(
             "members-placed",

@@ -9,7 +9,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition import batches, fate
-from quorumq.core.partition.fate import Facts
+from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.lease import Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
@@ -22,10 +22,10 @@ from sim.rules.rule import Rule
 from sim.rules.stand_ins import after, say_at_once, told
 
 
-def published_at_one(self: StoreCoordinator, context: Context, this: Round, *, timed_out: bool) -> Any:
+def published_at_one(self: StoreCoordinator, context: Context, round_: Round, *, timed_out: bool) -> Any:
     if self.stored:
-        this.majority = 1
-    return _publish_decide(self, context, this, timed_out=timed_out)
+        round_.majority = 1
+    return _publish_decide(self, context, round_, timed_out=timed_out)
 
 
 _publish_decide = StoreCoordinator._decide
@@ -35,8 +35,8 @@ def without_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> tuple[A
     return self, record._replace(age_ms=record.batch.header.delay_ms), ttl_s, now
 
 
-def at_once(lease: Lease, facts: Facts, asked: Record) -> tuple[Lease, Facts, Record]:
-    return lease, facts._replace(early=0.0), asked
+def at_once(lease: Lease, context: RuleContext, asked: Record) -> tuple[Lease, RuleContext, Record]:
+    return lease, context._replace(early=0.0), asked
 
 
 def anew(source: Any, group: str, output: bytes, index: int) -> tuple[Any, str, bytes, int]:

@@ -159,7 +159,7 @@ RULES = (
     Rule(
         "raise-holds-of-the-set-before",
         "an added slot is in quarantine until `n - majority + 1` slots of the set before have told their holds",
-        ((HoldRecovery, "has_heard_enough", told_by_one),),
+        ((HoldRecovery, "has_enough_answers", told_by_one),),
         off="until one has",
         scenario=raising(
             "raise-hold",

@@ -31,8 +31,8 @@ def stored_is_a_vote(
 def vote_at_once(
     self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
 ) -> Voted:
-    votes, told = _on_piggybacked(self, sender, incarnation, hold, now, refused)
-    return votes, [*told, Send(sender, votes)]
+    votes, effects = _on_piggybacked(self, sender, incarnation, hold, now, refused)
+    return votes, [*effects, Send(sender, votes)]
 
 
 def as_if_covered(view: GroupView, header: BatchHeader) -> tuple[GroupView, BatchHeader]:

@@ -12,7 +12,7 @@ from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import Reclaimed, TrustLost
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.fate import Facts, Fate
+from quorumq.core.partition.fate import Fate, RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.lease import Ballots, Held, Lease
@@ -44,10 +44,10 @@ def in_quarantine_at_even_starts(self: Replica, now: Now) -> bool:
     return now.mono < self.quarantine_until and self.node.incarnation.n % 2 == 0
 
 
-def learn_the_first(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
+def learn_the_first(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held) -> Fate:
     if lease.held is not None:
         return record, lease, ballots, None
-    return _on_reported(record, lease, ballots, facts, ask)
+    return _on_reported(record, lease, ballots, context, ask)
 
 
 _on_reported = fate.on_reported
@@ -55,11 +55,11 @@ _on_reported = fate.on_reported
 
 def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> None:
     kept: list[Reported] = []
-    for told in reported:
-        span = told.hold.span
-        record = self.group(told.hold.group).records.get(span.producer_id, span.start)
-        if record is None or record.kind != Kind.ACKED or record.generation < told.hold.generation:
-            kept.append(told)
+    for item in reported:
+        span = item.hold.span
+        record = self.group(item.hold.group).records.get(span.producer_id, span.start)
+        if record is None or record.kind != Kind.ACKED or record.generation < item.hold.generation:
+            kept.append(item)
     _end_quarantine(self, kept, now)
 
 
@@ -222,7 +222,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-hears-all",
         "every other replica must have told its holds before a quarantine ends early",
-        ((HoldRecovery, "has_heard_enough", lambda self, replica, awaited: True),),
+        ((HoldRecovery, "has_enough_answers", lambda self, replica, awaited: True),),
         off="one of them is enough",
         scenario=RECOVERY,
     ),
@@ -439,7 +439,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "starts-by-number",
         "a peer names the starts that it has seen, not their number",
-        ((Trust, "_is_ours", lambda self, start: start.n <= self.begun[-1].incarnation.n),),
+        ((Trust, "_is_ours", lambda self, start: start.n <= self.starts[-1].incarnation.n),),
         off="a start that has the number of one that was seen is taken for it",
         scenario=Scenario(
             "backup-restarted",

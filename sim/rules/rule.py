@@ -50,32 +50,32 @@ def patched(patches: Iterable[Patch]) -> Iterator[dict[str, None]]:
     no code calls the function that it replaces any more.
     """
     patches = tuple(patches)
-    before = [(place, name, vars(place).get(name, INHERITED)) for place, name, _ in patches]
+    before = [(owner, name, vars(owner).get(name, INHERITED)) for owner, name, _ in patches]
     unused: dict[str, None] = {}
-    for place, name, _ in patches:
-        getattr(place, name)  # a patch of nothing would leave nothing out
+    for owner, name, _ in patches:
+        getattr(owner, name)  # a patch of nothing would leave nothing out
     try:
-        for place, name, instead in patches:
-            setattr(place, name, _watched(f"{place.__name__}.{name}", instead, unused))
+        for owner, name, instead in patches:
+            setattr(owner, name, _watched(f"{owner.__name__}.{name}", instead, unused))
         yield unused
     finally:
-        for place, name, old in reversed(before):
+        for owner, name, old in reversed(before):
             if old is INHERITED:
-                delattr(place, name)
+                delattr(owner, name)
             else:
-                setattr(place, name, old)
+                setattr(owner, name, old)
 
 
-def _watched(what: str, instead: Any, unused: dict[str, None]) -> Any:
+def _watched(patched: str, instead: Any, unused: dict[str, None]) -> Any:
     """Return the same, taken out of ``unused`` when it is called, or read if it is a value."""
-    unused[what] = None
+    unused[patched] = None
 
     def call(*args: Any, **named: Any) -> Any:
-        unused.pop(what, None)
+        unused.pop(patched, None)
         return instead(*args, **named)
 
     def read(_: object) -> Any:
-        unused.pop(what, None)
+        unused.pop(patched, None)
         return instead
 
     return call if callable(instead) else property(read)

@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import Facts
+from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.lease import Lease, with_hold
 from quorumq.core.requests.registration import Registration
 from quorumq.core.values.types import Kind, Record
@@ -25,7 +25,7 @@ def told(function: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -
 
 def but(kind: type) -> Callable[[Iterable[Any]], list[Any]]:
     """Return the same list without values of that kind."""
-    return lambda found: [one for one in found if not isinstance(one, kind)]
+    return lambda effects: [one for one in effects if not isinstance(one, kind)]
 
 
 def nothing(records: list[Any]) -> list[Any]:
@@ -33,12 +33,12 @@ def nothing(records: list[Any]) -> list[Any]:
     return []
 
 
-def no_hold_outlives(kind: Kind) -> Callable[[Lease, Facts, Record], Lease]:
+def no_hold_outlives(kind: Kind) -> Callable[[Lease, RuleContext, Record], Lease]:
     """End the hold of a message once its record is of that kind."""
 
-    def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
-        left = _outlives(lease, facts, record)
-        return with_hold(left, None) if record.kind == kind else left
+    def outlives(lease: Lease, context: RuleContext, record: Record) -> Lease:
+        kept = _outlives(lease, context, record)
+        return with_hold(kept, None) if record.kind == kind else kept
 
     return outlives
 

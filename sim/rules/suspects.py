@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "suspects-are-alone",
         "what may die of one more expiry, or expired twice, is delivered only to a client that has nothing in hand",
-        ((attempts, "lot_of", lambda found, max_deliveries: 0),),
+        ((attempts, "lot_of", lambda counted, max_deliveries: 0),),
         off="how an attempt ended is not looked at",
         scenario=BESIDE_OTHERS,
     ),

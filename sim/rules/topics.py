@@ -9,7 +9,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.topics import SETTINGS, all_sets, alter, merge_topics, with_partitions
 from quorumq.core.messages import AlterTopic
-from quorumq.core.messages.effects import Effect, Forget, Persist
+from quorumq.core.messages.effects import DropBatches, Effect, Persist
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import registers
 from quorumq.core.requests.context import Context
@@ -64,15 +64,15 @@ _on_changed = ChangeCoordinator.on_written
 # ---------------------------------------------------------------------------- deletion
 
 
-def enough_as_known(self: TopicCoordinator, context: Context, this: Round) -> bool:
+def enough_as_known(self: TopicCoordinator, context: Context, round_: Round) -> bool:
     """End a DELETE once the partitions that its own node knows are done, without a look at the answers."""
-    bits = self.stored & this.valid(context.state)
+    bits = self.stored & round_.valid(context.state)
     sets = (
         all_sets(self.topic, context.config.nodes, context.config.machines)
         if self.step == "bury"
         else self.sets
     )
-    return this.is_majority(bits) and this.is_majority_of_each(bits, sets)
+    return round_.is_majority(bits) and round_.is_majority_of_each(bits, sets)
 
 
 def take_in_unwritten(self: Context, topic: Topic, now: Any) -> list[Any]:
@@ -171,7 +171,7 @@ RULES: tuple[Rule, ...] = (
         "deleted-on-one",
         "DELETE is OK when a majority of the nodes has it",
         (
-            (DeleteTopicCoordinator, "is_enough", lambda self, context, this: True),
+            (DeleteTopicCoordinator, "is_enough", lambda self, context, round_: True),
             (DeleteTopicCoordinator, "on_written", lambda self, context, now: self.on_buried(context, now)),
         ),
     ),
@@ -193,7 +193,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deleted-payload-stays",
         "the payload of a deleted topic goes everywhere",
-        ((Context, "end_topic", after(Context.end_topic, but(Forget))),),
+        ((Context, "end_topic", after(Context.end_topic, but(DropBatches))),),
     ),
     Rule(
         "deleted-payload-returns",

@@ -55,10 +55,10 @@ class MemoryTransport:
             raise ConnectionLost("closed")
         taken = 0
         for buffer in buffers:
-            room = self.capacity - len(self.peer.received)
-            self.peer.received += buffer[:room]
-            taken += min(room, len(buffer))
-            if room < len(buffer):
+            capacity = self.capacity - len(self.peer.received)
+            self.peer.received += buffer[:capacity]
+            taken += min(capacity, len(buffer))
+            if capacity < len(buffer):
                 break
         self.total += taken
         self.peer._readers.unpark_all()

@@ -33,7 +33,7 @@ class Network:
         self.rng = rng
         self.latency = latency
         self.time = virtual_time()
-        self.pieces = 0  # that have arrived
+        self.chunks = 0  # that have arrived
         self.blocked: Counter[Pair] = Counter()
         self.delays: dict[Pair, float] = {}
         self.open: dict[Pair, dict[Line, None]] = {}
@@ -144,7 +144,7 @@ class Together(Turns):
         self.ready(descriptor)  # it may have something already
         return True
 
-    def leave(self, descriptor: int) -> None:
+    def release(self, descriptor: int) -> None:
         self._joined.pop(descriptor, None)
 
     def ready(self, descriptor: int) -> None:
@@ -199,15 +199,15 @@ class Line(MemoryTransport):
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self.closed or self.reset:
             raise ConnectionLost("closed")
-        piece = b"".join(buffers)[: max(0, self._room)]
-        if piece:
-            self._launch(piece)
-        self.total += len(piece)
-        return len(piece)
+        chunk = b"".join(buffers)[: max(0, self._capacity)]
+        if chunk:
+            self._launch(chunk)
+        self.total += len(chunk)
+        return len(chunk)
 
     async def wait_sendable(self) -> None:
         await trio.lowlevel.checkpoint()
-        while not self.closed and not self.reset and self._room <= 0:
+        while not self.closed and not self.reset and self._capacity <= 0:
             await self._writers.park()
         if self.closed or self.reset:
             raise ConnectionLost("closed")
@@ -230,31 +230,31 @@ class Line(MemoryTransport):
             line.wake()
 
     @property
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         return self.capacity - len(self.peer.received) - self.flying
 
-    def _launch(self, piece: bytes) -> None:
+    def _launch(self, chunk: bytes) -> None:
         network = self.network
         takes = network.latency * (0.3 + network.rng.expovariate(1.4)) + network.delays.get(self.pair, 0.0)
         due = math.ceil((trio.current_time() + takes) / STEP_S) * STEP_S
         self.due = max(self.due, due)
-        self.flight.append(piece)
-        self.flying += len(piece)
+        self.flight.append(chunk)
+        self.flying += len(chunk)
         network.launch(self, self.due)
 
     def arrive(self) -> None:
         """Take in the next piece, unless the connection broke meanwhile."""
         if not self.flight:
             return
-        piece = self.flight.popleft()
-        if not piece:
+        chunk = self.flight.popleft()
+        if not chunk:
             self.end()
             return
-        self.flying -= len(piece)
+        self.flying -= len(chunk)
         peer, network = self.peer, self.network
         assert isinstance(peer, Line)
-        peer.received += piece
-        network.pieces += 1
+        peer.received += chunk
+        network.chunks += 1
         if peer._readers:
             peer._readers.unpark_all()
         if peer.together is not None:

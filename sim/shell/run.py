@@ -138,7 +138,7 @@ def run_shell(schedule: Schedule) -> Outcome:
                 with run.writer("sim", "sim") as sim:
                     inflicter = Inflicter(cluster, sim)  # type: ignore[arg-type]
                     await run.work(sim, inflicter)
-                counts.update(sim_seconds=trio.current_time(), messages=cluster.proxy.pieces)
+                counts.update(sim_seconds=trio.current_time(), messages=cluster.proxy.chunks)
                 rows.extend(run.rows())
                 verdict = run.verdict(rows, inflicter)
                 violations.extend(map(str, verdict.violations))

@@ -1,6 +1,6 @@
 """Columns of `deadletters`: of a death, of its cause as the consumer reported it, and of its message.
 
-A cause is a `Letter` as it stands in a record: a tuple of its fields. Causes come out of journals before it is known
+A cause is a `Death` as it stands in a record: a tuple of its fields. Causes come out of journals before it is known
 which nodes have them and what became of their messages, so `Causes` keeps them as Arrow in a temporary file.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from quorumq.client.base.message import MessageId
-from quorumq.core.values.types import Kind, Letter, PartitionId, ProducerId, Record, record_rank
+from quorumq.core.values.types import Death, Kind, PartitionId, ProducerId, Record, record_rank
 from quorumq.history import producer_id_text
 
 from .arrow import BYTES_MAX, MS_MAX, MS_MIN, Same, Values, known_time, small
@@ -28,18 +28,18 @@ SPOOL_BYTES: Final = 16 << 20
 
 FIELDS: Final = {
     **{
-        name: Letter._fields.index(name)
+        name: Death._fields.index(name)
         for name in (
             "reason", "error_class", "message", "stack", "fingerprint", "attempts", "consumer", "consumer_version",
             "host", "node",
         )
     },
-    **{f"{name}_at": Letter._fields.index(f"{name}_ms") for name in ("first_delivered", "last_delivered", "died")},
+    **{f"{name}_at": Death._fields.index(f"{name}_ms") for name in ("first_delivered", "last_delivered", "died")},
 }  # fmt: skip
 """Columns of causes, with the indices of their fields."""
 
 MESSAGE, STACK = FIELDS["message"], FIELDS["stack"]
-PUBLISHED: Final = Letter._fields.index("published_ms")
+PUBLISHED: Final = Death._fields.index("published_ms")
 
 
 class Producer(NamedTuple):
@@ -133,7 +133,7 @@ class Causes:
             yield from pa.ipc.open_stream(self._file)
 
 
-def columns_of(cause: Letter) -> dict[str, Values]:
+def columns_of(cause: Death) -> dict[str, Values]:
     """Return the columns of a cause, for any number of deaths of it."""
     columns: dict[str, Values] = {name: Same(cause[at]) for name, at in FIELDS.items()}
     times = {name: Same(known_time(cause[at])) for name, at in FIELDS.items() if name.endswith("_at")}

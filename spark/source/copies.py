@@ -45,7 +45,7 @@ class CopiesReader(Reader):
             self.report(directory.body_problem(plan.number, frame))
         loaded = Loaded(header, body)
         at = 0
-        for section in header.sections:
+        for section in header.spans:
             first, count = at, section.size
             at += count
             messages: list[Message | None] = [None] * count

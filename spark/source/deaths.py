@@ -24,9 +24,9 @@ from quorumq.core.values.types import (
     DERIVED,
     NAMED,
     BatchHeader,
+    Death,
     Group,
     Kind,
-    Letter,
     PartitionId,
     ProducerId,
 )
@@ -48,7 +48,7 @@ NEVER: Final = 1 << 62
 Copy = tuple[int, int, int, int, bool]
 """A copy of a message: directory, segment, offset of the batch, index in it, and True if it is known to be damaged."""
 
-_DEFAULTS: Final = tuple(Letter._field_defaults[name] for name in Letter._fields[2:])
+_DEFAULTS: Final = tuple(Death._field_defaults[name] for name in Death._fields[2:])
 RESOLUTIONS: Final = ("dead", "redriven", "acked", "purged", "reopened", "closed")
 
 
@@ -75,7 +75,7 @@ def resolution_of(own: Rank, now: Rank, register: Group | None, covered: bool) -
 
 
 def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
-    """Return the cause of each entry of a RecordsMerged, as a tuple of the fields of `Letter`; None without one."""
+    """Return the cause of each entry of a RecordsMerged, as a tuple of the fields of `Death`; None without one."""
     try:
         entries, *rest = frame.fields[4:]
         causes = [record[3] if len(record) > 3 else None for _, record in entries]
@@ -83,7 +83,7 @@ def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
             causes[at] = causes[first]
         return [
             cause
-            if cause is None or len(cause) == len(Letter._fields)
+            if cause is None or len(cause) == len(Death._fields)
             else (*cause, *_DEFAULTS[len(cause) - 2 :])
             for cause in causes
         ]
@@ -163,16 +163,16 @@ class DeathsReader(Reader):
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
         self._scan()
         dead = self._dead()
-        messages, sections, copies = self._copies(dead)
+        messages, spans, copies = self._copies(dead)
         published = dead["published"]
         if (published == 0).any():
             dated = np.full(published.size, np.iinfo(np.int64).max)
-            np.minimum.at(dated, messages, copies["published"][sections])
+            np.minimum.at(dated, messages, copies["published"][spans])
             published = np.where((published == 0) & (dated < np.iinfo(np.int64).max), dated, published)
             dead["published"] = published
         chosen = self._chosen(dead)
         chosen = chosen[np.lexsort((dead["start"][chosen], dead["cause"][chosen]))]
-        self.copies = take(copies, sections)
+        self.copies = take(copies, spans)
         self.copies["index"] = dead["start"][messages] - self.copies["start"] + self.copies["first"]
         firsts = np.searchsorted(messages, np.arange(published.size + 1))
         dead["copy"], dead["copies"] = firsts[:-1], np.diff(firsts)
@@ -261,7 +261,7 @@ class DeathsReader(Reader):
         header, first = batch.stored.batch.header, 0
         if self.task.keys is not None and header.partition not in self.task.keys:
             return
-        for span in header.sections:
+        for span in header.spans:
             if self.mine(span.producer_id):
                 where = (at, plan.number, frame.offset)
                 self.fragments.add_section(
@@ -275,12 +275,12 @@ class DeathsReader(Reader):
         """Return pairs of deaths and sections that have the message, sorted by death, and the sections."""
         rows = self.fragments.rows(SECTION)
         order = np.lexsort((dead["start"], dead["producer"]))
-        messages, sections = pairs(
+        messages, spans = pairs(
             dead["producer"][order], dead["start"][order], rows["producer"], rows["start"], rows["stop"]
         )
         messages = order[messages]
-        by = np.lexsort((sections, messages))
-        return messages[by], sections[by], rows
+        by = np.lexsort((spans, messages))
+        return messages[by], spans[by], rows
 
     def _resolutions(self, dead: Mapping[str, Numbers], now: Numbers) -> Numbers:
         """Return the number of each death's resolution in RESOLUTIONS; -1 if its group was deleted since."""

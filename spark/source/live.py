@@ -170,7 +170,7 @@ class Looker:
 
     async def pages(
         self, group: str, which: str, *, member: str = "", bodies: bool = False, complete: bool = False
-    ) -> AsyncIterator[m.BrowseReply]:
+    ) -> AsyncIterator[m.PeekReply]:
         """Yield a listing, page by page; if bodies are asked for, each page has those of all its items."""
         cursor: tuple[int, int] | None = (0, 0)
         after: Span | None = None
@@ -182,7 +182,7 @@ class Looker:
         )
         timeout = min(self.options.timeout, MEMBER_TIMEOUT_S) if member else self.options.timeout
         while cursor is not None:
-            request = m.BrowseRequest(
+            request = m.PeekRequest(
                 self.task.topic, self.task.key.number, group, which, cursor, limit, bodies, complete, after
             )
             reply, _ = await self.client.nodes.ask(
@@ -192,9 +192,9 @@ class Looker:
                 writes=False,
                 only=addresses,
             )
-            page = cast("m.BrowseReply", reply)
+            page = cast("m.PeekReply", reply)
             if bodies and page.items and limit > 1:
-                whole = SpanSet.from_spans(span for part in page.slices for span in part.header.sections)
+                whole = SpanSet.from_spans(span for part in page.slices for span in part.header.spans)
                 covered = 0
                 while covered < len(page.items) and whole.covers(page.items[covered].span):
                     covered += 1
@@ -368,10 +368,10 @@ def nodes_with(record: Record, known: Held | None) -> int:
     return known[1] if known is not None and known[0] == record[:3] else 0
 
 
-def spans_of(page: m.BrowseReply) -> Iterator[tuple[WireSlice, int, Span]]:
+def spans_of(page: m.PeekReply) -> Iterator[tuple[WireSlice, int, Span]]:
     """Yield every run of messages whose bytes a page has: the slice, the index of its first record, and the span."""
     for part in cast("tuple[WireSlice, ...]", page.slices):
         at = 0
-        for section in part.header.sections:
+        for section in part.header.spans:
             yield part, at, section
             at += section.size

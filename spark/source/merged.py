@@ -101,7 +101,7 @@ class MessagesReader(Reader):
         key = header.partition
         if not self.counts_at(key, at):
             return
-        spans = [section for section in header.sections if self.mine(section.producer_id)]
+        spans = [section for section in header.spans if self.mine(section.producer_id)]
         if spans:
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
             self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)

@@ -19,8 +19,8 @@ from quorumq.storage.records import (
     BATCH_STORED,
     CLASS_OF,
     TYPE_OF,
+    BatchesDropped,
     Earlier,
-    Forgotten,
     SegmentFooter,
     SegmentStart,
 )
@@ -58,7 +58,7 @@ PLANS_MAX: Final = 8
 FOOTER_LOOK: Final = (64 << 10, 1 << 20, 8 << 20)
 """Bytes at the end of a segment in which its footer is looked for, more if it was not found."""
 
-_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (Reclaimed, Forgotten))
+_EFFECTS: Final = tuple(TYPE_OF[cls] for cls in (Reclaimed, BatchesDropped))
 
 
 class Planned(NamedTuple):

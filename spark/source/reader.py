@@ -113,7 +113,7 @@ class Loaded(NamedTuple):
     def parts(self, span: Span) -> Iterator[tuple[Span, int]]:
         """Yield the parts of a span that are in this batch, with the index of the first record of each."""
         at = 0
-        for section in self.header.sections:
+        for section in self.header.spans:
             start, stop = max(section.start, span.start), min(section.stop, span.stop)
             if section.producer_id == span.producer_id and start < stop:
                 yield Span(span.producer_id, start, stop), at + start - section.start

@@ -33,7 +33,7 @@ from quorumq.core.values.errors import (
 )
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX
 from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
-from quorumq.wire.batch import SECTIONS_MAX, SEQ_MAX, Message, encode_record, pack_sections
+from quorumq.wire.batch import SEQ_MAX, SPANS_MAX, Message, encode_record, pack_spans
 
 from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
 
@@ -216,9 +216,7 @@ class Publisher:
                     self._conflict(f"id {row['id']!r} occurs twice in these rows, with two payloads")
                 )
             size = sizes.get(named.partition, 0) + len(named.record)
-            if batch and (
-                size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES_MAX or len(batch) >= SECTIONS_MAX
-            ):
+            if batch and (size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES_MAX or len(batch) >= SPANS_MAX):
                 await self._send(PartitionId(topic.id, named.partition), sorted(batch), batch)
                 batch = open_batches[named.partition] = {}
                 size = len(named.record)
@@ -301,7 +299,7 @@ class Publisher:
         batch: Mapping[tuple[ProducerId, int], bytes],
     ) -> None:
         wall_ms, began = self.client.wall_ms(), self.client.clock()
-        made = pack_sections(partition, runs_of(names), wall_ms, [batch[name] for name in names])
+        made = pack_spans(partition, runs_of(names), wall_ms, [batch[name] for name in names])
         try:
             await self.client.nodes.ask(
                 lambda: m.Publish(made, max(0, int(1000 * (self.client.clock() - began)))),

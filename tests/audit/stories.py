@@ -92,7 +92,7 @@ class Story:
         where = {"topic": "t", "partition": 0, "group": "g", "spans": [], "state": "dead"}
         return self.add("client:p", "list", at, **where, complete=True, asked=at - 0.01)
 
-    def letter(self, at: float) -> Story:
+    def die(self, at: float) -> Story:
         """Delivered, and made a dead letter at ``at``."""
         self.deliver("client:c", at - 1, at + 3, 1)
         for outcome in ("invoke", "ok"):
@@ -176,7 +176,7 @@ def deaths(run: str, *listing: str) -> Story:
     """A dead letter that these nodes list in the end; each of two lists another one."""
     nodes = ("node:a", "node:b")
     made = Story(run, boot=dict.fromkeys((*nodes, "client:p", "client:c"), "m1")).publish()
-    made.letter(2)
+    made.die(2)
     for time, names in ((1, listing), (1001, nodes)):
         for node in names:
             made.listed(node, 10, "dead", time)
@@ -395,12 +395,12 @@ def stories() -> list[Story]:
         from_latest("while-unknown", 2, outcome="unknown", listed="skipped"),
         from_latest("after-latest", 2, listed="skipped"),
         from_latest("after-latest-unlisted", 2).inventory(9),
-        Story("letter-unlisted", boot=one).publish().letter(2).drained(9),
-        Story("letter-listed-before", boot=one).publish().inventory(1.9).letter(2).drained(9),
-        Story("letter-delivered", boot=one).publish().letter(2).deliver("client:d", 4, 8, 2).drained(9),
-        Story("letter-gone", boot=one).publish().letter(2).inventory(8).drained(9),
-        Story("letter-listed-elsewhere", boot={**one, "client:p": "m7"}).publish().letter(2).inventory(8).drained(9),
-        Story("listed-then-redriven", boot=one).publish().letter(2).listed("node:a", 3, "dead")
+        Story("letter-unlisted", boot=one).publish().die(2).drained(9),
+        Story("letter-listed-before", boot=one).publish().inventory(1.9).die(2).drained(9),
+        Story("letter-delivered", boot=one).publish().die(2).deliver("client:d", 4, 8, 2).drained(9),
+        Story("letter-gone", boot=one).publish().die(2).inventory(8).drained(9),
+        Story("letter-listed-elsewhere", boot={**one, "client:p": "m7"}).publish().die(2).inventory(8).drained(9),
+        Story("listed-then-redriven", boot=one).publish().die(2).listed("node:a", 3, "dead")
         .call("client:p", "redrive", 4, {**{n: v for n, v in held(1).items() if n != "owner"}, "op": 7})
         .deliver("client:d", 5, 9, 2, n=1).call("client:d", "ack", 6, {**held(2), "n": 1, "op": 8}, "acked")
         .inventory(8).drained(9),

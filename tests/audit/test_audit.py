@@ -20,12 +20,12 @@ from click.testing import CliRunner
 
 from quorumq.audit import derived
 from quorumq.audit.audit import Audit, audit, conclusion, exit_code, summarised
+from quorumq.audit.checker import check as checker_part
 from quorumq.audit.context import Context
 from quorumq.audit.files import files, read
 from quorumq.audit.findings import GUARANTEES, SHOWN, Finding, Judged, Proof, Where
-from quorumq.audit.judge import judge as checker_part
 from quorumq.audit.lines import Lines
-from quorumq.audit.moments import seconds
+from quorumq.audit.moment import seconds
 from quorumq.audit.reasons import Unread
 from quorumq.cli.main import main
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
@@ -668,7 +668,7 @@ class Screened:
     def map(self, function: Callable[[Any], Any]) -> Iterable[Any]:
         return self.parts.map(function)
 
-    def judge(self, context: Context) -> Judged:
+    def check(self, context: Context) -> Judged:
         total, made = Judged(), []
         for part in self.parts.map(lambda it: it):
             screened, other = (checker_part(part, context, screened=it) for it in (True, False))
@@ -677,7 +677,7 @@ class Screened:
             self.checked += 1
             made += screened.made + screened.got
             total.add(screened)
-        derived.judge(made, context, total)
+        derived.check(made, context, total)
         return total
 
 

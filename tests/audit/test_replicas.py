@@ -15,7 +15,7 @@ from quorumq.audit.audit import Audit, audit
 from quorumq.audit.clocks import Clock, Times, requests_in_context
 from quorumq.audit.files import files, read
 from quorumq.audit.findings import BROKEN, Finding
-from quorumq.audit.moments import Moment
+from quorumq.audit.moment import Moment
 from quorumq.audit.replicas import ReplicaSet, Slots, counting, first_of_each, most_replicas
 from quorumq.history import Row
 from sim.runner import run_schedule

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from quorumq.audit.solver import RATE_MAX, Bound, Placed, place
+from quorumq.audit.solver import RATE_MAX, Bound, Located, locate
 
 WIDTH_S = 0.1
 LENGTH_S = 60.0
@@ -52,7 +52,7 @@ def window(at: float) -> int:
     return math.floor(at / WIDTH_S)
 
 
-def checked(made: World, located: Placed, when: Callable[[float], bool] = lambda at: True) -> list[float]:
+def checked(made: World, located: Located, when: Callable[[float], bool] = lambda at: True) -> list[float]:
     """The widths of all intervals; the truth is in each of them."""
     by_window = {(it.clock, it.window): it for it in located.windows}
     widths = []
@@ -80,7 +80,7 @@ def offset(name: str) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_truth_is_inside_intervals_of_a_few_round_trips(rates: tuple[float, ...], seed: int) -> None:
     made = world(lambda name, at: offset(name) + at * (1 + rates[int(name[1])]), seed=seed)
-    located = place(made.bounds, made.windows, WIDTH_S)
+    located = locate(made.bounds, made.windows, WIDTH_S)
     assert not located.broken
     widths = checked(made, located)
     assert widths[len(widths) // 2] < 0.005
@@ -95,7 +95,7 @@ def test_the_truth_is_inside_intervals_of_a_few_round_trips(rates: tuple[float, 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_located(by: float, seed: int) -> None:
     made = world(lambda name, at: offset(name) + at + (by if name == "m1" and at > 30 else 0.0), seed=seed)
-    located = place(made.bounds, made.windows, WIDTH_S)
+    located = locate(made.bounds, made.windows, WIDTH_S)
     (broken,) = located.broken
     assert broken.clock == "m1"
     assert broken.begin <= made.reading("m1", 30) <= broken.end
@@ -108,25 +108,25 @@ def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_located(by: fl
 def test_a_clock_that_runs_too_fast_is_named(rate: float) -> None:
     """Beside no clock at all each of them might be as wrong as is allowed, and all agree; beside one they do not."""
     made = world(lambda name, at: offset(name) + at * (1 + (rate if name == "m2" else 0.0)), machines=3)
-    located = place(made.bounds, made.windows, WIDTH_S)
+    located = locate(made.bounds, made.windows, WIDTH_S)
     assert {it.clock for it in located.broken} == {"m2"}
 
 
 def test_a_clock_that_is_set_back_is_named() -> None:
     made = world(lambda name, at: offset(name) + at - (2.0 if name == "m1" and at > 30 else 0.0))
-    assert {it.clock for it in place(made.bounds, made.windows, WIDTH_S).broken} == {"m1"}
+    assert {it.clock for it in locate(made.bounds, made.windows, WIDTH_S).broken} == {"m1"}
 
 
 def test_a_jump_between_two_clocks_is_blamed_on_neither() -> None:
     made = world(lambda name, at: offset(name) + at + (3.0 if name == "m1" and at > 30 else 0.0), machines=2)
-    located = place(made.bounds, made.windows, WIDTH_S)
+    located = locate(made.bounds, made.windows, WIDTH_S)
     assert {it.clock for it in located.broken} == {"m0", "m1"}
     assert (located.reference, located.windows) == ("", [])
 
 
 def test_a_clock_without_a_bound_on_both_sides_is_not_located() -> None:
     bounds = [Bound("a", 0, "b", 0, 0.5), Bound("b", 1, "c", 1, 0.5), Bound("c", 1, "b", 2, 0.5)]
-    located = place(bounds, {"a": [0], "b": [0, 1, 2], "c": [1]}, WIDTH_S)
+    located = locate(bounds, {"a": [0], "b": [0, 1, 2], "c": [1]}, WIDTH_S)
     assert {it.clock for it in located.windows} == {"b", "c"}
 
 
@@ -136,7 +136,7 @@ def test_a_clock_that_is_bounded_from_one_side_is_no_reference_however_often() -
     asked = [Bound("c", 0, node, 0, 0.001) for node in ("m", "n", "o")]
     answered = [Bound(it.late, 0, "c", 0, 0.001) for it in asked]
     windows = {"c": [0], "m": [0], "n": [0], "o": [0], "p": range(9)}
-    located = place([*sent, *asked, *answered], windows, WIDTH_S)
+    located = locate([*sent, *asked, *answered], windows, WIDTH_S)
     assert located.reference == "c"
     assert {it.clock for it in located.windows} == {"c", "m", "n", "o"}
 
@@ -149,7 +149,7 @@ def test_a_producer_whose_clock_is_set_is_named_where_only_a_promise_bounds_it_f
     asked = [Bound("c", k, "a", k, 0.001) for k in at] + [Bound("a", k, "c", k, 0.001) for k in at]
     received = [Bound("a", 0, "p", k + round(ahead[k] / WIDTH_S), 0.002 + ahead[k]) for k in at]
     windows = {"a": at, "c": at, "p": [k + round(ahead[k] / WIDTH_S) for k in at]}
-    located = place([*sent, *asked, *received], windows, WIDTH_S, "a")
+    located = locate([*sent, *asked, *received], windows, WIDTH_S, "a")
     assert located.reference == "a"
     assert {it.clock for it in located.broken} == {"p"}
     assert {it.clock for it in located.windows} == {"a", "c", "p"}
@@ -157,7 +157,7 @@ def test_a_producer_whose_clock_is_set_is_named_where_only_a_promise_bounds_it_f
 
 def test_between_bounds_and_beyond_them_a_clock_is_known_as_well_as_its_rate() -> None:
     bounds = [Bound("a", 0, "b", 0, 0.001), Bound("b", 0, "a", 0, 0.001)]
-    located = place(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
+    located = locate(bounds, {"a": [0], "b": [0, 100]}, WIDTH_S)
     assert located.reference == "a"
     near, far = (it.high - it.low for it in located.windows if it.clock == "b")
     assert 0.002 < near < 0.005

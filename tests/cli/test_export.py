@@ -29,7 +29,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.records import BatchStored, ClusterPut, DirectoryMade, RecordsMerged, TopicPut
 from quorumq.core.values.errors import StorageError
-from quorumq.core.values.types import Letter, Now, PartitionId, Stamp
+from quorumq.core.values.types import Death, Now, PartitionId, Stamp
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.inspect import inspect_segment
 from quorumq.storage.journal import Journal
@@ -44,7 +44,7 @@ from tests.core.steps import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, copy_out, record_headers
 from tests.storage.writer import Writer, flips, worn
 
-DEATH = Letter(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
+DEATH = Death(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
 
 
 class Done(NamedTuple):
@@ -82,7 +82,7 @@ def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20)
         if store.should_roll:
             store.roll(list(written))
             store.commit()
-    store.forget(cluster.dropped[name])
+    store.drop(cluster.dropped[name])
     store.commit()
     store.close()
     return path
@@ -385,7 +385,7 @@ def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> 
     writer.roll()
     writer.append(6)
     writer.commit()
-    writer.forget(writer.live()[1:4])
+    writer.drop(writer.live()[1:4])
     writer.commit()
     writer.compact(1)
     writer.commit()

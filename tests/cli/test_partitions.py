@@ -63,7 +63,7 @@ def waited(*registers: Topic) -> Topic:
 def test_a_wait_shows_the_progress_and_does_not_believe_a_node_that_is_late(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(partitions, "survey", reports_with(300, 300, 20))
+    monkeypatch.setattr(partitions, "cluster_report", reports_with(300, 300, 20))
     newest = waited(FIRST, register(2, "a"), register(3))
     assert newest == register(3)
     lines = capsys.readouterr().err.splitlines()
@@ -71,6 +71,6 @@ def test_a_wait_shows_the_progress_and_does_not_believe_a_node_that_is_late(
 
 
 def test_a_wait_ends_with_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "survey", reports_with(300))
+    monkeypatch.setattr(partitions, "cluster_report", reports_with(300))
     with pytest.raises(NotFound, match="deleted while its replicas were copied"):
         waited()

@@ -69,7 +69,7 @@ def test_a_backlog(screen: Screen) -> None:
 
 def test_groups(screen: Screen) -> None:
     made = Stamp(1_790_000_000_000 << 16, "n1")
-    line = groups.facts_of(TOPIC, Group(b"", GROUP, 1 << 62, 1_780_000_000_000, made=made))
+    line = groups.fields_of(TOPIC, Group(b"", GROUP, 1 << 62, 1_780_000_000_000, made=made))
     groups._print([line])
     screen.has(*(groups.local_time(line[name])[:19] for name in ("from_ms", "since_ms")))
     screen.spells(TOPIC)

@@ -296,7 +296,7 @@ async def answer_pings(node: Node, others: list[int]) -> None:
     """Give signs of life, and nothing else."""
     while True:
         decoded = await node.take()
-        if decoded.message == m.LeaveRequest(()):
+        if decoded.message == m.ReleaseRequest(()):
             await node.answer(m.NotedReply(), decoded.request)
         else:
             others.append(decoded.request)

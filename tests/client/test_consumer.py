@@ -20,7 +20,7 @@ from quorumq.client import (
     UsageError,
 )
 from quorumq.client.base.context import REFRESH_S
-from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, LeaveRequest
+from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, ReleaseRequest
 from quorumq.core.values.errors import Conflict, Transient
 from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
@@ -146,7 +146,7 @@ async def test_leaving_gives_back_what_was_not_handed_over() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert left(cluster) == (100, 0)
         assert left(cluster) == (60, 40)
-        assert len(cluster.of(LeaveRequest)) == 1
+        assert len(cluster.of(ReleaseRequest)) == 1
         messages = await client.fetch("jobs", "g", max_messages=1000)
         assert len(messages) == 40
         assert {message.attempt for message in messages} == {1}
@@ -292,7 +292,7 @@ async def test_a_lost_hold_is_not_extended_for_ever() -> None:
     async with jobs(1) as (cluster, client), client.consumer("jobs", "g", hold_time=4.0) as consumer:
         (message,) = await take(consumer, 1)
         await client.nodes.ask(
-            lambda: LeaveRequest((message.receipt,)),  # type: ignore[arg-type]
+            lambda: ReleaseRequest((message.receipt,)),  # type: ignore[arg-type]
             action="leave", timeout=1.0, writes=True,
         )  # fmt: skip
         await trio.sleep(12.0)

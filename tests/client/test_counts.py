@@ -166,7 +166,7 @@ async def test_a_tail_yields_what_is_published_from_now_on_also_after_its_replic
             await client.ack(await client.fetch("jobs", "g", max_messages=3))
             await trio.sleep(2)
             assert sorted(payloads) == [b"0", b"1", b"2", b"3"]
-            (address,) = {node for node, _ in cluster.of(m.BrowseRequest)[-1:]}
+            (address,) = {node for node, _ in cluster.of(m.PeekRequest)[-1:]}
             cluster.kill(address)
             await client.publish("jobs", b"4", partition=0)
             await client.publish("jobs", b"5", partition=1)

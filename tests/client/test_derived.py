@@ -24,7 +24,7 @@ from quorumq.client.produce.made import made_of
 from quorumq.client.produce.partitioner import DefaultPartitioner, partition_of_key
 from quorumq.core.messages import OpenSession, Publish
 from quorumq.core.values.types import DERIVED, NAMED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
-from quorumq.wire.batch import SECTIONS_MAX
+from quorumq.wire.batch import SPANS_MAX
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.client.steps import payloads
 
@@ -53,8 +53,8 @@ async def outputs(client: Client, group: str = "reader") -> list[bytes]:
     return sorted(received)
 
 
-def sections(cluster: FakeCluster, seen: int = 0) -> list[tuple[Span, ...]]:
-    return [request.batch.header.sections for _, request in cluster.of(Publish)][seen:]
+def all_spans(cluster: FakeCluster, seen: int = 0) -> list[tuple[Span, ...]]:
+    return [request.batch.header.spans for _, request in cluster.of(Publish)][seen:]
 
 
 # --------------------------------------------------------------------------------- exactly once
@@ -156,7 +156,7 @@ async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
             for item in reversed(messages[1:]):  # in any order
                 await producer.send(item.payload, derived_from=item)
             cluster.hang_up("a")
-        (again, rest) = sections(cluster, seen)
+        (again, rest) = all_spans(cluster, seen)
         assert sorted(span.size for span in (*again, *rest)) == [1, 99]
         assert len(await outputs(client)) == 100
 
@@ -164,14 +164,14 @@ async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
 async def test_a_batch_closes_when_it_has_as_many_spans_as_it_may() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.create_topic("out")
-        messages = (await inputs(client, 2 * SECTIONS_MAX + 20))[::2]  # every other: no two in one run
+        messages = (await inputs(client, 2 * SPANS_MAX + 20))[::2]  # every other: no two in one run
         async with client.producer("out", linger=5.0) as producer:
             await under_way(cluster, producer, messages[0])
             seen = len(cluster.of(Publish))
             for item in messages[1:]:
                 await producer.send(b"x", derived_from=item)
             cluster.hang_up("a")
-        assert max(len(spans) for spans in sections(cluster, seen)) == SECTIONS_MAX
+        assert max(len(spans) for spans in all_spans(cluster, seen)) == SPANS_MAX
         assert len(await outputs(client)) == len(messages)
 
 
@@ -277,7 +277,7 @@ def test_messages_are_renamed_unless_two_would_be_one() -> None:
     parcel = DerivedParcel(old, 0.0, NO_TIMES, {})
     named = [(ProducerId(NAMED, window, 7, 0), 4) for window in (1, 2, 3)]
     for name in named[:2]:
-        parcel.place(name, made_of(lambda: 0, b"x", dedup="n", window=60))
+        parcel.index_of(name, made_of(lambda: 0, b"x", dedup="n", window=60))
     parcel.refuse(1, Conflict("by the old topic"))
     assert not parcel.rename(new, named[2:] * 2)
     assert parcel.id_of(1) == MessageId(old, *named[1])

@@ -26,12 +26,12 @@ from quorumq.core import messages as m
 from quorumq.core.messages import (
     AckRequest,
     Failed,
-    LeaveRequest,
     PurgeRequest,
     PutGroup,
     PutTopic,
     RedriveRequest,
     RejectRequest,
+    ReleaseRequest,
     SetGroup,
     SettleReply,
     Verdict,
@@ -136,7 +136,7 @@ async def test_a_consumer_goes_on_with_the_new_generation() -> None:
                 if len(again) == 40:
                     break
             assert payloads(again) == list(range(40))
-        assert cluster.of(LeaveRequest), "the buffer was given back, or this took a hold longer"
+        assert cluster.of(ReleaseRequest), "the buffer was given back, or this took a hold longer"
         assert await counts(client) == {"acked": 40}
 
 
@@ -489,7 +489,7 @@ async def test_a_complete_view_shows_what_one_replica_does_not_know() -> None:
 
 
 async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumq.client.admin.browse.PEEK_LIMIT", 3)
+    monkeypatch.setattr("quorumq.client.admin.peek.PEEK_LIMIT", 3)
     async with jobs(partitions=2) as (_, client):
         for _ in range(4):
             await publish(client, 20)

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from quorumq.client.transport.log import EVERY_S, KINDS_MAX, Log
-from quorumq.core.messages import ExtendRequest, LeaveRequest
+from quorumq.core.messages import ExtendRequest, ReleaseRequest
 from tests.client.fake import connected, failing, fake_cluster
 from tests.client.steps import publish, take
 
@@ -86,7 +86,7 @@ async def test_a_consumer_that_keeps_nothing_says_nothing(caplog: pytest.LogCapt
 async def test_a_failed_release_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await publish(client, 20)
-        cluster.answer = failing("usage", times=1_000, of=LeaveRequest)
+        cluster.answer = failing("usage", times=1_000, of=ReleaseRequest)
         async with client.consumer("jobs", "g") as consumer:
             for _ in range(2):  # the second time, more are fetched for when it comes back
                 (message,) = await consumer.take(1)

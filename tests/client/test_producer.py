@@ -439,7 +439,7 @@ async def test_a_message_every_other_day_comes_through() -> None:
                 """Answer as nodes do after closing an idle session."""
                 if (
                     isinstance(request, Publish)
-                    and request.batch.header.sections[0].producer_id == first.producer_id
+                    and request.batch.header.spans[0].producer_id == first.producer_id
                 ):
                     return Failed("session-closed", "closed for being idle")
                 return None

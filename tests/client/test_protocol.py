@@ -51,7 +51,7 @@ def test_replies_come_in_any_order_and_in_any_chunks() -> None:
     assert numbers == [2, 3, 4]
     data = b"".join(reply(m.StatusReply({"n": number}), number) for number in (4, 2, 3))
     answers = [answer for at in range(len(data)) for answer in protocol.receive(data[at : at + 1])]
-    assert [(number, answer.facts) for number, answer in answers] == [(n, {"n": n}) for n in (4, 2, 3)]  # type: ignore[union-attr]
+    assert [(number, answer.fields) for number, answer in answers] == [(n, {"n": n}) for n in (4, 2, 3)]  # type: ignore[union-attr]
     protocol.close()
 
 

@@ -12,12 +12,12 @@ import trio
 from quorumq.client import Peek
 from quorumq.client.admin.selection import Selection, chunked
 from quorumq.core.messages import Peeked
-from quorumq.core.values.types import STAMP_ZERO, Kind, Letter, ProducerId, Record, Span
+from quorumq.core.values.types import STAMP_ZERO, Death, Kind, ProducerId, Record, Span
 
-DEATH = Letter(STAMP_ZERO, "rejected", error_class="E", fingerprint="f")
+DEATH = Death(STAMP_ZERO, "rejected", error_class="E", fingerprint="f")
 
 
-def entry(start: int, stop: int, death: Letter | None = DEATH) -> Peek:
+def entry(start: int, stop: int, death: Death | None = DEATH) -> Peek:
     """Return an entry of a listing of dead letters."""
     record = Record(2, 1, Kind.DEAD, death)
     return Peek(

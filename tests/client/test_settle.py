@@ -27,16 +27,16 @@ from quorumq.client import (
     receipt_from_text,
     receipt_to_text,
 )
-from quorumq.client.admin import browse as peek_module
+from quorumq.client.admin import peek as peek_module
 from quorumq.client.base.message import Delivery, Named, Settleable
 from quorumq.client.consume import settle as settle_module
 from quorumq.client.consume.prefetch import spans_named
 from quorumq.client.consume.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
 from quorumq.core.messages import (
     AckRequest,
-    BrowseRequest,
     ExtendRequest,
     Failed,
+    PeekRequest,
     RedriveRequest,
     RejectRequest,
     SettleReply,
@@ -346,7 +346,7 @@ async def test_a_repeated_reject_that_comes_too_late_does_not_say_that_nothing_w
             if not isinstance(request, RejectRequest) or len(cluster.of(RejectRequest)) > 1:
                 return False
             if dead:
-                (item,) = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+                (item,) = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
                 cluster.ask("b", RedriveRequest("jobs", 0, "g", (SpanRecord(item.span, item.record),)))
             else:
                 cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
@@ -366,7 +366,7 @@ async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_th
     async with held(1) as (cluster, client, (message,)):
         await message.dead_letter(reason="no")
         (death,) = await client.fetch("jobs", "g!dead")
-        (item,) = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+        (item,) = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
 
         def meanwhile(node: str, request: object) -> bool:
             if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
@@ -685,7 +685,7 @@ async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
         async for item in client.peek("jobs", "g", "all"):
             shown.append(item.peeked.span)
             if len(shown) == 2:
-                assert cluster.of(BrowseRequest)[-1][0] == "c"
+                assert cluster.of(PeekRequest)[-1][0] == "c"
                 cluster.kill("c")
         assert len(shown) == len(set(shown)) == 4
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.cli.show import _check_known, _facts, _lines, _print, _told
+from quorumq.cli.show import _check_known, _fields, _lines, _print, _told
 from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, UsageError
 from quorumq.client.base.context import EACH_S
 from quorumq.core.messages import ShowRequest
@@ -131,7 +131,7 @@ async def test_groups_beyond_the_limit_are_counted(
         life = await client.show("jobs", await client.publish("jobs", b"x"))
         assert [seen.group for seen in life.replicas[0].groups] == ["g0", "g1"]
         assert [replica.left_out for replica in life.replicas] == [1] * 3
-        assert _facts(life)["replicas"][0]["groups_left_out"] == 1
+        assert _fields(life)["replicas"][0]["groups_left_out"] == 1
         _print(life)
         assert capsys.readouterr().out.count("groups: 1 more, by name after these, are not shown") == 1
 

@@ -76,7 +76,7 @@ class Cluster(Nodes):
             directory=directory,
             now=self.clocks(name),
             rng=self.rng,
-            place=self.place_of(self.journals[name]),
+            location=self.location_of(self.journals[name]),
             boot=self.boots.get(name, 0),
             newest=self.newest,
         )
@@ -84,7 +84,7 @@ class Cluster(Nodes):
         self.number(name, core)
         return core
 
-    def place_of(self, journal: list[JournalRecord]) -> int:
+    def location_of(self, journal: list[JournalRecord]) -> int:
         """The disk is the list object: a copy of a list is a copy of a directory, and lies elsewhere."""
         for location, disk in enumerate(self.disks, 1):
             if disk is journal:

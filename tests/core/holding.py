@@ -21,7 +21,7 @@ class Holding:
 
     def ask(self, span: Span, rule: fate.Rule, ask: Any, now: float = 0.0) -> list[tuple[Span, Any]]:
         """The answers of ``rule`` for ``span``."""
-        return self.view.apply(span, rule, ask, self.view.facts(now), Changes())
+        return self.view.apply(span, rule, ask, self.view.rule_context(now), Changes())
 
     def hold(
         self, span: Span, owner: Owner, now: float, hold_time: float
@@ -53,7 +53,7 @@ class Holding:
     def exclusive(self, span: Span, owner: Owner) -> tuple[list[Span], list[Span]]:
         """Return the spans for which an ACK would learn that no higher ballot was granted, and those with one."""
         answers = [
-            (part, fate.exclusive(ballots or NO_BALLOTS, self.view.facts(0.0), owner))
+            (part, fate.exclusive(ballots or NO_BALLOTS, self.view.rule_context(0.0), owner))
             for part, ballots in self.view.ballots.split(span)
         ]
         return [part for part, proof in answers if proof], [part for part, proof in answers if proof is False]

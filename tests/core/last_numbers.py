@@ -30,7 +30,7 @@ def far_batch(producer_id: ProducerId, start: int, published_ms: int, ttl_ms: in
     """Return a batch whose header was written by hand, without the checks of a producer."""
     good = build_batch(PartitionId(topic, 0), ProducerId("a", 1, 1, 1), 0, 0, [Message(b"x")])
     section = Span(producer_id, min(start, WORDS_END - 2), min(start, WORDS_END - 2) + 1)
-    header = good.header._replace(sections=(section,), published_ms=published_ms, ttl_ms=ttl_ms)
+    header = good.header._replace(spans=(section,), published_ms=published_ms, ttl_ms=ttl_ms)
     return good._replace(header=header, raw=encode_header(header))
 
 
@@ -53,4 +53,4 @@ def see_stamps(cluster: Coded) -> None:
     """Assert that no request moved a clock more than one step beyond the time of day."""
     for node in cluster.nodes.values():
         clock = node.state.clock
-        assert max(clock.value, clock.wanted) <= (cluster.now.wall_ms << 16) + RESERVE_STEP
+        assert max(clock.value, clock.highest) <= (cluster.now.wall_ms << 16) + RESERVE_STEP

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from quorumq.core.messages import (
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     CloseSession,
     DeleteGroup,
     Fetch,
@@ -13,6 +11,8 @@ from quorumq.core.messages import (
     GroupReply,
     NotedReply,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Publish,
     PublishReply,
     ReceiptPart,
@@ -25,8 +25,8 @@ from quorumq.core.messages import (
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import (
+    Death,
     Group,
-    Letter,
     PartitionId,
     ProducerId,
     Span,
@@ -77,7 +77,7 @@ def outcomes(reply: object) -> list[str]:
     return [verdict.outcome for verdict in reply.verdicts]
 
 
-DEATH = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
+DEATH = Death(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
 
 
 def spans(reply: object) -> list[tuple[int, int]]:
@@ -104,8 +104,8 @@ def peek(
     cluster: Cluster, which: str = "all", group: str = "g", node: str = "a"
 ) -> list[tuple[int, int, str]]:
     """Return the first number, end number and state of each run of messages."""
-    reply = cluster.ask(node, BrowseRequest("jobs", 0, group, which, (0, 0), 1000, complete=True))
-    assert isinstance(reply, BrowseReply), reply
+    reply = cluster.ask(node, PeekRequest("jobs", 0, group, which, (0, 0), 1000, complete=True))
+    assert isinstance(reply, PeekReply), reply
     return [(item.span.start, item.span.stop, item.state) for item in reply.items]
 
 
@@ -113,14 +113,14 @@ def died(cluster: Cluster, most: int = 3) -> tuple[Topic, ProducerId]:
     """Publish 10 messages, and make dead letters of the first ``most``."""
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch(most=most)))
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, death=DEATH))) == ["ok"]
     return topic, producer_id
 
 
 def dead_entries(cluster: Cluster) -> tuple[SpanRecord, ...]:
     """Return the dead letters of the group `g`."""
-    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, PeekReply)
     return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 

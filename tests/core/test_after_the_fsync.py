@@ -26,7 +26,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import Done, Effect, Persist, Reply, Send
 from quorumq.core.partition.closed import number_of
-from quorumq.core.values.types import Letter, Stamp
+from quorumq.core.values.types import Death, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import close, drained, fetch, published, receipts, replica_of, store
 
@@ -77,7 +77,7 @@ def test_no_promise_is_made_before_it_is_durable() -> None:
     topic, _ = published(cluster, 10)
     got = receipts(cluster.ask("b", fetch(most=4)))
     cluster.ask("c", AckRequest(got))
-    death = Letter(Stamp(1, "a"), "rejected", fingerprint="f")
+    death = Death(Stamp(1, "a"), "rejected", fingerprint="f")
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.0, death))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=1))), 0.5))
     cluster.ask("b", PurgeRequest("jobs", 0, "g"))

@@ -74,4 +74,4 @@ def test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node() -> None
     published(cluster, 1)
     got = receipts(cluster.ask("a", fetch()))
     for node in "abc":
-        assert outcomes(cluster.ask(node, RejectRequest(got, letter=DEATH))) == ["ok"]
+        assert outcomes(cluster.ask(node, RejectRequest(got, death=DEATH))) == ["ok"]

@@ -15,10 +15,10 @@ from quorumq.core.messages import (
     SetGroup,
     TopicReply,
 )
+from quorumq.core.partition.backlog import part_of
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
-from quorumq.core.partition.tally import part_of
 from quorumq.core.requests import burial
 from quorumq.core.requests.burial import reasons
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic

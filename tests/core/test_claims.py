@@ -137,7 +137,7 @@ def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
     assert extend(cluster, "a", got, CLAIM_S) == [Code.HOLD_LOST]
     cluster, got = claimed()
     cluster.advance(10)
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
     assert peek(cluster, "dead") == [(0, 1, "dead")]
 
 
@@ -166,7 +166,7 @@ def claims(cluster: Cluster) -> int:
 def test_a_dead_letter_of_its_owner_ends_the_claim_for_good() -> None:
     """The journal has the claim, and behind it the record that ends it: redriven, the message is delivered at once."""
     cluster, got = claimed()
-    assert outcomes(cluster.ask("a", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, death=DEATH))) == ["ok"]
     for name in "abc":
         cluster.kill(name)
     for name in "abc":
@@ -181,7 +181,7 @@ def test_a_hold_of_before_a_deletion_of_the_group_claims_nothing() -> None:
     cluster = Cluster(hold_time_max=4.0)
     published(cluster, 1)
     first = receipts(cluster.ask("b", fetch(hold_time=HOLD_S)))
-    assert outcomes(cluster.ask("b", RejectRequest(first, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(first, death=DEATH))) == ["ok"]
     got = receipts(cluster.ask("a", fetch("g!dead", hold_time=HOLD_S)))
     deleted(cluster)
     created(cluster)

@@ -10,10 +10,10 @@ import pytest
 
 from quorumq.core.messages import (
     AckRequest,
-    BrowseRequest,
     ExtendRequest,
     Failed,
     HoldsRequest,
+    PeekRequest,
     Publish,
     PublishReply,
     RedriveRequest,
@@ -23,7 +23,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import DiskFull
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.values.types import Letter, Now, Span, Stamp
+from quorumq.core.values.types import Death, Now, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 
@@ -115,10 +115,10 @@ def test_dead_letter_and_redrive() -> None:
     cluster = Cluster()
     published(cluster, 1)
     got = receipts(cluster.ask("a", fetch()))
-    death = Letter(Stamp(0, ""), "rejected", "ValueError", "no such thing")
+    death = Death(Stamp(0, ""), "rejected", "ValueError", "no such thing")
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, death))) == ["ok"]
     assert receipts(cluster.ask("c", fetch())) == ()
-    page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
     entries = tuple(SpanRecord(item.span, item.record) for item in page.items)
     for node in "aab":
@@ -136,7 +136,7 @@ def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_recor
     late = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
     got = receipts(cluster.ask("a", fetch()))
-    death = Letter(Stamp(0, ""), "rejected")
+    death = Death(Stamp(0, ""), "rejected")
     for node in "bca":
         assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, death))) == ["ok"]
     assert outcomes(cluster.ask("b", RejectRequest(late, 0.0, death))) == ["hold-lost"]
@@ -150,7 +150,7 @@ def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
         cluster.advance(1.5)
     assert receipts(cluster.ask("b", fetch())) == ()
     cluster.advance(6.0)
-    page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.reason for item in page.items] == ["max-deliveries"]
 
 

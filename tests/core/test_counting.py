@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.messages import AckRequest, BrowseReply, BrowseRequest, Failed, Publish, RejectRequest
+from quorumq.core.messages import AckRequest, Failed, PeekReply, PeekRequest, Publish, RejectRequest
 from quorumq.core.values import limits
-from quorumq.core.values.types import DERIVED, Letter, ProducerId, Stamp
+from quorumq.core.values.types import DERIVED, Death, ProducerId, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, published, receipts
 
 HOUR_MS = 3_600_000
 
 
-def death(text: str, fingerprint: str, version: str = "") -> Letter:
-    return Letter(
+def death(text: str, fingerprint: str, version: str = "") -> Death:
+    return Death(
         Stamp(0, ""), "rejected", "E", text, "stack" * 99, fingerprint=fingerprint, consumer_version=version
     )
 
@@ -25,9 +25,9 @@ def counted(cluster: Cluster, node: str, which: str, since_ms: int = 0) -> tuple
     cursor: tuple[int, int] | None = (0, 0)
     pages = 0
     while cursor is not None:
-        request = BrowseRequest("jobs", 0, "g", which, cursor, 10, counted=True, since_ms=since_ms)
+        request = PeekRequest("jobs", 0, "g", which, cursor, 10, counted=True, since_ms=since_ms)
         page = cluster.ask(node, request)
-        assert isinstance(page, BrowseReply)
+        assert isinstance(page, PeekReply)
         assert (page.items, page.slices) == ((), ())
         rows += page.counts
         cursor = page.cursor

@@ -20,7 +20,6 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
-    BrowseRequest,
     ChangeMembers,
     ClientReply,
     ClientRequest,
@@ -39,12 +38,12 @@ from quorumq.core.messages import (
     Hold,
     LabelChange,
     LabelsRequest,
-    LeaveRequest,
     LimitGroup,
     Metadata,
     MovePartition,
     OpenSession,
     PauseGroup,
+    PeekRequest,
     Publish,
     PublishReply,
     PurgeRequest,
@@ -54,6 +53,7 @@ from quorumq.core.messages import (
     Reject,
     RejectRequest,
     Release,
+    ReleaseRequest,
     SetGroup,
     SettleReply,
     ShowRequest,
@@ -65,13 +65,13 @@ from quorumq.core.requests import purge
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
+from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.requests.settle import (
     AckCoordinator,
     Ballot,
     RejectCoordinator,
     SettleCoordinator,
 )
-from quorumq.core.requests.survey import SurveyCoordinator
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.spans import overlap, subtract
@@ -204,7 +204,7 @@ def held_by_one(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) ->
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster)
         missed(cluster, node, Release)
-        cluster.ask("b" if node != "b" else "c", LeaveRequest(got))
+        cluster.ask("b" if node != "b" else "c", ReleaseRequest(got))
         hears_all(cluster)
         return make(got)
 
@@ -243,7 +243,7 @@ def reject(got: tuple[ReceiptPart, ...]) -> RejectRequest:
 
 
 def bury(got: tuple[ReceiptPart, ...]) -> RejectRequest:
-    return RejectRequest(got, letter=DEATH)
+    return RejectRequest(got, death=DEATH)
 
 
 def extend(got: tuple[ReceiptPart, ...]) -> ExtendRequest:
@@ -318,7 +318,7 @@ def purge_beside_a_settled_one(cluster: Cluster) -> PurgeRequest:
 
 def died_in_runs(cluster: Cluster) -> None:
     runs(cluster)
-    assert outcomes(cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch())), letter=DEATH)))
+    assert outcomes(cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch())), death=DEATH)))
 
 
 def redrive(cluster: Cluster) -> RedriveRequest:
@@ -332,9 +332,9 @@ def redrive_of_what_is_dead_at(*where: NodeId) -> Scene:
     def scene(cluster: Cluster) -> RedriveRequest:
         got = delivered(cluster)
         cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to not in where
-        cluster.submit(where[0], RejectRequest(got, letter=DEATH))
+        cluster.submit(where[0], RejectRequest(got, death=DEATH))
         hears_all(cluster)
-        page = cluster.ask(where[0], BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
+        page = cluster.ask(where[0], PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
         return RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
 
     return scene
@@ -369,7 +369,7 @@ def redrive_of_what_two_have_acked(cluster: Cluster) -> RedriveRequest:
     got = delivered(cluster, hold_time=1.0)
     cluster.advance(1.5)
     later = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(later, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(later, death=DEATH))) == ["ok"]
     entries = dead_entries(cluster)
     settle_without(cluster, "c", AckRequest(got))
     return RedriveRequest("jobs", 0, "g", entries)
@@ -440,7 +440,7 @@ ROWS: dict[str, Scene] = {
     "EXTEND": lambda cluster: extend(delivered(cluster)),
     "EXTEND after its hold": after_its_hold(extend),
     "EXTEND of what another node alone holds": held_by_one(extend, "c"),
-    "LEAVE": lambda cluster: LeaveRequest(delivered(cluster)),
+    "LEAVE": lambda cluster: ReleaseRequest(delivered(cluster)),
     "OPEN": on(lambda cluster, topic: OpenSession()),
     "CLOSE": on(lambda cluster, topic: CloseSession(stored(cluster, topic, 1), (PartitionId(topic.id, 0),))),
     "FETCH": on(lambda cluster, topic: fetch()),
@@ -486,13 +486,13 @@ ROWS: dict[str, Scene] = {
     "LIMIT of nothing": on(lambda cluster, topic: LimitGroup("jobs", "other", 5.0)),
     "id of a name": on(lambda cluster, topic: FindName(PartitionId(topic.id, 0), 60, 7, 1)),
     "EXTEND to a claim": lambda cluster: ExtendRequest(delivered(cluster), 100.0, 0.0),
-    "PEEK": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)),
-    "PEEK complete": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
+    "PEEK": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 100)),
+    "PEEK complete": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
     "SHOW": on(lambda cluster, topic: ShowRequest(PartitionId(topic.id, 0), Span(ProducerId("", 0, 0, 0), 0, 1))),
     "DESCRIBE": on(lambda cluster, topic: DescribeGroups((("jobs", "g"),))),
     "DESCRIBE of several": on(lambda cluster, topic: DescribeGroups((("jobs", "g"), ("other", "h")))),
-    "PEEK that counts": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 1, counted=True)),
-    "PEEK that follows": on(lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (-1, 0), 9, follow=True)),
+    "PEEK that counts": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 1, counted=True)),
+    "PEEK that follows": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (-1, 0), 9, follow=True)),
     # Requests that may write a group's register:
     "FETCH of a new group": on(lambda cluster, topic: fetch("new")),
     "FETCH of a new group from latest": on(lambda cluster, topic: fetch("new")._replace(start="latest")),
@@ -721,7 +721,7 @@ def state_of(cluster: Cluster) -> str:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few messages are several pages, and several steps."""
-    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
+    monkeypatch.setattr(purge, "REPLICA_LIST_LIMIT", 1)
     monkeypatch.setattr(limits, "RUNS_PER_STEP", 3)
 
 
@@ -766,7 +766,7 @@ def test_every_kind_of_request_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("name", "where", "method", "mistake"),
     [
-        ("PURGE", PurgeCoordinator, "give_up", SurveyCoordinator.give_up),
+        ("PURGE", PurgeCoordinator, "give_up", ReplicaListCoordinator.give_up),
         ("REJECT of what another node alone holds", RejectCoordinator, "refusals", ()),
         ("dead letter of what this node alone holds", RejectCoordinator, "refusals", ()),
         ("PUBLISH on two full disks", PublishCoordinator, "decide", refuse_for_one),
@@ -777,6 +777,6 @@ def test_every_kind_of_request_is_in_the_table() -> None:
 def test_the_table_finds_a_no_that_is_not_so(
     name: str, where: type, method: str, mistake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
+    monkeypatch.setattr(purge, "REPLICA_LIST_LIMIT", 1)
     monkeypatch.setattr(where, method, mistake)
     assert next(effects_of(name), None) is not None

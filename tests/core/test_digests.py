@@ -20,7 +20,7 @@ from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values import limits
 from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.steps import DEATH, fetch, receipts, root_of
@@ -38,7 +38,7 @@ def publish(cluster: Cluster, topic: Topic, producer_ids: list[ProducerId], node
     """A message of each of these, of as many as one batch may have."""
     spans = tuple(sorted(Span(producer_id, 0, 1) for producer_id in producer_ids))
     records = [encode_record(Message(b"x"))] * len(spans)
-    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+    batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
 
 
@@ -79,7 +79,7 @@ def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], man
         if content == 1:
             twin = kept.clone()
             before = kept.root and kept.root.state()
-            twin.put(KEYED.place(named(few[0])), few[0], 0)
+            twin.put(KEYED.location(named(few[0])), few[0], 0)
             assert (kept.root and kept.root.state()) == before, "a clone changes on its own"
         kept.check(KEYED, b"t", table)
         renew()
@@ -98,16 +98,18 @@ def test_sums_and_locations_depend_on_the_key() -> None:
     """A client without the key can neither aim producer ids at a node of the tree nor make digests cancel out."""
     other = Keyed(b"another key, too")
     name = named(PRODUCER_IDS[0])
-    assert KEYED.place(name) != other.place(name)
+    assert KEYED.location(name) != other.location(name)
     assert KEYED.digest(b"t", name, b"x") != other.digest(b"t", name, b"x")
-    aimed = [producer_id for producer_id in derived(0, 40_000) if other.place(named(producer_id)) >> 52 == 0]
-    here = Counter(KEYED.place(named(producer_id)) >> 52 for producer_id in aimed)
+    aimed = [
+        producer_id for producer_id in derived(0, 40_000) if other.location(named(producer_id)) >> 52 == 0
+    ]
+    here = Counter(KEYED.location(named(producer_id)) >> 52 for producer_id in aimed)
     assert max(here.values()) <= 6, "aimed under another key, they are spread"
 
 
 def test_a_sum_is_of_128_bits_and_what_is_taken_out_is_subtracted() -> None:
     kept = Digests()
-    location = KEYED.place(named(PRODUCER_IDS[0]))
+    location = KEYED.location(named(PRODUCER_IDS[0]))
     for value in (digests.SUMS_END - 1, digests.SUMS_END - 2):
         kept.put(location + value % 2, PRODUCER_IDS[value % 2], (value << 60) | location + value % 2)
     assert kept.root is not None
@@ -149,7 +151,7 @@ class Work:
     """Counts producer ids whose digest is made anew, or listed, and sums that are said."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.renewed = self.listed = self.said = self.offers = 0
+        self.renewed = self.listed = self.said = self.digests = 0
         content, listing = Batches.content, comparing.Trees.digests_in
 
         def counted(batches: Batches, producer_id: ProducerId) -> bytes:
@@ -165,8 +167,8 @@ class Work:
         patch.setattr(comparing.Trees, "digests_in", lists)
 
     def hear(self, sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.SyncOffer):
-            self.offers += 1
+        if isinstance(message, m.SyncDigests):
+            self.digests += 1
             self.said += len(message.sums) // DIGEST_BYTES
         return False
 
@@ -177,8 +179,8 @@ def test_idle_partitions_are_not_examined(count: int, monkeypatch: pytest.Monkey
     work = Work(monkeypatch)
     cluster.drop = work.hear
     cluster.advance(20)
-    assert work.offers >= 6 * 8
-    assert work.said == work.offers, "the sum of all is all that is said"
+    assert work.digests >= 6 * 8
+    assert work.said == work.digests, "the sum of all is all that is said"
     assert (work.renewed, work.listed) == (0, 0)
 
 
@@ -186,7 +188,7 @@ def test_one_producer_id_that_differs_costs_its_path(monkeypatch: pytest.MonkeyP
     """One of 8,000 producer ids differs on one replica: a node of the tree at each level, and some producer ids of the
     last."""
     cluster, topic = filled(8000, sync_grace=0.0)
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store | m.SyncOffer)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store | m.SyncDigests)
     publish(cluster, topic, derived(9000, 1))
     work = Work(monkeypatch)
     cluster.drop = work.hear
@@ -206,9 +208,9 @@ def test_the_newest_of_several_waiting_digests_is_answered() -> None:
     (replica,) = core.replicas.values()
     core.state.compares_left = 0.0
     for sums in (b"1" * 16, b"2" * 16, replica.sync.trees().root()):
-        offer = m.SyncOffer(replica.partition, topic.epoch, True, (), sums)
-        assert core.upkeep.on_compared("a", offer, cluster.now) == []
-    assert replica.sync.offers == {"a": replica.sync.trees().root()}
+        ready = m.SyncDigests(replica.partition, topic.epoch, True, (), sums)
+        assert core.upkeep.on_compared("a", ready, cluster.now) == []
+    assert replica.sync.digests == {"a": replica.sync.trees().root()}
     core.state.compares_left = 100.0
     assert core.upkeep.go_on_comparing(cluster.now) == [], "which is alike"
     assert not replica.sync.is_left()
@@ -310,7 +312,7 @@ class Kept(RuleBasedStateMachine):
         self.derived += count
         record = [encode_record(Message(b"y"))] * count
         where = PartitionId(self.topic.id, 0)
-        batch = pack_sections(where, tuple(sorted(spans)), self.cluster.now.wall_ms, record)
+        batch = pack_spans(where, tuple(sorted(spans)), self.cluster.now.wall_ms, record)
         self.cluster.submit(node, m.Publish(batch))
 
     @rule(node=st.sampled_from("abc"), group=st.sampled_from(["g", "h", "g!dead"]), most=st.integers(1, 20))
@@ -325,7 +327,7 @@ class Kept(RuleBasedStateMachine):
             "ack": m.AckRequest(got),
             "reject": m.RejectRequest(got, 1.0, None),
             "bury": m.RejectRequest(got, 0.0, DEATH),
-            "leave": m.LeaveRequest(got),
+            "leave": m.ReleaseRequest(got),
         }[how]
         if got:
             self.cluster.submit(node, request)
@@ -361,7 +363,7 @@ class Kept(RuleBasedStateMachine):
     @rule(mute=st.sampled_from("abc"))
     def miss(self, mute: str) -> None:
         """Until the next wait one node hears of no STORE, ACK or REJECT."""
-        kinds = (m.Store, m.Ack, m.Reject, m.SyncOffer)
+        kinds = (m.Store, m.Ack, m.Reject, m.SyncDigests)
         self.cluster.drop = lambda sender, to, message: to == mute and isinstance(message, kinds)
 
     @rule()

@@ -11,13 +11,13 @@ from quorumq.core import messages as m
 from quorumq.core.messages import records as r
 from quorumq.core.messages.diskroom import WRITTEN, Capacity, bare, is_written, why_full
 from quorumq.core.messages.effects import DiskFull, MemoryFull
-from quorumq.core.values.types import STAMP_ZERO, Kind, Letter, Record, Span
+from quorumq.core.values.types import STAMP_ZERO, Death, Kind, Record, Span
 from quorumq.storage.records import encode_record
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 
 BIG = "é" * 8000
-DEATH = Letter(
+DEATH = Death(
     STAMP_ZERO, "rejected", "ValueError", BIG, BIG, "f" * 32, consumer=BIG, consumer_version=BIG, host=BIG
 )
 ROOMS = list(Capacity)
@@ -43,7 +43,7 @@ class World:
         self.parts = [
             m.ReceiptPart(held, (held.span._replace(start=at, stop=at + 1),)) for at in range(held.span.size)
         ]
-        assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], letter=DEATH))) == ["ok"]
+        assert outcomes(self.ask(m.RejectRequest(self.parts[4:5], death=DEATH))) == ["ok"]
         self.dead = m.SpanRecord(
             Span(self.producer_id, 4, 5), Record(held.generation, 0, Kind.DEAD, DEATH._replace(redrives=0))
         )
@@ -92,7 +92,7 @@ ASKED: dict[str, tuple[Capacity, Callable[[World], Any]]] = {
     "purge of dead letters": (Capacity.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g!dead"))),
     "fetch": (Capacity.NONE, lambda it: it.ask(fetch(hold_time=0.2))),
     "extend": (Capacity.NONE, settled(m.ExtendRequest, 20.0, 0.0)),
-    "give back": (Capacity.NONE, settled(m.LeaveRequest)),
+    "give back": (Capacity.NONE, settled(m.ReleaseRequest)),
     "delete a group": (Capacity.NONE, lambda it: it.ask(m.DeleteGroup("jobs", "g"))),
     "delete a topic": (Capacity.NONE, lambda it: it.ask(m.DeleteTopic("jobs", it.topic.id))),
 }
@@ -160,7 +160,7 @@ def test_an_exhausted_message_dies_while_an_ack_can_be_written(capacity: Capacit
     assert dead.slices or cluster.ask("b", fetch("g!dead")).slices, "once there is room"
 
 
-def deaths(cluster: Cluster, name: str) -> list[Letter]:
+def deaths(cluster: Cluster, name: str) -> list[Death]:
     replica = next(it for it in cluster.nodes[name].replicas.values() if it.topic.name == "jobs")
     return [record.letter for _, record in replica.views.groups["g"].records.items() if record.letter]
 
@@ -171,9 +171,9 @@ def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
     world = World()
     cluster = world.cluster
     cluster.feed("b", full)
-    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[:1]), letter=DEATH))) == ["ok"]
+    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[:1]), death=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, m.Reject)
-    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), letter=DEATH))) == ["ok"]
+    assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), death=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10)
     sizes = [death.text_bytes for death in deaths(cluster, "b")]

@@ -9,13 +9,13 @@ import pytest
 from quorumq.core.messages import (
     QUORUM_REQUESTS,
     AckRequest,
-    BrowseRequest,
     CloseSession,
     Envelope,
     ExtendRequest,
     Failed,
     FetchReply,
     OpenSession,
+    PeekRequest,
     PeerMessage,
     Publish,
     PurgeRequest,
@@ -27,17 +27,17 @@ from quorumq.core.messages import (
     SpanRecord,
     Store,
     StoreReply,
+    SyncDigests,
     SyncListed,
-    SyncOffer,
     SyncState,
     SyncTopics,
 )
 from quorumq.core.messages.effects import Effect, Persist, Received, Send
-from quorumq.core.values.types import STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import STAMP_ZERO, Death, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 
-DEATH = Letter(STAMP_ZERO, "rejected", "E", "", "", "f")
+DEATH = Death(STAMP_ZERO, "rejected", "E", "", "", "f")
 
 
 def received(effects: Iterable[Effect]) -> list[PeerMessage]:
@@ -69,9 +69,9 @@ def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[Envelope]]:
     first = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", ExtendRequest(first, 20.0, cluster.now.mono))
     cluster.ask("a", AckRequest(first))
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), letter=DEATH))
+    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), death=DEATH))
     cluster.ask("a", RedriveRequest("jobs", 0, "g", first_half(deaths(cluster))))
-    cluster.ask("a", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True))
+    cluster.ask("a", PeekRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True))
     brief = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("a", CloseSession(brief, (PartitionId(topic.id, 0),)))
     cluster.drop = lambda sender, to, message: (
@@ -90,18 +90,18 @@ def first_half(entries: tuple[SpanRecord, ...]) -> tuple[SpanRecord, ...]:
 
 
 def deaths(cluster: Cluster) -> tuple[SpanRecord, ...]:
-    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
     return tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
 
 
-def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None:
+def test_every_request_of_another_epoch_is_refused_without_a_trace() -> None:
     cluster = Cluster()
     topic, producer_id, sent = lively(cluster)
     core = cluster.nodes["b"]
     replica = core.replicas[PartitionId(topic.id, 0)]
     by_kind = {type(envelope.message): envelope for envelope in sent if hasattr(envelope.message, "epoch")}
     by_kind[SlotRequest] = by_kind[Store]._replace(message=SlotRequest(99, replica.partition, topic.epoch))
-    assert set(by_kind) == {*QUORUM_REQUESTS, SyncOffer, SyncListed, SyncState}, (
+    assert set(by_kind) == {*QUORUM_REQUESTS, SyncDigests, SyncListed, SyncState}, (
         "every kind was sent, and no other has an epoch"
     )
 
@@ -122,7 +122,7 @@ def test_every_request_of_another_epoch_is_refused_and_leaves_no_trace() -> None
             other = envelope._replace(message=message)
             answers = received(core.step([Received(other)], cluster.now, cluster.rng))
             assert kept() == before, kind
-            if kind in (SyncOffer, SyncListed, SyncState):
+            if kind in (SyncDigests, SyncListed, SyncState):
                 assert answers == []
                 continue
             *news, answer = answers
@@ -163,7 +163,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
         (RejectRequest(held), settled),
         (RedriveRequest("jobs", 0, "g", dead), settled),
         (PurgeRequest("jobs", 0, "g"), "too-few-replicas"),
-        (BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
+        (PeekRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
     ):
         key = cluster.submit(node, request)
         cluster.advance(6)
@@ -184,6 +184,6 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
 def sizes(cluster: Cluster, node: str) -> dict[str, int]:
     """Return the number of messages by state at one replica."""
     counts: dict[str, int] = {}
-    for item in cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
+    for item in cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
         counts[item.state] = counts.get(item.state, 0) + item.span.size
     return counts

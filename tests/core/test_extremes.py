@@ -22,8 +22,8 @@ from quorumq.core.values.limits import (
     WORDS_END,
 )
 from quorumq.core.values.types import (
+    Death,
     Kind,
-    Letter,
     PartitionId,
     ProducerId,
     Record,
@@ -64,7 +64,7 @@ spans = st.builds(
 )
 spans |= st.sampled_from([LAST, LAST._replace(stop=NUMBERS_END - 2)])
 deaths = made(
-    Letter,
+    Death,
     made(Stamp, numbers, "b"),
     "rejected",
     "",
@@ -103,7 +103,7 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
         made(m.SetGroup, "jobs", "g", "time", times, st.booleans()),
         made(m.AlterTopic, "jobs", st.none() | numbers, st.none() | numbers),
         made(
-            m.BrowseRequest, "jobs", 0, "g", "all", st.tuples(times, times), small | numbers,
+            m.PeekRequest, "jobs", 0, "g", "all", st.tuples(times, times), small | numbers,
             st.booleans(), st.booleans(), st.none() | spans,
         ),
         made(m.ShowRequest, here, spans),
@@ -121,7 +121,7 @@ def requests(topic: bytes, items: tuple[SignedNamed, ...]) -> st.SearchStrategy[
             made(m.AckRequest, some_items),
             made(m.RejectRequest, some_items, st.sampled_from([0.0, DELAY_MAX_S]), st.none() | deaths),
             made(m.ExtendRequest, some_items, 60.0, st.sampled_from([0.0, 1e299])),
-            made(m.LeaveRequest, some_items),
+            made(m.ReleaseRequest, some_items),
         ]
     return st.one_of(asked)
 
@@ -142,7 +142,7 @@ def test_each_number_of_each_request_at_and_near_each_limit() -> None:
     cluster, topic, items = begun()
     here, plain = PartitionId(topic.id, 0), ProducerId("x", 1, 1, 1)
     assert items
-    dead = Letter(Stamp(0, ""), "rejected")
+    dead = Death(Stamp(0, ""), "rejected")
     assert outcomes(cluster.ask("a", m.RejectRequest(items[:1], 0.0, dead))) == ["ok"]
     for at, far in enumerate(FAR):
         for number, producer_id in enumerate(
@@ -163,7 +163,7 @@ def test_each_number_of_each_request_at_and_near_each_limit() -> None:
             cluster.ask("b", m.RedriveRequest("jobs", 0, "g", (entry,)))
         for ms in (far, -far):
             cluster.ask("c", m.SetGroup("jobs", "far", "time", ms, True))
-        cluster.ask("c", m.BrowseRequest("jobs", 0, "g", "all", (far, far), far, True))
+        cluster.ask("c", m.PeekRequest("jobs", 0, "g", "all", (far, far), far, True))
         see_stamps(cluster)
     cluster.advance(5.0)
     start_again(cluster, topic)

@@ -138,7 +138,7 @@ def holes() -> tuple[Cluster, object]:
     for number in range(600):
         cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, number, [b"x"])))
     answered(cluster, "a", m.SetGroup("jobs", "g"))
-    return cluster, m.BrowseRequest("jobs", 0, "g", "dead", (0, 0), 256)
+    return cluster, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 256)
 
 
 MADE: dict[str, Callable[[], tuple[Cluster, object]]] = {
@@ -172,7 +172,7 @@ def test_many_requests_of_many_receipts_are_many_steps(step: str, monkeypatch: p
     request = {
         "ack": m.AckRequest(got),
         "extend": m.ExtendRequest(got, 5.0, 0.0),
-        "leave": m.LeaveRequest(got),
+        "leave": m.ReleaseRequest(got),
     }[step]
 
     def work() -> None:
@@ -299,7 +299,7 @@ def test_a_client_that_releases_much_delays_only_itself() -> None:
     most = 0
     for _ in range(200):
         keys = [key for key in keys if key not in cluster.replies]
-        keys += send(cluster, [m.LeaveRequest(got)] * (under_way - len(keys)), caller=7)
+        keys += send(cluster, [m.ReleaseRequest(got)] * (under_way - len(keys)), caller=7)
         cluster.advance(limits.COSTLY_PAUSE_S)
         assert list(costly.lines) == [7]
         most = max(most, len(costly.lines[7][7]))

@@ -21,9 +21,9 @@ from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.lease import FREE, NO_BALLOTS, Ballots, Held, Lease
 from quorumq.core.values.types import (
     OPEN_ZERO,
+    Death,
     Incarnation,
     Kind,
-    Letter,
     Owner,
     ProducerId,
     Record,
@@ -41,8 +41,8 @@ def owner(time: int, node: str = "a", n: int = 1) -> Owner:
     return Owner(node, Incarnation(n, 1), Stamp(time, node))
 
 
-def death(time: int) -> Letter:
-    return Letter(Stamp(time, "a"), "rejected")
+def death(time: int) -> Death:
+    return Death(Stamp(time, "a"), "rejected")
 
 
 SPANS = st.builds(
@@ -91,11 +91,11 @@ class FateMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.both()
 
-    def facts(self, which: int, batch: int) -> fate.Facts:
+    def rule_context(self, which: int, batch: int) -> fate.RuleContext:
         """The second batch is early, the third one was published before the generation begins."""
         covered = batch < 2 or self.views[0].generation == 0
         early = 4.5 - self.now if batch == 1 and self.now < 4.5 else 0.0
-        fields = self.views[which].facts(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
+        fields = self.views[which].rule_context(self.now, covered, early, ttl=1.0 if batch == 2 else 0.0)
         return fields._replace(max_deliveries=4)
 
     def ask(self, which: int, span: Span, step: Any, input_: Any) -> None:
@@ -111,7 +111,7 @@ class FateMachine(RuleBasedStateMachine):
             part = Span(PRODUCER_ID, max(span.start, batch.start), min(span.stop, batch.stop))
             if part.start >= part.stop:
                 continue
-            fields = self.facts(which, number)
+            fields = self.rule_context(which, number)
             key = None if fields.early else (0, number)
             for chunk, answer in view.apply(part, step, input_, fields, changes, key):
                 for seq in range(chunk.start, chunk.stop):
@@ -238,7 +238,7 @@ class FateMachine(RuleBasedStateMachine):
                 assert (view.leases.get(PRODUCER_ID, seq) or FREE) == lease
                 assert (view.ballots.get(PRODUCER_ID, seq) or NO_BALLOTS) == ballots
                 number = next(at for at, batch in enumerate(BATCHES) if batch.start <= seq < batch.stop)
-                fields = self.facts(which, number)
+                fields = self.rule_context(which, number)
                 free = fate.standing(record, lease, fields) == fate.READY
                 lot = fate.lot_at(record, lease, fields) if free else None
                 assert view.suspects.spans.get(PRODUCER_ID, seq) == (lot or None)
@@ -246,7 +246,7 @@ class FateMachine(RuleBasedStateMachine):
                 if lot is not None:
                     offered[lot > 0][number] = offered[lot > 0].get(number, 0) + 1
             for alone, digests in ((False, view.available), (True, view.suspects)):
-                assert offered[alone] == {number: count for _, number, _, count in digests.ready}
+                assert offered[alone] == {number: count for _, number, _, count in digests.batches}
             lasting = [lease.attempts or lease.delay for lease in twin.leases.values()]
             if which == 0:
                 lasting += [record != OPEN_ZERO for record in twin.records.values()]  # type: ignore[misc]
@@ -266,7 +266,7 @@ TestFateMachine.settings = settings(max_examples=100, stateful_step_count=30, de
 
 
 def test_the_death_of_the_lower_ballot_is_kept() -> None:
-    fields = GroupView("g", MIN_BALLOT, ClosedSessions()).facts(0.0)
+    fields = GroupView("g", MIN_BALLOT, ClosedSessions()).rule_context(0.0)
     first, second = (Record(0, 0, Kind.DEAD, death(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):
         kept, _, _, _ = fate.on_merge(ours, FREE, NO_BALLOTS, fields, theirs)

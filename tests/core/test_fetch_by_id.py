@@ -15,7 +15,7 @@ from quorumq.core.messages import (
     ReceiptPart,
     RejectRequest,
 )
-from quorumq.core.values.types import Letter, ProducerId, Span, Stamp
+from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 
@@ -61,7 +61,7 @@ def test_it_wins_nothing_that_another_fetch_would_not() -> None:
     held, late, dead, free = (Span(producer_id, seq, seq + 1) for seq in range(4))
     receipts(cluster.ask("a", by_id(held)))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
-    death = Letter(Stamp(0, ""), "rejected")
+    death = Death(Stamp(0, ""), "rejected")
     cluster.ask("b", RejectRequest(receipts(cluster.ask("b", by_id(dead))), 0.0, death))
     for node in "abc":
         assert seqs(cluster.ask(node, by_id(held, late, dead))) == []

@@ -9,8 +9,6 @@ import pytest
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
-    BrowseReply,
-    BrowseRequest,
     ClientReply,
     ClientRequest,
     CreateTopic,
@@ -19,10 +17,11 @@ from quorumq.core.messages import (
     Failed,
     FetchReply,
     GroupReply,
-    LeaveRequest,
     Metadata,
     MetadataReply,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Publish,
     PublishReply,
     PurgeReply,
@@ -33,6 +32,7 @@ from quorumq.core.messages import (
     RegistersReply,
     RegistersRequest,
     RejectRequest,
+    ReleaseRequest,
     SetGroup,
     SettleReply,
     SyncTopics,
@@ -81,8 +81,8 @@ Ask = Callable[[Cluster, Topic], object]
         (lambda cluster, topic: Metadata(("jobs",)), MetadataReply),
         (lambda cluster, topic: fetch(), FetchReply),
         (lambda cluster, topic: SetGroup("jobs", "other"), GroupReply),
-        (lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 10), BrowseReply),
-        (lambda cluster, topic: BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), BrowseReply),
+        (lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 10), PeekReply),
+        (lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), PeekReply),
         (lambda cluster, topic: AlterTopic("jobs", partitions=2), None),
         (lambda cluster, topic: DeleteTopic("jobs", topic.id), None),
         (lambda cluster, topic: CreateTopic("jobs", implicit=True), None),
@@ -102,7 +102,7 @@ def test_a_created_topic_is_found_at_an_uninformed_node(make: Ask, kind: type | 
     assert known(cluster, "c") == ["jobs"]
 
 
-@pytest.mark.parametrize("kind", [AckRequest, RejectRequest, ExtendRequest, LeaveRequest])
+@pytest.mark.parametrize("kind", [AckRequest, RejectRequest, ExtendRequest, ReleaseRequest])
 def test_receipts_are_settled_through_a_node_that_does_not_know_their_topic(kind: type) -> None:
     cluster, _ = made()
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
@@ -110,7 +110,7 @@ def test_receipts_are_settled_through_a_node_that_does_not_know_their_topic(kind
     outdated(cluster, "c")
     more: tuple[object, ...] = {RejectRequest: (0.0, None), ExtendRequest: (10.0, 0.0)}.get(kind, ())
     reply = cluster.ask("c", kind(got, *more))
-    if kind is LeaveRequest:
+    if kind is ReleaseRequest:
         cluster.drop = lambda sender, to, message: False
         assert len(receipts(cluster.ask("b", fetch()))) == 1, "the hold was given back"
     else:

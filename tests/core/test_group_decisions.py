@@ -334,14 +334,14 @@ def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
     assert drained(cluster) == [10], there
     for core in cluster.nodes.values():
         for replica in core.replicas.values():
-            assert not replica.batches.wanted.messages
+            assert not replica.batches.requested.messages
 
 
 @pytest.mark.parametrize("finishes", ["a fetch", "a creation"])
 def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishes: str) -> None:
     cluster = Cluster(request_timeout=1.0)
     topic, producer_id = published(cluster, 3)
-    cluster.drop = lambda sender, to, message: type(message).__name__ in ("Survey", "SurveyReply")
+    cluster.drop = lambda sender, to, message: type(message).__name__ in ("ReplicaList", "ReplicaListReply")
     key = cluster.submit("a", latest())
     cluster.advance(2.0)
     reply = cluster.replies[key]
@@ -367,7 +367,7 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 3)
     late: list[tuple[str, str, object]] = []
-    cluster.drop = lambda sender, to, message: type(message).__name__ == "Survey"
+    cluster.drop = lambda sender, to, message: type(message).__name__ == "ReplicaList"
     first = cluster.submit("c", latest())  # has it decided, and is cut off from all answers
     cluster.advance(0.1)
 

@@ -11,27 +11,27 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
-    BrowseReply,
-    BrowseRequest,
     DeleteGroup,
     ExtendRequest,
     Failed,
     GroupReply,
     Hold,
-    LeaveRequest,
     Merge,
     Metadata,
     MetadataReply,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Prepare,
     PurgeRequest,
     PutGroup,
     RedriveRequest,
     Reject,
     RejectRequest,
+    ReleaseRequest,
+    ReplicaListReply,
     SetGroup,
     SpanRecord,
-    SurveyReply,
     SyncState,
     SyncTopics,
     TopicReply,
@@ -40,11 +40,11 @@ from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Kind, Letter, Record, Stamp
+from quorumq.core.values.types import Death, Kind, Record, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import created, deleted, fetch, more, outcomes, published, receipts, spans
 
-DEATH = Letter(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
+DEATH = Death(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
 
 
 def is_not_found(reply: object, text: str = "deleted") -> bool:
@@ -299,7 +299,7 @@ def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:
     cluster = Cluster()
     published(cluster)
     created(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, SurveyReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, ReplicaListReply)
     key = cluster.submit("a", PurgeRequest("jobs", 0, "g"))
     deleted(cluster)
     assert is_not_found(cluster.replies[key])
@@ -317,7 +317,7 @@ def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
         assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, DEATH))) == [Code.NOT_FOUND]
         assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g")))
         assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g!dead")))
-        assert is_not_found(cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 10)))
+        assert is_not_found(cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 10)))
         assert is_not_found(cluster.ask(node, fetch("g!dead")))
     assert views(cluster) == [set(), set(), set()]
 
@@ -380,8 +380,8 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", RejectRequest(got, 0.0, DEATH))
-    listed = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(listed, BrowseReply)
+    listed = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    assert isinstance(listed, PeekReply)
     deaths = tuple(SpanRecord(item.span, item.record) for item in listed.items)
     assert deaths
     deleted(cluster)
@@ -389,8 +389,8 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     created(cluster, start="latest")
     for node in "abc":
         assert spans(cluster.ask(node, fetch("g!dead"))) == []
-        reply = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
-        assert isinstance(reply, BrowseReply)
+        reply = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
+        assert isinstance(reply, PeekReply)
         assert reply.items == ()
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", deaths))) == [Code.NOT_FOUND]
     assert spans(cluster.ask("a", fetch())) == []
@@ -470,8 +470,8 @@ def test_made_again_at_once_it_gives_no_one_company() -> None:
     after = receipts(cluster.ask("b", fetch(most=3)))
     assert [item.receipt.span.start for item in after][:1] == [0]
     assert min(item.receipt.owner.ballot for item in after) > before[0].receipt.owner.ballot
-    reply = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", (0, 0), 10))
-    assert isinstance(reply, BrowseReply)
+    reply = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", (0, 0), 10))
+    assert isinstance(reply, PeekReply)
     assert reply.items[0].attempts == 0, "attempts begin anew"
 
 
@@ -481,7 +481,7 @@ def test_a_hold_that_ends_while_a_group_skips_is_offered_before_the_rest_of_its_
     published(cluster)
     cluster.ask("a", fetch(most=1, hold_time=2.0))
     deleted(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, SurveyReply) and sender != to
+    cluster.drop = lambda sender, to, message: isinstance(message, ReplicaListReply) and sender != to
     cluster.submit("a", SetGroup("jobs", "g", start="latest"))
     cluster.advance(3.0)
     assert any(replica.views.groups["g"].available.messages == 1 for replica in replicas(cluster))
@@ -522,7 +522,7 @@ def test_a_release_still_frees_what_is_held() -> None:
     published(cluster)
     got = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
     deleted(cluster)
-    cluster.ask("b", LeaveRequest(got))
+    cluster.ask("b", ReleaseRequest(got))
     created(cluster)
     assert spans(cluster.ask("b", fetch())) == [(0, 10)]
 
@@ -552,9 +552,9 @@ def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
     assert batches(cluster) == [0, 0, 0]
     cluster.ask("b", SetGroup("jobs", "mian"))
     tables = [replica.batches for core in cluster.nodes.values() for replica in core.replicas.values()]
-    assert [each.wanted.messages for each in tables] == [10, 10, 10]
+    assert [each.requested.messages for each in tables] == [10, 10, 10]
     deleted(cluster, group="mian")
-    assert [each.wanted.messages for each in tables] == [0, 0, 0]
+    assert [each.requested.messages for each in tables] == [0, 0, 0]
 
 
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:

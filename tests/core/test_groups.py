@@ -8,7 +8,6 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
-    BrowseRequest,
     DeleteTopic,
     ExtendRequest,
     Failed,
@@ -16,6 +15,7 @@ from quorumq.core.messages import (
     GroupReply,
     Heartbeat,
     OpenSession,
+    PeekRequest,
     Publish,
     PublishReply,
     PurgeReply,
@@ -26,11 +26,11 @@ from quorumq.core.messages import (
     RedriveRequest,
     Reject,
     RejectRequest,
+    ReplicaList,
+    ReplicaListReply,
     SetGroup,
     SpanRecord,
     Store,
-    Survey,
-    SurveyReply,
     SyncState,
     SyncTopics,
     TopicReply,
@@ -239,7 +239,7 @@ def test_a_delay_of_an_older_generation_keeps_nothing_from_the_newer_one() -> No
     cluster = Cluster()
     published(cluster, 1)
     got = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, death=DEATH))) == ["ok"]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
     got = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("b", RejectRequest(got, 3600.0))) == ["ok"], "at n = 1"
@@ -284,7 +284,7 @@ def test_an_ack_of_one_delivery_ends_no_hold_of_another_so_a_rewind_waits_for_it
 
 
 def test_a_message_acked_by_another_delivery_is_not_rejected() -> None:
-    for request in (RejectRequest, lambda items: RejectRequest(items, letter=DEATH)):
+    for request in (RejectRequest, lambda items: RejectRequest(items, death=DEATH)):
         cluster = Cluster()
         published(cluster, 1)
         old = receipts(cluster.ask("a", fetch(hold_time=1.0)))
@@ -336,7 +336,7 @@ def test_a_dead_letter_is_requeued_in_its_queue_and_dies_no_second_time() -> Non
         assert spans_of(got) == [(0, 3)]
         assert outcomes(cluster.ask("c", RejectRequest(got))) == ["ok"]
     got = receipts(cluster.ask("a", fetch("g!dead")))
-    answer = cluster.ask("c", RejectRequest(got, letter=DEATH))
+    answer = cluster.ask("c", RejectRequest(got, death=DEATH))
     assert isinstance(answer, Failed)
     assert answer.code == "usage"
 
@@ -350,7 +350,7 @@ def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
     published(cluster)
     got = receipts(cluster.ask("b", fetch(most=1)))
     cluster.drop = lambda sender, to, message: to == "c" and type(message).__name__ != "Hold"
-    assert outcomes(cluster.ask("b", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(got, death=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: False
     cluster.kill("a")
     key = cluster.submit("b", fetch("g!dead", wait=1.0))
@@ -372,7 +372,7 @@ def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() ->
     cluster.ask("b", RejectRequest(receipts(got)))
     again = receipts(cluster.ask("a", fetch(most=3)))
     assert {item.receipt.n for item in again} == {1}
-    assert outcomes(cluster.ask("a", RejectRequest(again, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(again, death=DEATH))) == ["ok"]
     assert [item.record.n for item in dead_entries(cluster)] == [1]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
@@ -385,7 +385,7 @@ def test_a_late_ack_beats_the_dead_letter_and_its_redrive() -> None:
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.1)
     new = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(new, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", RejectRequest(new, death=DEATH))) == ["ok"]
     assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_after_expiry"]
     assert spans(cluster.ask("b", fetch("g!dead"))) == []
     assert spans(cluster.ask("b", fetch())) == []
@@ -438,7 +438,7 @@ def test_purge_tells_a_majority_what_one_replica_alone_has_settled() -> None:
     key = cluster.submit("c", AckRequest(held))
     cluster.advance(10.0)
     assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
-    cluster.drop = lambda sender, to, message: isinstance(message, Survey) and to == "a"
+    cluster.drop = lambda sender, to, message: isinstance(message, ReplicaList) and to == "a"
     assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(0), "it is acked, as far as c knows"
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     assert spans(cluster.ask("a", fetch())) == []
@@ -464,7 +464,7 @@ def test_purge_of_named_messages_keeps_all_others() -> None:
 
 def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """One page for each that is far from the one before, and none behind the last."""
-    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
+    monkeypatch.setattr(purge, "REPLICA_LIST_LIMIT", 1)
     cluster = Cluster()
     topic = cluster.topic()
     cluster.ask("a", SetGroup("jobs", "g"))
@@ -474,7 +474,7 @@ def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.Monkey
     asked: dict[int, None] = {}
 
     def watch(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Survey):
+        if isinstance(message, ReplicaList):
             asked[message.round] = None
         return False
 
@@ -512,7 +512,7 @@ def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
     pages: int, code: str, remaining: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pages, or before the first one is written: that nothing was done is not to be said of the former."""
-    monkeypatch.setattr(purge, "SURVEY_LIMIT", 1)
+    monkeypatch.setattr(purge, "REPLICA_LIST_LIMIT", 1)
     cluster = Cluster()
     topic, _ = published(cluster, 3)
     other = cluster.ask("b", OpenSession()).producer_id
@@ -522,7 +522,7 @@ def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
     surveys: dict[int, None] = {}
 
     def breaks(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Survey):
+        if isinstance(message, ReplicaList):
             surveys[message.round] = None
         return len(surveys) > pages and "a" in (sender, to)
 
@@ -551,7 +551,7 @@ def test_one_replica_that_answers_twice_does_not_purge_alone() -> None:
     assert isinstance(cluster.ask(x, Publish(cluster.batch(topic, producer_id, 0, [b"m"]))), PublishReply)
     cluster.drop = lambda sender, to, message: to in (x, y) and not isinstance(message, Heartbeat)
     send = cluster.send
-    cluster.send = lambda *sent: [send(*sent) for _ in range(1 + isinstance(sent[2], SurveyReply))]  # type: ignore
+    cluster.send = lambda *sent: [send(*sent) for _ in range(1 + isinstance(sent[2], ReplicaListReply))]  # type: ignore
     key = cluster.submit(outside, PurgeRequest("jobs", 0, "g"))
     assert key not in cluster.replies, "z alone decided, and has not got the message"
     cluster.advance(6.0)
@@ -583,9 +583,9 @@ def test_a_redrive_tells_those_that_do_not_know_the_dead_letter(of: int) -> None
     aware, *others = topic.replicas[0]
     got = receipts(cluster.ask(aware, fetch()))
     cluster.drop = lambda sender, to, message: to in others and isinstance(message, Reject | SyncState)
-    cluster.submit(aware, RejectRequest(got, letter=DEATH))
+    cluster.submit(aware, RejectRequest(got, death=DEATH))
     cluster.advance(6.0)
-    (dead,) = cluster.ask(aware, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
+    (dead,) = cluster.ask(aware, PeekRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
     entries = (SpanRecord(dead.span, dead.record),)
     assert outcomes(cluster.ask(others[0], RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     cluster.advance(60.0)  # a replica that missed the REJECT still has it held
@@ -632,7 +632,7 @@ def test_a_complete_peek_sees_what_one_replica_does_not() -> None:
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=2)))))
     more(cluster, topic, producer_id, 4)
     cluster.drop = lambda sender, to, message: False
-    alone = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", (0, 0), 100))
+    alone = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", (0, 0), 100))
     assert [(item.span.start, item.span.stop, item.state) for item in alone.items] == [(0, 4, "ready")]
     assert peek(cluster, node="c") == [(0, 2, "acked"), (2, 5, "ready")]
     assert peek(cluster, "ready", node="c") == [(2, 5, "ready")]
@@ -647,11 +647,11 @@ def test_a_complete_peek_goes_page_by_page() -> None:
             more(cluster, topic, producer_id, first, 4)
     got = receipts(cluster.ask("a", fetch(most=17)))
     cluster.ask("b", AckRequest(tuple(ReceiptPart(item.receipt, (item.receipt.span,)) for item in got[::2])))
-    whole = cluster.ask("b", BrowseRequest("jobs", 0, "g", "all", (0, 0), 1000, complete=True))
+    whole = cluster.ask("b", PeekRequest("jobs", 0, "g", "all", (0, 0), 1000, complete=True))
     paged: list[Span] = []
     after: Span | None = None
     for _ in range(100):
-        page = cluster.ask("b", BrowseRequest("jobs", 0, "g", "all", (0, 0), 1, complete=True, after=after))
+        page = cluster.ask("b", PeekRequest("jobs", 0, "g", "all", (0, 0), 1, complete=True, after=after))
         paged += [item.span for item in page.items]
         after = page.upto
         if after is None:
@@ -678,7 +678,7 @@ def test_too_few_reachable_replicas_are_not_reported_as_a_refusal() -> None:
         ExtendRequest(held, 5.0, cluster.now.mono),
         RedriveRequest("jobs", 0, "g", entries),
         RejectRequest(dead),
-        RejectRequest(held, letter=DEATH),
+        RejectRequest(held, death=DEATH),
         AckRequest(dead),
         AckRequest(held),
     ):
@@ -785,13 +785,13 @@ def test_a_replica_without_a_message_does_not_report_it_as_reopened(start: str) 
     cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, Store)
     published(cluster, 3)
     got = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
     cluster.advance(1.0)
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g", start, rewind=True)), GroupReply)
     cluster.advance(5.0)
-    cluster.drop = lambda sender, to, message: (to, type(message)) in (("b", Store), ("a", Survey))
+    cluster.drop = lambda sender, to, message: (to, type(message)) in (("b", Store), ("a", ReplicaList))
     remaining = 3 if start == "latest" else 0  # dead letters, which the new generation leaves out
-    listed = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
+    listed = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
     assert sum(item.span.size for item in listed.items) == remaining
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g!dead")) == PurgeReply(remaining)
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(3 - remaining)

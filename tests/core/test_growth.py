@@ -16,19 +16,19 @@ from quorumq.core.messages import (
     AlterTopic,
     CloseSession,
     DeleteTopic,
-    LeaveRequest,
     OpenSession,
     Owned,
     Part,
     Publish,
     PublishReply,
     ReceiptPart,
+    ReleaseRequest,
     SetGroup,
-    SyncOffer,
+    SyncDigests,
 )
 from quorumq.core.values import limits
 from quorumq.core.values.types import Latest, PartitionId, Span
-from quorumq.wire.batch import Message, decode_header, encode_record, pack_sections
+from quorumq.wire.batch import Message, decode_header, encode_record, pack_spans
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, receipts
 from tests.core.work import (
@@ -179,7 +179,7 @@ def test_no_step_takes_long_whatever_is_settled(
 
     def work() -> None:
         if step == "leave":
-            answered(cluster, "c", LeaveRequest(got))
+            answered(cluster, "c", ReleaseRequest(got))
         elif step == "expire and fetch":
             cluster.advance(10.0)
             answered(cluster, "b", fetch())
@@ -219,7 +219,7 @@ def spans_for_groups() -> tuple[Cluster, object]:
     producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(1024))
     spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     records = [encode_record(Message(b"x"))] * len(spans)
-    return cluster, Publish(pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
+    return cluster, Publish(pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
 
 
 def many_batches() -> tuple[Cluster, object]:
@@ -265,7 +265,7 @@ def of_sessions(count: int) -> Cluster:
         producer_ids = sorted(cluster.ask("b", OpenSession()).producer_id for _ in range(512))
         spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
         records = [encode_record(Message(b"x"))] * len(spans)
-        batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+        batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
         assert isinstance(answered(cluster, "c", Publish(batch)), PublishReply)
     return cluster
 
@@ -328,7 +328,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
     offered: Counter[tuple[str, str]] = Counter()
 
     def count(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, SyncOffer) and sender == "a":
+        if isinstance(message, SyncDigests) and sender == "a":
             offered[sender, to] += 1
         return False
 
@@ -398,4 +398,4 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
     assert len({id(header.partition) for header in headers}) <= 2, (
         "the replica's own, and that of the newest batches"
     )
-    assert len({id(header.sections[0].producer_id) for header in headers}) == 1
+    assert len({id(header.spans[0].producer_id) for header in headers}) == 1

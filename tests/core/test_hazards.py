@@ -24,17 +24,17 @@ from quorumq.core.messages import (
     RejectRequest,
     Release,
     Store,
-    SyncOffer,
+    SyncDigests,
 )
 from quorumq.core.messages.records import AttemptsCounted, RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import Kind, Letter, Record, Span, Stamp
+from quorumq.core.values.types import Death, Kind, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over, nothing
 from tests.core.steps import asked, fetch, outcomes, published, receipts, replica_of
 
-DEATH = Letter(Stamp(0, ""), "rejected", "E")
+DEATH = Death(Stamp(0, ""), "rejected", "E")
 
 
 def record_of(cluster: Cluster, node: str, span: Span, group: str = "g") -> Record:
@@ -78,7 +78,7 @@ def test_no_start_uses_the_ballots_of_an_earlier_one_though_the_clock_was_set_ba
     assert tokens == sorted(set(tokens))
 
 
-def test_a_hold_that_overtook_its_own_release_delays_nobody_and_a_late_release_frees_nobody_else() -> None:
+def test_a_hold_that_overtook_its_own_release_delays_no_client_and_a_late_release_frees_no_other() -> None:
     cluster = Cluster()
     _, producer_id = published(cluster, 1)
     late: list[tuple[str, str, object]] = []
@@ -175,7 +175,7 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
         cluster.ask("a", fetch("other"))
         got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
-        cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncOffer) and sender != to
+        cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncDigests) and sender != to
         cluster.submit("c", AckRequest(got))
         cluster.advance(1.1)
         replies: list[tuple[str, str, object]] = []
@@ -186,11 +186,11 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
             if isinstance(message, HoldReply) and sender != to:
                 replies.append((sender, to, message))
                 return True
-            return isinstance(message, SyncOffer)
+            return isinstance(message, SyncDigests)
 
         cluster.drop = keep
         key = cluster.submit("a", fetch())
-        cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+        cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
         for item in sorted(replies, key=lambda item, first=first: (item[0] != first, item[0])):  # type: ignore[misc]
             if item[0] in "bc":
                 hand_over(cluster, *item)
@@ -209,7 +209,7 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.advance(100)
     assert not replica_of(cluster, "a").batches.stored
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
     cluster.start("c")
     cluster.advance(6)
     assert asked(cluster, "c", hold_time=5.0) == [], "the others answer with the tombstone"
@@ -236,7 +236,7 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     assert not replica_of(cluster, "c").batches.present
     assert any(isinstance(record, RecordsMerged) for record in cluster.journals["c"])
     cluster.kill("c")
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
     cluster.start("c")
     stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
     hand_over(cluster, "a", "c", Store(0, topic.epoch, stored.batch))

@@ -131,7 +131,7 @@ class HoldMachine(RuleBasedStateMachine):
 
     @rule(low=SEQS, size=st.integers(1, 6), who=OWNERS, time=st.floats(1, 5))
     def hold(self, low: int, size: int, who: Owner, time: float) -> None:
-        self.forget()
+        self.discard()
         granted, refused = self.table.hold(span(low, low + size), who, self.now, time)
         yes = {seq for part in granted for seq in range(part.start, part.stop)}
         no = {seq for part, _ in refused for seq in range(part.start, part.stop)}
@@ -160,7 +160,7 @@ class HoldMachine(RuleBasedStateMachine):
 
     @rule(low=SEQS, size=st.integers(1, 6), who=OWNERS, time=st.floats(1, 5))
     def extend(self, low: int, size: int, who: Owner, time: float) -> None:
-        self.forget()
+        self.discard()
         granted, _ = self.table.extend(span(low, low + size), who, self.now + time, self.now)
         yes = {seq for part in granted for seq in range(part.start, part.stop)}
         for seq in range(low, low + size):
@@ -178,12 +178,12 @@ class HoldMachine(RuleBasedStateMachine):
     def expire(self) -> None:
         self.table.expire(span(0, 100), self.now)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self.held = {seq: item for seq, item in self.held.items() if item[1] > self.now}
 
     @invariant()
     def tables_agree(self) -> None:
-        self.forget()
+        self.discard()
         self.table.view.check()
         actual = {
             seq: (held.owner, held.deadline)

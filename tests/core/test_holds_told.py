@@ -9,12 +9,11 @@ import pytest
 from quorumq.core.messages import (
     Ack,
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     CloseSession,
     ExtendRequest,
     Hold,
-    LeaveRequest,
+    PeekReply,
+    PeekRequest,
     PurgeReply,
     PurgeRequest,
     ReceiptPart,
@@ -22,8 +21,9 @@ from quorumq.core.messages import (
     RejectRequest,
     Release,
     Released,
+    ReleaseRequest,
     SpanRecord,
-    SyncOffer,
+    SyncDigests,
     SyncPull,
     SyncState,
 )
@@ -58,7 +58,7 @@ def restart(cluster: Cluster, node: str) -> None:
 
 def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
     """The votes of a and b make a delivery, and b alone has its ACK. Anti-entropy is lost."""
-    compared = SyncState | SyncOffer | SyncPull
+    compared = SyncState | SyncDigests | SyncPull
     cluster.drop = lambda sender, to, message: (
         (isinstance(message, Hold) and to == "c") or isinstance(message, compared)
     )
@@ -72,14 +72,14 @@ def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
 
 
 def listed(cluster: Cluster) -> tuple[SpanRecord, ...]:
-    page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    assert isinstance(page, PeekReply)
     return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
 def died(cluster: Cluster) -> None:
     got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
 
 
 def purge(cluster: Cluster) -> None:
@@ -179,7 +179,7 @@ def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_i
 
 
 def left(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
-    cluster.ask("c", LeaveRequest(got))
+    cluster.ask("c", ReleaseRequest(got))
 
 
 def rejected(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
@@ -187,7 +187,7 @@ def rejected(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
 
 
 def buried(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
-    assert outcomes(cluster.ask("c", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
 
 
 def part_of(got: tuple[ReceiptPart, ...], start: int, stop: int) -> tuple[ReceiptPart, ...]:
@@ -280,7 +280,7 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     (theirs,) = [rival for rival in lease.rivals if rival != mine]
     view.give_up(whole, theirs, cluster.now.mono, rivals=False)
     assert not view.given_up, "a REJECT of what NO_OWNER holds is refused"
-    cluster.drop = lambda sender, to, message: isinstance(message, Ack | Release | SyncState | SyncOffer)
+    cluster.drop = lambda sender, to, message: isinstance(message, Ack | Release | SyncState | SyncDigests)
     if acks:
         cluster.submit("b", AckRequest(got))
         cluster.advance(1.0)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import (
     AlterTopic,
-    BrowseReply,
-    BrowseRequest,
     Failed,
     FetchReply,
+    PeekReply,
+    PeekRequest,
     ReceiptPart,
     RedriveRequest,
     Reject,
@@ -21,7 +21,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted, lot_of, with_another
 from quorumq.core.values.limits import INTERRUPTIONS_MAX, TOPIC_BACKOFF_S
-from quorumq.core.values.types import STAMP_ZERO, Kind, Letter
+from quorumq.core.values.types import STAMP_ZERO, Death, Kind
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 
@@ -57,9 +57,9 @@ def on_all(attempts: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
     return dict.fromkeys("abc", attempts)
 
 
-def deaths(cluster: Cluster) -> list[Letter]:
-    reply = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(reply, BrowseReply), reply
+def deaths(cluster: Cluster) -> list[Death]:
+    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    assert isinstance(reply, PeekReply), reply
     return [item.record.letter for item in reply.items if item.record.letter is not None]
 
 
@@ -162,9 +162,9 @@ def test_a_rewind_and_a_redrive_begin_anew() -> None:
     assert interrupt(cluster, items) == ["ok"]
     items, attempts = got(cluster)
     assert attempts == [(1, 1)]
-    cluster.ask("a", RejectRequest(items, 0.0, Letter(STAMP_ZERO, "rejected")))
-    reply = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(reply, BrowseReply)
+    cluster.ask("a", RejectRequest(items, 0.0, Death(STAMP_ZERO, "rejected")))
+    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
+    assert isinstance(reply, PeekReply)
     entries = tuple(SpanRecord(item.span, item.record._replace(letter=None)) for item in reply.items)
     assert entries[0].record.kind == Kind.DEAD
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
@@ -187,7 +187,7 @@ def test_a_suspect_stays_one_and_who_is_none_becomes_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"delay": 1.0}, {"delay": TOPIC_BACKOFF_S}, {"letter": Letter(STAMP_ZERO, "no")}]
+    "more", [{"delay": 1.0}, {"delay": TOPIC_BACKOFF_S}, {"death": Death(STAMP_ZERO, "no")}]
 )
 def test_with_a_delay_or_a_dead_letter_it_is_refused(more: dict[str, object]) -> None:
     cluster = Cluster()

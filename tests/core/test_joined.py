@@ -118,7 +118,7 @@ def test_a_message_is_never_twice_in_one_store() -> None:
     assert cluster.together("a", again, again, one(cluster, topic, second)) == [PublishReply(2)] * 3
     assert [len(store.parts) for store in cluster.stores] == [1, 2]
     for store in cluster.stores:
-        spans = [span for part in store.parts for span in part.batch.header.sections]
+        spans = [span for part in store.parts for span in part.batch.header.spans]
         assert len(spans) == len(set(spans))
 
 

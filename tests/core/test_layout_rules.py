@@ -457,7 +457,7 @@ def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed()
     partition, another = PartitionId(topic.id, 0), ME._replace(k=2)
     batch = cluster.batch(topic, ME, 0, [b"0", b"1", b"2", b"3"])
     spans = (Span(ME, 0, 3), Span(another, 0, 1))
-    batch = batch._replace(header=batch.header._replace(sections=spans))
+    batch = batch._replace(header=batch.header._replace(spans=spans))
     assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
     publish(cluster, node, topic, 3)
     assert sum(part.receipt.span.size for part in fetched(cluster, node)) == 7, "this makes the group"

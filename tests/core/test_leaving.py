@@ -68,7 +68,12 @@ def test_a_removed_node_answers_at_once(how: str) -> None:
     waiting = cluster.submit("d", m.CreateTopic("more"))
     learns(cluster, how)
     assert code_of(cluster.replies[waiting]) == Code.OUTCOME_UNKNOWN
-    for request in (fetch(), m.CreateTopic("again"), m.LeaveRequest(()), m.DescribeGroups((("jobs", "g"),))):
+    for request in (
+        fetch(),
+        m.CreateTopic("again"),
+        m.ReleaseRequest(()),
+        m.DescribeGroups((("jobs", "g"),)),
+    ):
         refused = cluster.ask("d", request)
         assert code_of(refused) == Code.NOT_STORED
         assert "node d was removed from the cluster: ask another node" in refused.detail

@@ -6,10 +6,10 @@ import pytest
 
 from quorumq.core.messages import (
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     FetchReply,
     GroupReply,
+    PeekReply,
+    PeekRequest,
     Publish,
     PurgeRequest,
     SetGroup,
@@ -19,7 +19,7 @@ from quorumq.core.partition.listing import FIRST, known_spans, list_some
 from quorumq.core.values import limits
 from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts, replica_of
 
@@ -49,7 +49,7 @@ def filled(cluster: Cluster) -> Topic:
     cluster.ask("a", fetch())
     spans = tuple(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(1, PRODUCER_IDS + 1))
     record = encode_record(Message(b"x"))
-    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
+    batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
     cluster.ask("a", Publish(batch))
     return topic
 
@@ -72,8 +72,8 @@ def test_a_complete_peek_and_a_purge_see_all(few: list[int]) -> None:
     topic = filled(cluster)
     shown, after = SpanSet(), None
     for _ in range(100):
-        page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "all", (0, 0), 20, complete=True, after=after))
-        assert isinstance(page, BrowseReply)
+        page = cluster.ask("a", PeekRequest("jobs", 0, "g", "all", (0, 0), 20, complete=True, after=after))
+        assert isinstance(page, PeekReply)
         for item in page.items:
             shown.add(item.span)
         after = page.upto

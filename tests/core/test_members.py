@@ -453,7 +453,7 @@ def test_status_says_where_the_configuration_is_out_of_date() -> None:
 # ------------------------------------------------------------------------------------- leaving
 
 
-def leave(cluster: GrowingCluster, change: str, name: str, through: str = "a") -> object:
+def exit_cluster(cluster: GrowingCluster, change: str, name: str, through: str = "a") -> object:
     return cluster.ask(through, m.ChangeMembers(change, name))
 
 
@@ -464,24 +464,24 @@ def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
     topic = next(
         made for name in ("one", "two", "three", "jobs") if "d" in (made := cluster.topic(name)).replicas[0]
     )
-    assert "is in use: `quorumq nodes drain d`" in leave(cluster, "remove", "d").detail
+    assert "is in use: `quorumq nodes drain d`" in exit_cluster(cluster, "remove", "d").detail
     for _ in range(2):
-        reply = leave(cluster, "drain", "d", "e")
+        reply = exit_cluster(cluster, "drain", "d", "e")
         assert isinstance(reply, m.ChangeMembersReply), reply
         assert reply.layout.number == 3
-    refused = leave(cluster, "remove", "d")
+    refused = exit_cluster(cluster, "remove", "d")
     assert f"node d still keeps {topic.name}/0" in refused.detail
     to = next(name for name in "abce" if name not in topic.replicas[0])
     assert "to is 'd'" in cluster.ask("a", m.MovePartition(topic.name, 0, topic.replicas[0][0], "d")).detail
     assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", to)), m.TopicReply)
-    refused = leave(cluster, "remove", "d")
+    refused = exit_cluster(cluster, "remove", "d")
     assert isinstance(refused, m.Failed), "its payload is not copied yet"
     cluster.advance(12.0)
-    refused = leave(cluster, "remove", "d", "d")
+    refused = exit_cluster(cluster, "remove", "d", "d")
     assert (refused.code, refused.detail) == (Code.NOT_STORED, "a node cannot remove itself: ask another one")
     assert cluster.nodes["d"].catalogue.cluster.layout.number == 3
     for _ in range(2):
-        reply = leave(cluster, "remove", "d", "c")
+        reply = exit_cluster(cluster, "remove", "d", "c")
         assert isinstance(reply, m.ChangeMembersReply), reply
         assert reply.layout.number == 4
     assert reply.layout.members[3] == Member("d", state=MemberState.REMOVED), "its name and number are kept"
@@ -517,18 +517,18 @@ def test_a_node_that_is_dead_for_good_is_drained_from_the_others() -> None:
         made for name in ("one", "two", "three", "jobs") if "d" in (made := cluster.topic(name)).replicas[0]
     )
     cluster.kill("d")
-    assert isinstance(leave(cluster, "drain", "d"), m.ChangeMembersReply)
+    assert isinstance(exit_cluster(cluster, "drain", "d"), m.ChangeMembersReply)
     to = next(name for name in "abc" if name not in topic.replicas[0])
     key = cluster.submit("b", m.MovePartition(topic.name, 0, "d", to))
     cluster.advance(5.0)
     assert isinstance(cluster.replies[key], m.TopicReply), cluster.replies[key]
     cluster.advance(20.0)
-    assert f"still keeps {topic.name}/0" in leave(cluster, "remove", "d").detail
+    assert f"still keeps {topic.name}/0" in exit_cluster(cluster, "remove", "d").detail
     assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", "")), m.TopicReply)
     assert isinstance(cluster.ask("c", m.MovePartition(topic.name, 0, "d", "")), m.TopicReply)
     (placement,) = cluster.nodes["a"].catalogue.topics[topic.id].layout.placements  # type: ignore[union-attr]
     assert (placement.sources, placement.before) == ((), ())
-    assert isinstance(leave(cluster, "remove", "d"), m.ChangeMembersReply)
+    assert isinstance(exit_cluster(cluster, "remove", "d"), m.ChangeMembersReply)
 
 
 def test_a_source_that_is_up_or_has_a_replica_is_not_given_up() -> None:
@@ -557,26 +557,26 @@ def test_a_source_that_is_up_or_has_a_replica_is_not_given_up() -> None:
 def test_a_voter_is_not_removed_and_a_drained_node_may_stay() -> None:
     cluster = GrowingCluster(3)
     cluster.add("d")
-    refused = leave(cluster, "remove", "b")
+    refused = exit_cluster(cluster, "remove", "b")
     assert refused.code == Code.USAGE
     assert "node b is a voter" in refused.detail
     for change in ("drain", "remove"):
-        assert "there is no node 'x'" in leave(cluster, change, "x").detail
-    leave(cluster, "drain", "d")
+        assert "there is no node 'x'" in exit_cluster(cluster, change, "x").detail
+    exit_cluster(cluster, "drain", "d")
     assert not any("d" in each for each in cluster.topic("jobs", partitions=8).replicas)
     assert cluster.change("d").number == 3, "it is in use again"
     assert any("d" in each for each in cluster.topic("more", partitions=8).replicas)
 
 
-def test_more_partitions_are_not_placed_on_a_node_that_leaves() -> None:
+def test_more_partitions_are_not_put_on_a_leaving_node() -> None:
     cluster = GrowingCluster(3)
     cluster.add("d")
     cluster.topic("jobs", partitions=1)
-    leave(cluster, "drain", "d")
+    exit_cluster(cluster, "drain", "d")
     refused = cluster.ask("a", m.AlterTopic("jobs", partitions=12))
     assert refused.code == Code.USAGE
     assert "d is no member any more, or drained" in refused.detail
-    assert isinstance(leave(cluster, "remove", "d"), m.Failed) is any(
+    assert isinstance(exit_cluster(cluster, "remove", "d"), m.Failed) is any(
         "d" in members for topic in cluster.nodes["a"].catalogue.live() for members in topic.replicas
     )
 
@@ -611,7 +611,7 @@ def test_registers_are_changed_where_replica_sets_have_later_members() -> None:
             assert isinstance(cluster.replies.get(key), reply), (request, cluster.replies.get(key))
 
 
-def test_a_later_member_finds_what_it_has_not_heard_of() -> None:
+def test_a_later_member_finds_what_it_has_not_received() -> None:
     cluster = GrowingCluster(3)
     cluster.add("d")
     cluster.drop = lambda sender, to, message: (
@@ -658,7 +658,7 @@ def half_known_move(cluster: GrowingCluster, *deaf: str) -> None:
 
 
 @pytest.mark.parametrize("rule", [True, False])
-def test_a_node_that_a_chosen_layout_places_a_partition_on_is_not_removed(
+def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator need not know of it: each acceptor of the removal is asked."""
@@ -668,7 +668,7 @@ def test_a_node_that_a_chosen_layout_places_a_partition_on_is_not_removed(
     cluster.topic("jobs")
     cluster.add("d")
     half_known_move(cluster, "c")
-    assert isinstance(leave(cluster, "drain", "d", "c"), m.ChangeMembersReply)
+    assert isinstance(exit_cluster(cluster, "drain", "d", "c"), m.ChangeMembersReply)
     key = cluster.submit("c", m.ChangeMembers("remove", "d"))
     cluster.advance(10.0)
     assert isinstance(cluster.replies[key], m.Failed) is rule
@@ -680,7 +680,7 @@ def test_a_node_that_a_chosen_layout_places_a_partition_on_is_not_removed(
 
 
 @pytest.mark.parametrize("rule", [True, False])
-def test_a_value_that_places_a_partition_on_a_removed_node_is_passed_over(
+def test_a_value_that_puts_a_partition_on_a_removed_node_is_passed_over(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was accepted by a alone, and never will be chosen: else no layout of the topic could be."""

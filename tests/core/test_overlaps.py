@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quorumq.client.produce.derived import runs_of
 from quorumq.core.messages import Failed, Publish, PublishReply, Store
 from quorumq.core.values.types import DERIVED, Batch, PartitionId, ProducerId, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 from tests.seeds import property_of
@@ -39,7 +39,7 @@ def record_of(name: Name) -> bytes:
 
 def batch_of(topic: Topic, names: set[Name], wall_ms: int) -> Batch:
     ordered = sorted(names)
-    return pack_sections(PartitionId(topic.id, 0), runs_of(ordered), wall_ms, [record_of(x) for x in ordered])
+    return pack_spans(PartitionId(topic.id, 0), runs_of(ordered), wall_ms, [record_of(x) for x in ordered])
 
 
 def check_stored(cluster: Cluster, topic: Topic, expected: set[Name]) -> None:

@@ -106,7 +106,7 @@ def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[St
         StoredBatch(1, header(), 0.0, durable=False),
         StoredBatch(
             1,
-            header()._replace(sections=(Span(SESSIONS[0], 0, 2),), offsets=b"1234" * 2, crcs=b"1234" * 2),
+            header()._replace(spans=(Span(SESSIONS[0], 0, 2),), offsets=b"1234" * 2, crcs=b"1234" * 2),
             0.0,
             durable=True,
         ),
@@ -137,9 +137,9 @@ def test_the_oldest_durable_and_due_batches_of_one_message_are_packed() -> None:
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 * seq, [b"x"])))
     assert not replica.batches.stored[plain[1]].header.ttl_ms
     assert plain[1] not in dict.keys(replica.batches.stored), "it is due"
-    assert [
-        one.start for part in cluster.ask("a", fetch(most=100)).slices for one in part.header.sections
-    ] == ([10 * seq for seq in range(12)])
+    assert [one.start for part in cluster.ask("a", fetch(most=100)).slices for one in part.header.spans] == (
+        [10 * seq for seq in range(12)]
+    )
 
 
 def test_a_batch_whose_age_is_asked_for_is_not_packed_by_a_start() -> None:

@@ -403,7 +403,7 @@ class Changing(Chaos):
             case 6:
                 self.sends(DeleteTopic("jobs", self.first.id))
 
-    def judge(self) -> None:
+    def check_all(self) -> None:
         for key in [key for key in self.pending if key in self.replies]:
             request, confirmed = self.pending.pop(key)
             reply = self.replies[key]
@@ -429,7 +429,7 @@ class Changing(Chaos):
 def test_nothing_that_was_confirmed_is_undone_by_who_does_not_know(seed: int, delete: bool) -> None:
     cluster = run(seed, delete)
     cluster.heal()
-    cluster.judge()
+    cluster.check_all()
     assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
 
 
@@ -454,7 +454,7 @@ def run(seed: int, delete: bool) -> Changing:
             draw.choice(faults)()
         else:
             cluster.deliver()
-        cluster.judge()
+        cluster.check_all()
     return cluster
 
 
@@ -463,7 +463,7 @@ def test_the_seeds_contain_what_they_are_about() -> None:
     for seed in (9, 22, 24, 26):
         cluster = run(seed, delete=bool(seed % 2))
         cluster.heal()
-        cluster.judge()
+        cluster.check_all()
         for name, count in cluster.seen.items():
             seen[name] = seen.get(name, 0) + count
     answered = (

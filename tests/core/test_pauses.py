@@ -16,7 +16,7 @@ from quorumq.core.messages import (
     SetGroup,
     SyncTopics,
 )
-from quorumq.core.requests.waking import has_offer
+from quorumq.core.requests.waking import has_ready
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import NOT_PAUSED, Group, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
@@ -89,7 +89,7 @@ def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
     producer_id = cluster.ask("a", OpenSession()).producer_id
     more(cluster, topic, producer_id, 0, 4)
     got = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("a", RejectRequest(got, death=DEATH))) == ["ok"]
     pause(cluster)
     cluster.advance(20)
     view = next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"]
@@ -173,8 +173,8 @@ def test_news_of_messages_wakes_no_one_while_the_group_is_paused() -> None:
     cluster.submit("b", fetch(wait=0.9))
     core = cluster.nodes["b"]
     (replica,) = core.replicas.values()
-    assert replica.group("g").available.ready.size
-    assert not has_offer(core.context, (replica.partition, "g"), cluster.now)
+    assert replica.group("g").available.batches.size
+    assert not has_ready(core.context, (replica.partition, "g"), cluster.now)
 
 
 def test_a_coordinator_that_missed_a_rewind_hears_of_it_from_those_that_refuse() -> None:

@@ -16,12 +16,12 @@ from quorumq.core.messages import (
     FetchReply,
     Hold,
     HoldReply,
-    LeaveRequest,
     OpenSession,
     Publish,
     PublishReply,
     PutTopic,
     Release,
+    ReleaseRequest,
     SetGroup,
     Store,
     StoreReply,
@@ -35,7 +35,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.requests.piggyback import is_new, may_choose, share_of, waiting
 from quorumq.core.values.types import Batch, NodeId, PartitionId, ProducerId, Span, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import WALL_MS, Cluster
 from tests.core.steps import fetch, outcomes, receipts
 from tests.core.work import QUIET, steps_of
@@ -224,7 +224,7 @@ def test_a_full_node_that_refuses_a_store_still_delivers() -> None:
         piggyback.cluster.feed(node, DiskFull(True))
     for number in (1, 2, 3):
         assert isinstance(piggyback.cluster.replies[piggyback.publish(first=number)], Failed)
-    piggyback.cluster.ask("b", LeaveRequest((item,)))
+    piggyback.cluster.ask("b", ReleaseRequest((item,)))
     assert piggyback.got(key) == [item.receipt.span]
 
 
@@ -328,7 +328,7 @@ def test_a_batch_of_several_spans_is_not_piggybacked() -> None:
     other = piggyback.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     spans = (Span(piggyback.producer_id, 0, 1), Span(other, 0, 1))
     records = [encode_record(Message(b"x"))] * 2
-    batch = pack_sections(PartitionId(piggyback.topic.id, 0), spans, piggyback.cluster.now.wall_ms, records)
+    batch = pack_spans(PartitionId(piggyback.topic.id, 0), spans, piggyback.cluster.now.wall_ms, records)
     piggyback.cluster.submit("a", Publish(batch))
     assert any(isinstance(message, Store) for _, _, message in piggyback.said)
     assert piggyback.rode() == []
@@ -556,7 +556,7 @@ def test_a_round_ahead_of_the_own_disk_waits_for_it() -> None:
     (it,) = [one for one in core.context.requests.values() if isinstance(one, FetchCoordinator)]
     (round_,) = it.rounds.values()
     assert isinstance(round_, HoldRound)
-    round_.heard.clear()
+    round_.answered_by.clear()
     round_.votes = Votes()
     it._settle(core.context, round_, piggyback.cluster.now, timed_out=False)
     assert round_.pending.covers(Span(piggyback.producer_id, 0, 1))

@@ -41,7 +41,7 @@ def away(case: Case) -> Cluster:
     published(cluster, 2)
     made = cluster.now.wall_ms
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=1.0)))
-    settle = m.AckRequest(got) if case.settles == "ack" else m.RejectRequest(got, letter=DEATH)
+    settle = m.AckRequest(got) if case.settles == "ack" else m.RejectRequest(got, death=DEATH)
     assert outcomes(cluster.ask("a", settle)) in (["acked"], ["ok"])
     wipe(cluster, "b")
     cluster.advance(4.0)

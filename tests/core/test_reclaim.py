@@ -12,14 +12,14 @@ from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages import (
     AckRequest,
     AlterTopic,
-    BrowseReply,
-    BrowseRequest,
     DeleteGroup,
     GroupsReply,
     GroupsRequest,
     Merge,
     MergeReply,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Publish,
     PublishReply,
     PurgeRequest,
@@ -27,12 +27,12 @@ from quorumq.core.messages import (
     RejectRequest,
     SetGroup,
     Store,
-    SyncOffer,
+    SyncDigests,
     SyncPull,
     SyncState,
     TopicReply,
 )
-from quorumq.core.messages.effects import Forget, Send
+from quorumq.core.messages.effects import DropBatches, Send
 from quorumq.core.messages.records import BatchStored, Reclaimed
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import placing
@@ -104,15 +104,15 @@ def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
     topic, producer_id = published(cluster, 1)
     for first in range(1, 6):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
-    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "ready", (0, 0), 2))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", (0, 0), 2))
+    assert isinstance(page, PeekReply)
     assert page.cursor is not None
     assert [item.span.start for item in page.items] == [0, 1]
     assert set(outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3))))))) == {"acked"}
     cluster.advance(10)
     assert batches(cluster) == [3, 3, 3]
-    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "ready", page.cursor, 10))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", page.cursor, 10))
+    assert isinstance(page, PeekReply)
     assert [item.span.start for item in page.items] == [3, 4, 5]
 
 
@@ -293,7 +293,7 @@ def test_a_start_drops_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_si
     cluster.journals["a"] += [stored._replace(number=number) for number in range(70, 77)]
     config = NodeConfig(node="a", nodes=cluster.names, hold_time_max=60.0)
     core = NodeCore(config, cluster.journals["a"], nonce=1, directory=1, now=cluster.now, rng=cluster.rng)
-    chunks = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, Forget)]
+    chunks = [effect.numbers for effect in core.start(cluster.now) if isinstance(effect, DropBatches)]
     assert chunks == [(70, 71, 72), (73, 74, 75), (76,)]
     (copy,) = core.replicas.values()
     assert list(copy.batches.stored) == [stored.number]
@@ -380,7 +380,7 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
     assert outcomes(cluster.ask("c", AckRequest(old))) == ["acked_unproven"]
-    assert set(outcomes(cluster.ask("c", RejectRequest(old, letter=DEATH)))) <= {
+    assert set(outcomes(cluster.ask("c", RejectRequest(old, death=DEATH)))) <= {
         "hold-lost",
         "already-settled",
     }
@@ -399,11 +399,11 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
     )
     cluster.start("c")
     cluster.advance(20)
-    assert replica_of(cluster, "c").batches.wanted.messages == 10, "c has heard of no tombstone"
+    assert replica_of(cluster, "c").batches.requested.messages == 10, "c has heard of no tombstone"
     sent: list[object] = []
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
     cluster.advance(40)
-    assert not replica_of(cluster, "c").batches.wanted
+    assert not replica_of(cluster, "c").batches.requested
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
     sent.clear()
     cluster.advance(10)
@@ -419,13 +419,13 @@ def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_want
     cluster.advance(20)
     assert batches(cluster) == [1, 0, 0]
     rewind(cluster, "b", "time", cluster.now.wall_ms)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
     cluster.advance(20)
     tables = [replica_of(cluster, node).batches for node in "abc"]
-    assert [table.wanted.messages for table in tables] == [0, 10, 10]
+    assert [table.requested.messages for table in tables] == [0, 10, 10]
     cluster.drop = lambda sender, to, message: False
     cluster.advance(20)
-    assert [table.wanted.messages for table in tables] == [10, 10, 10]
+    assert [table.requested.messages for table in tables] == [10, 10, 10]
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
 
 
@@ -520,7 +520,7 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> N
     cluster.advance(10)
     assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
     if missed == "Hold":
-        cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer | SyncState | Merge)
+        cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests | SyncState | Merge)
         cluster.submit("c", fetch(hold_time=1.0))
         cluster.advance(2)
         assert {standing(cluster, node) for node in "abc"} == {(Kind.OPEN, 1)}

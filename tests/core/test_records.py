@@ -7,11 +7,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.values.types import Kind, Letter, Record, Stamp, merge_records, record_rank
+from quorumq.core.values.types import Death, Kind, Record, Stamp, merge_records, record_rank
 
 
 def record(generation: int, n: int, kind: Kind, ballot: int = 0) -> Record:
-    death = Letter(Stamp(ballot, "a"), "rejected") if kind == Kind.DEAD else None
+    death = Death(Stamp(ballot, "a"), "rejected") if kind == Kind.DEAD else None
     return Record(generation, 0 if kind == Kind.ACKED else n, kind, death)
 
 

@@ -7,16 +7,16 @@ import pytest
 from quorumq.core.messages import (
     Ack,
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     ExtendRequest,
+    PeekReply,
+    PeekRequest,
     PurgeReply,
     PurgeRequest,
     RedriveRequest,
     Reject,
     RejectRequest,
     SpanRecord,
-    SyncOffer,
+    SyncDigests,
     SyncState,
 )
 from tests.core.cluster import Cluster
@@ -26,8 +26,8 @@ from tests.core.steps import DEATH, died, fetch, outcomes, peek, published, rece
 
 def dead_entries(cluster: Cluster, node: str = "a") -> tuple[SpanRecord, ...]:
     """The dead letters as ``node`` sees them."""
-    page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, PeekReply)
     return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
@@ -66,7 +66,7 @@ def test_a_redriven_message_outside_a_rewind_stays_open() -> None:
     assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
     assert peek(cluster)[:2] == [(0, 1, "delayed"), (1, 3, "ready")]
     again = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("c", RejectRequest(again, letter=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", RejectRequest(again, death=DEATH))) == ["ok"]
     assert [(it.record.generation, it.record.n) for it in dead_entries(cluster)] == [(0, 1)]
     assert cluster.ask("c", PurgeRequest("jobs", 0, "g")) == PurgeReply(2)
     cluster.advance(6)
@@ -78,7 +78,7 @@ def test_a_redriven_message_outside_a_rewind_can_die() -> None:
     cluster = Cluster()
     published(cluster, max_deliveries=1)
     assert outcomes(
-        cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch(most=1))), letter=DEATH))
+        cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch(most=1))), death=DEATH))
     ) == ["ok"]
     cluster.ask("a", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
     cluster.advance(1)
@@ -108,12 +108,14 @@ def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_o
     cluster.advance(1.1)
     new = receipts(cluster.ask("c", fetch()))
     cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to != "c"
-    cluster.submit("c", RejectRequest(new, letter=DEATH))
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Ack | SyncOffer | SyncState)
+    cluster.submit("c", RejectRequest(new, death=DEATH))
+    cluster.drop = lambda sender, to, message: (
+        to == "c" and isinstance(message, Ack | SyncDigests | SyncState)
+    )
     assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_after_expiry"]
     entries = dead_entries(cluster, "c")
     rewind(cluster, "a", "time", cluster.now.wall_ms + 1)
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, SyncOffer | SyncState)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, SyncDigests | SyncState)
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     hears_all(cluster)
     cluster.advance(70)

@@ -129,7 +129,7 @@ def test_sums_that_are_kept_are_those_computed_anew(registers: list[Topic | Grou
             merged = catalogue.take_topic(register)
             for topic in list(catalogue.topics) if merged is not None else ():
                 if catalogue.is_deleted(topic):
-                    catalogue.forget_groups(topic)
+                    catalogue.drop_groups(topic)
         else:
             catalogue.take_group(register)
         catalogue.check()

@@ -8,12 +8,12 @@ import pytest
 
 from quorumq.core.messages import (
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     DeleteTopic,
     Failed,
     MovePartition,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Publish,
     RemoteFetch,
     RemoteFetchReply,
@@ -333,9 +333,9 @@ def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() 
     cluster.ask(home, Publish(cluster.batch(topic, producer_id, 4, [b"y"] * 3)))
     stranger = next(name for name in cluster.names if name != home)
     for bodies in (False, True):
-        ask = BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
+        ask = PeekRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
         page = cluster.ask(stranger, ask)
-        assert isinstance(page, BrowseReply)
+        assert isinstance(page, PeekReply)
         assert sum(item.span.size for item in page.items) == 7
         assert sum(part.stop - part.first for part in page.slices) == (7 if bodies else 0)
         assert page == cluster.ask(home, ask)
@@ -351,8 +351,8 @@ def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
     for name in cluster.names:
         shown, cursor = [], (0, 0)
         while cursor is not None:
-            page = cluster.ask(name, BrowseRequest("jobs", 0, "g", "all", cursor, 100, bodies=True))
-            assert isinstance(page, BrowseReply)
+            page = cluster.ask(name, PeekRequest("jobs", 0, "g", "all", cursor, 100, bodies=True))
+            assert isinstance(page, PeekReply)
             assert sum(item.span.size for item in page.items) == sum(
                 part.stop - part.first for part in page.slices
             )

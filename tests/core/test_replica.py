@@ -8,14 +8,14 @@ import pytest
 
 from quorumq.core.messages import (
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     DeleteTopic,
     Failed,
     Fetch,
     FetchReply,
     Hold,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Publish,
     PublishReply,
     Reject,
@@ -26,7 +26,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
-from quorumq.core.values.types import Letter, ProducerId, Span, Stamp, Topic
+from quorumq.core.values.types import Death, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, published, receipts
 from tests.seeds import seeds
@@ -196,7 +196,7 @@ def test_a_batch_from_a_peer_is_ordered_by_the_age_that_the_peer_gives() -> None
     (replica,) = cluster.nodes["c"].replicas.values()
     cluster.advance(10)
     batches = replica.batches
-    assert [batches.stored[number].header.sections[0].start for _, number in batches.order] == [0, 1, 2]
+    assert [batches.stored[number].header.spans[0].start for _, number in batches.order] == [0, 1, 2]
     batches.check(cluster.clocks("c"))
 
 
@@ -268,7 +268,7 @@ def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
         (Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
-        (BrowseRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
+        (PeekRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
     ]:
         answer = cluster.ask("a", request)
         assert isinstance(answer, Failed)
@@ -315,12 +315,12 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
     one = [receipts(cluster.ask("b", fetch(most=1))) for _ in range(4)]
     cluster.ask("a", AckRequest(one[0]))
     cluster.ask("a", RejectRequest(one[1], 30.0))
-    cluster.ask("a", RejectRequest(one[2], 0.0, Letter(Stamp(0, ""), "rejected", "E")))
+    cluster.ask("a", RejectRequest(one[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
     states: list[str] = []
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("c", BrowseRequest("jobs", 0, "g", "all", cursor, 2, True))
-        assert isinstance(page, BrowseReply)
+        page = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", cursor, 2, True))
+        assert isinstance(page, PeekReply)
         assert len(page.slices) == len(page.items)
         states += [item.state for item in page.items]
         cursor = page.cursor
@@ -362,7 +362,7 @@ def test_records_attempts_and_delays_reach_all() -> None:
     got = [receipts(cluster.ask("a", fetch(most=3, hold_time=5.0))) for _ in range(3)]
     assert outcomes(cluster.ask("a", AckRequest(got[0]))) == ["acked"]
     cluster.ask("a", RejectRequest(got[1], 60.0))
-    cluster.ask("a", RejectRequest(got[2], 0.0, Letter(Stamp(0, ""), "rejected", "E")))
+    cluster.ask("a", RejectRequest(got[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
     cluster.start("c")
     cluster.advance(10)
     views = [next(iter(cluster.nodes[node].replicas.values())).views.groups["g"] for node in "abc"]
@@ -463,14 +463,14 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
         got = receipts(cluster.ask("a", fetch(most=2)))
         one = got[0]._replace(spans=(got[0].receipt.span._replace(stop=got[0].receipt.span.start + 1),))
         cluster.ask(
-            "a", RejectRequest((one,), 0.0, Letter(Stamp(0, ""), "rejected", "E", "m" * 8000, "s" * 8000))
+            "a", RejectRequest((one,), 0.0, Death(Stamp(0, ""), "rejected", "E", "m" * 8000, "s" * 8000))
         )
     seen: list[int] = []
     pages = 0
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("b", BrowseRequest("jobs", 0, "g", "dead", cursor, 3))
-        assert isinstance(page, BrowseReply)
+        page = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", cursor, 3))
+        assert isinstance(page, PeekReply)
         assert len(page.items) <= 3
         seen += [item.span.start for item in page.items]
         cursor = page.cursor

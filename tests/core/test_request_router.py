@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.node.request_router import Coordinator, RequestRouter
-from quorumq.core.values.types import Kind, Letter, PartitionId, Record, Span, Stamp
+from quorumq.core.values.types import Death, Kind, PartitionId, Record, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, published, receipts
 
@@ -33,9 +33,9 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
         m.Publish(cluster.batch(topic, producer_id, 10, [b"x"])),
         fetch(),
         m.AckRequest(got),
-        m.RejectRequest(got, 0.0, Letter(Stamp(0, ""), "rejected")),
+        m.RejectRequest(got, 0.0, Death(Stamp(0, ""), "rejected")),
         m.ExtendRequest(got, 5.0, 0.0),
-        m.LeaveRequest(got),
+        m.ReleaseRequest(got),
         m.SetGroup("jobs", "other", "earliest", 0, False),
         m.DeleteGroup("jobs", "g"),
         m.PauseGroup("jobs", "g", True),
@@ -44,13 +44,13 @@ def every_request(cluster: Cluster) -> tuple[Span, list[m.ClientRequest]]:
         m.FindName(here, 60, 7, 1),
         m.PurgeRequest("jobs", 0, "g"),
         m.RedriveRequest("jobs", 0, "g", (dead,)),
-        m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, True, False, None),
-        m.BrowseRequest("jobs", 0, "unknown", "all", (0, 0), 10, True, True, None),
+        m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10, True, False, None),
+        m.PeekRequest("jobs", 0, "unknown", "all", (0, 0), 10, True, True, None),
         m.ShowRequest(here, span),
         m.DescribeGroups((("jobs", "g"),)),
         m.DescribeGroups((("jobs", "unknown"),)),
         m.DescribeGroups((("jobs", "g"), ("jobs", "unknown"))),
-        m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, counted=True),
+        m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10, counted=True),
         m.DeclareSurvivors(),
     ]
 

@@ -239,7 +239,7 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
         cluster.kill("b")
         cluster.start("b")
     # The record of start 3, which a peer knows, was in the part that cannot be read.
-    lost = cluster.nodes["b"].trust.begun[-1]
+    lost = cluster.nodes["b"].trust.starts[-1]
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     cluster.kill("b")
     cluster.journals["b"].remove(lost)
@@ -423,10 +423,10 @@ def test_a_late_answer_takes_no_position_back() -> None:
     cluster.drop = listen
     for seq in (1, 2):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
-    after = cluster.nodes["a"].context.peers.positions.told["b"]
+    after = cluster.nodes["a"].context.peers.positions.reported["b"]
     assert after == (len(cluster.journals["b"]), 1)
     hand_over(cluster, *late[0])
-    assert cluster.nodes["a"].context.peers.positions.told["b"] == after
+    assert cluster.nodes["a"].context.peers.positions.reported["b"] == after
 
 
 def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.messages import Peeked, SurveyReply
+from quorumq.core.messages import Peeked, ReplicaListReply
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.skipping import Skipping
 from quorumq.core.values.spans import merge_spans
@@ -25,13 +25,13 @@ def spans_of(ids: list[tuple[ProducerId, int]]) -> tuple[Span, ...]:
     return merge_spans(Span(producer_id, seq, seq + 1) for producer_id, seq in ids)
 
 
-def answer(having: Known, end: int | None) -> SurveyReply:
+def answer(having: Known, end: int | None) -> ReplicaListReply:
     """A replica's page: all that it knows, or all before the message at ``end``."""
     page = IDS[:end]
     settled = spans_of([it for it in page if having.get(it) is True])
     items = tuple(Peeked(span, "", SKIPPED, 0, 0.0, None) for span in settled)
     upto = Span(IDS[end][0], 0, IDS[end][1]) if end is not None else None
-    return SurveyReply(
+    return ReplicaListReply(
         1, items, upto, "", (), False, spans_of([it for it in page if having.get(it) is False])
     )
 

@@ -12,7 +12,7 @@ import pytest
 from quorumq.core.messages import AckRequest, ReceiptPart, RejectRequest, StatusReply, StatusRequest
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
-from quorumq.core.values.types import Letter, ProducerId, Span, Stamp
+from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, many, publish_first, published, receipts
 from tests.core.work import calls
@@ -28,7 +28,7 @@ def asked(cluster: Cluster, begin: Any = None) -> StatusReply:
 
 
 def counted(cluster: Cluster) -> tuple[Any, ...]:
-    (row,) = asked(cluster).facts["partitions"]
+    (row,) = asked(cluster).fields["partitions"]
     fields = row["groups"]["g"]
     return tuple(
         fields[name] for name in ("available", "held", "delayed", "dead", "settled", "oldest_s", "kept_s")
@@ -42,7 +42,7 @@ def test_each_message_that_a_group_has_still_to_do_is_counted_once_and_its_age_t
     first, second = (receipts(cluster.ask("a", fetch(most=1, hold_time=60.0))) for _ in range(2))
     assert counted(cluster) == (2, 2, 0, 0, 0, 1.0, 1.0)
     cluster.ask("a", RejectRequest(first, 3.0))
-    cluster.ask("a", RejectRequest(second, 0.0, Letter(Stamp(0, ""), "rejected")))
+    cluster.ask("a", RejectRequest(second, 0.0, Death(Stamp(0, ""), "rejected")))
     assert counted(cluster) == (2, 0, 1, 1, 1, 1.0, 1.0)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=10)))))
     assert counted(cluster) == (0, 0, 1, 1, 3, 1.0, 1.0)
@@ -83,13 +83,13 @@ def test_a_status_of_many_partitions_and_groups_comes_in_chunks(monkeypatch: pyt
     for group in "cdabefhg":
         cluster.ask("a", fetch(group=group))
     reply = asked(cluster)
-    assert reply.facts["node"] == "a"
-    fields, chunks, more = reply.facts, 1, reply.more
+    assert reply.fields["node"] == "a"
+    fields, chunks, more = reply.fields, 1, reply.more
     while more is not None:
         begin = more
         reply = asked(cluster, begin)
-        assert [*reply.facts] == ["partitions"]
-        assert sum(1 + len(row["groups"]) for row in reply.facts["partitions"]) <= 5
+        assert [*reply.fields] == ["partitions"]
+        assert sum(1 + len(row["groups"]) for row in reply.fields["partitions"]) <= 5
         cost = calls(lambda begin=begin: cluster.nodes["a"].router.status(StatusRequest(begin), cluster.now))
         assert cost < 6 * CALLS_OF_A_ROW
         fields, chunks, more = reply.joined_to(fields), chunks + 1, reply.more
@@ -107,5 +107,5 @@ def test_a_count_follows_all_that_happens_to_a_map() -> None:
     table.put(Span(producer_id, 0, 6), None)
     table.check()
     twin.check()
-    assert (table.tally, twin.tally) == ({2: 3, 1: 1}, {2: 8, 1: 2})
+    assert (table.counts, twin.counts) == ({2: 3, 1: 1}, {2: 8, 1: 2})
     assert (table.count(1), table.count(9)) == (1, 0)

@@ -14,17 +14,17 @@ import pytest
 from quorumq.core.messages import (
     AlterTopic,
     FetchReply,
-    LeaveRequest,
     OpenSession,
     Publish,
     RejectRequest,
+    ReleaseRequest,
     SetGroup,
 )
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import FREE, NO_OWNER, Held
-from quorumq.core.partition.offer import Offer
+from quorumq.core.partition.ready import ReadyMessages
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import ProducerId, Span, Topic
 from tests.core import test_cluster_smoke
@@ -76,7 +76,7 @@ def test_an_older_first_timer_goes_before_a_suspect() -> None:
     cluster.advance(1.0)
     publish(cluster, topic, producer_id, 2, 2)
     assert seqs(cluster.ask("a", fetch(hold_time=3.0))) == [2, 3]
-    cluster.ask("a", LeaveRequest(old))
+    cluster.ask("a", ReleaseRequest(old))
     cluster.advance(3.1)
     assert seqs(cluster.ask("b", fetch(most=1))) == [0]
     assert seqs(cluster.ask("b", fetch(most=1))) == [1]
@@ -86,7 +86,7 @@ def test_an_older_first_timer_goes_before_a_suspect() -> None:
 def test_only_expiry_makes_a_suspect_and_a_reject_unmakes_it() -> None:
     cluster = Cluster()
     published(cluster, 2, max_deliveries=9)
-    cluster.ask("a", LeaveRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", ReleaseRequest(receipts(cluster.ask("a", fetch()))))
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 2, "LEAVE counts nothing"
     cluster.advance(5.1)
     expired(cluster, 2)
@@ -282,7 +282,7 @@ def test_a_client_is_told_with_what_it_gets_but_not_where_older_first_timers_wai
     publish(cluster, topic, producer_id, 2, 1)
     expired(cluster, 1)
     publish(cluster, topic, producer_id, 3, 1)
-    cluster.ask("a", LeaveRequest(old))
+    cluster.ask("a", ReleaseRequest(old))
     replies = [cluster.ask("a", fetch(most=1, idle=False)) for _ in range(3)]
     assert [(seqs(reply), reply.suspects) for reply in replies] == [([0], False), ([1], True), ([3], False)]
 
@@ -337,13 +337,13 @@ class Counting(SpanMap[int]):
 
 
 @contextmanager
-def counting(digests: Offer) -> Iterator[Counting]:
-    plain, digests.spans = digests.spans, Counting()
+def counting(ready: ReadyMessages) -> Iterator[Counting]:
+    plain, ready.spans = ready.spans, Counting()
     for span, lot in plain.items():
-        digests.spans.set(span, lot)
-    digests.spans.asked = 0
-    yield digests.spans
-    digests.spans = plain
+        ready.spans.set(span, lot)
+    ready.spans.asked = 0
+    yield ready.spans
+    ready.spans = plain
 
 
 def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:

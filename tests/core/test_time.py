@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import (
     AckRequest,
-    BrowseReply,
-    BrowseRequest,
     Failed,
     HoldReply,
     OpenSession,
+    PeekReply,
+    PeekRequest,
     Publish,
     PublishReply,
     RedriveRequest,
@@ -19,7 +19,7 @@ from quorumq.core.messages import (
     SpanRecord,
     Store,
     StoreReply,
-    SyncOffer,
+    SyncDigests,
 )
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.attempts import NO_ATTEMPTS
@@ -38,14 +38,14 @@ def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
 
 
 def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
-    page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "all", (0, 0), 100))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 100))
+    assert isinstance(page, PeekReply)
     return [(item.state, round(item.remaining, 3)) for item in page.items]
 
 
 def deaths(cluster: Cluster, node: str) -> list[str]:
-    page = cluster.ask(node, BrowseRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, BrowseReply)
+    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, PeekReply)
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
 
 
@@ -369,7 +369,7 @@ def test_a_redriven_message_neither_waits_nor_expires() -> None:
     publish_first(cluster, delay_ms=1_000, ttl_ms=3_000)
     cluster.advance(4)
     assert got(cluster, "a") == 0
-    page = cluster.ask("a", BrowseRequest("jobs", 0, "g", "dead", (0, 0), 9))
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 9))
     entries = tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     restart(cluster, "b", -YEAR_MS)  # for b it is not due again
@@ -480,7 +480,7 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
         assert lease.held is not None
         if name == "b":
             view.leases.set(span, lease._replace(attempts=None, held=lease.held._replace(before=NO_ATTEMPTS)))
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncOffer)
+    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
     cluster.ask("a", RejectRequest(mine, limits.TOPIC_BACKOFF_S))
     assert {name: shown(cluster, name) for name in "abc"} == {
         "a": [("delayed", 5.0)],

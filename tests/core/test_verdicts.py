@@ -117,7 +117,7 @@ def said(answers: tuple[str, ...], order: tuple[int, ...]) -> list[str | None]:
         ballot.answered |= bit
         yes |= bit if answers[at] == "yes" else 0
         no |= bit if answers[at] == "no" else 0
-        outcomes.append(coordinator.judge(ballot, SPAN, yes, no, ballot.answered, last=round_.everyone))
+        outcomes.append(coordinator.outcome_of(ballot, SPAN, yes, no, ballot.answered, last=round_.everyone))
     return outcomes
 
 

@@ -23,7 +23,7 @@ from quorumq.core.messages import (
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId, Span
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import Cluster
 from tests.core.steps import DEATH, fetch, receipts
 
@@ -42,15 +42,15 @@ def calls(work: Callable[[], object], *, builtins: bool = True) -> int:
     return sum(entry.callcount for entry in profile.getstats() if builtins or not isinstance(entry.code, str))
 
 
-def filled(sections: int, **settings: object) -> Cluster:
-    """Return a cluster with one batch that has one message of each of ``sections`` sessions."""
+def filled(sessions: int, **settings: object) -> Cluster:
+    """Return a cluster with one batch that has one message of each of ``sessions`` sessions."""
     cluster = Cluster(**settings)
     cluster.checks = False  # they look at everything
     topic = cluster.topic()
-    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(sections))
-    records = [encode_record(Message(b"%d" % i)) for i in range(sections)]
+    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(sessions))
+    records = [encode_record(Message(b"%d" % i)) for i in range(sessions)]
     spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
-    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+    batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
     assert receipts(cluster.ask("a", fetch(group="other", most=1)))  # the group's view is made elsewhere
     return cluster

@@ -100,7 +100,7 @@ class Members:
             while not all(row["up"] for row in await self.listed()):
                 await trio.sleep(0.5)
 
-    async def leave(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
         """Drain and remove a node, stop it, and see that it keeps no message."""
         await self.run("nodes", "drain", name)
         await self.run("nodes", "remove", name)

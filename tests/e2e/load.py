@@ -18,7 +18,7 @@ import trio
 
 from quorumq.client import Client, HoldLost, Message, MessageId, Pending, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.messages import BrowseReply, BrowseRequest
+from quorumq.core.messages import PeekReply, PeekRequest
 from quorumq.core.values.errors import Unanswered
 from quorumq.history import HistoryWriter, Row, producer_id_text, read_history
 from quorumq.lab.demo_verdict import Account, MessageKey
@@ -191,7 +191,7 @@ class Load:
             account.feed(row)
         for name in self.cluster.nodes:
             for key in deaths(self.cluster.address(name), self.topic, self.partitions):
-                account.letters[key] = "ValueError"
+                account.dead_letters[key] = "ValueError"
         return account
 
     def check(self) -> Account:
@@ -205,8 +205,10 @@ class Load:
         assert not account.overlapping(), account.overlapping()[:5]
         assert not account.strangers(), account.strangers()[:5]
         # Each dead letter once at every node, and the same at all, as soon as they have told each other.
-        expected = sorted(key for key in account.letters if key not in account.acks)
-        gone = [key for key in account.rejected if key not in account.letters and key not in account.acks]
+        expected = sorted(key for key in account.dead_letters if key not in account.acks)
+        gone = [
+            key for key in account.rejected if key not in account.dead_letters and key not in account.acks
+        ]
         assert not gone, f"rejected with OK, and neither a dead letter nor acked: {gone[:5]}"
         for name in self.cluster.nodes:
             listed = eventually(
@@ -236,8 +238,8 @@ def deaths(address: str, topic: str, partitions: int) -> list[MessageKey]:
         for partition in range(partitions):
             cursor: tuple[int, int] | None = (0, 0)
             while cursor is not None:
-                page = raw.ask(BrowseRequest(topic, partition, GROUP, "dead", cursor, 1000))
-                assert isinstance(page, BrowseReply), page
+                page = raw.ask(PeekRequest(topic, partition, GROUP, "dead", cursor, 1000))
+                assert isinstance(page, PeekReply), page
                 for item in page.items:
                     assert item.record.letter is not None
                     assert item.record.letter.error_class == "ValueError"

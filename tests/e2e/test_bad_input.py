@@ -16,9 +16,9 @@ from quorumq.core.values.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, MIB, 
 from quorumq.core.values.types import (
     Batch,
     BatchHeader,
+    Death,
     Incarnation,
     Kind,
-    Letter,
     PartitionId,
     Record,
     Span,
@@ -34,7 +34,7 @@ from tests.e2e.conftest import rss_of
 from tests.e2e.raw import Raw, client_hello, outcomes, size_of
 
 RSS_GROWTH_MAX_MIB = 64
-DEATH = Letter(Stamp(0, ""), "rejected", "ValueError")
+DEATH = Death(Stamp(0, ""), "rejected", "ValueError")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_receipts_old_made_up_and_altered(shared: LocalCluster, bystander: Raw) 
             reply = raw.ack(SignedNamed(wrong))
             refused = isinstance(reply, m.Failed) and reply.code == "bad-receipt"
             assert refused or outcomes(reply) == ["bad-receipt"], (wrong, reply)
-        before = elsewhere.ask(m.BrowseRequest("receipts", 0, "g", "acked", (0, 0), 100))
+        before = elsewhere.ask(m.PeekRequest("receipts", 0, "g", "acked", (0, 0), 100))
         assert before.items == (), "a receipt that does not verify writes nothing"
 
         again = elsewhere.take(
@@ -206,7 +206,7 @@ def test_an_unknown_topic_is_named_with_the_closest_that_exists(shared: LocalClu
         assert reply.code == "not-found"
         assert "'invoises'" in reply.detail
         assert "'invoices'" in reply.detail
-        missing = raw.ask(m.BrowseRequest("invoises", 0, "g", "all", (0, 0), 10))
+        missing = raw.ask(m.PeekRequest("invoises", 0, "g", "all", (0, 0), 10))
         assert isinstance(missing, m.Failed)
         assert missing.code == "not-found"
 
@@ -274,7 +274,7 @@ def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, 
     try:
         # Each request asks for megabytes; the client reads no answers and sends until the node accepts no more.
         frame = b"".join(
-            encode_message(m.BrowseRequest("unread", 0, "", "all", (0, 0), 1000, True), request=7)
+            encode_message(m.PeekRequest("unread", 0, "", "all", (0, 0), 1000, True), request=7)
             + encode_message(
                 m.Fetch(("unread",), "g", 1000, 8 * MIB, 1, 0, 0.0, 0.2, time.monotonic()), request=8
             )

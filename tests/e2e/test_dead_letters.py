@@ -33,7 +33,7 @@ HOLD_S = 30.0
 QUORUMQ = (sys.executable, "-c", "from quorumq.cli.main import main; main()")
 
 
-class Place(NamedTuple):
+class Scene(NamedTuple):
     """A topic that group h has read to its end, and a client at a node that has no replica of it."""
 
     client: Client
@@ -90,7 +90,7 @@ class Place(NamedTuple):
 @asynccontextmanager
 async def location(
     cluster: LocalCluster, topic: str, count: int, *, max_deliveries: int = 5, **more: object
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[Scene]:
     async with through(cluster, "n1") as maker:
         settings = {"partitions": 2, "max_deliveries": max_deliveries, "retention": KEPT_S}
         register = await maker.create_topic(topic, **settings)
@@ -100,7 +100,7 @@ async def location(
         node = outsider(cluster, register)
     async with through(cluster, node, **more) as client:
         await publish(client, topic, range(count))
-        here = Place(client, topic, node, cluster.address(node))
+        here = Scene(client, topic, node, cluster.address(node))
         assert len(await here.everything("h")) == count
         yield here
         if count:
@@ -222,7 +222,7 @@ def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_state(five: Local
             client = here.client
             await here.die(count)
 
-            async def read_letters() -> None:
+            async def read_dead_letters() -> None:
                 while True:
                     for message in await here.fetch("g!dead", most=20, hold_time=1.0):
                         try:
@@ -252,7 +252,7 @@ def test_whatever_is_done_at_once_each_dead_letter_ends_in_one_state(five: Local
 
             with trio.move_on_after(5):
                 async with trio.open_nursery() as nursery:
-                    for task in (read_letters, operate, operate, work, work):
+                    for task in (read_dead_letters, operate, operate, work, work):
                         nursery.start_soon(task)
             with trio.fail_after(PATIENCE_S):
                 while (states := await here.states()).keys() - {

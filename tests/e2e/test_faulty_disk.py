@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.values.types import STAMP_ZERO, Letter, Span
+from quorumq.core.values.types import STAMP_ZERO, Death, Span
 from quorumq.storage.inspect import inspect_segment
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed
@@ -156,7 +156,7 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
             producer_id = raw.session()
             raw.fetch("jobs", "g", most=1, hold_time=0.1)
             fill(raw, topic, producer_id)
-            death = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
+            death = Death(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
             for _ in range(30):
                 for one in singles(raw.fetch("jobs", "g", most=50, hold_time=5.0)):
                     number = raw.send(m.RejectRequest(signed_items([one]), 0.0, death))

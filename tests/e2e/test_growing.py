@@ -166,7 +166,7 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
                 assert all(row["replicas"] for row in rows), rows
                 with phase("drain and remove"):
                     for name in (*members.cluster.nodes, *ADDED[:3]):
-                        await members.leave(name)
+                        await members.remove(name)
                 with phase("three other nodes"):
                     await trio.sleep(STEADY_S)
             rows = await members.listed()

@@ -42,7 +42,7 @@ def run(cluster: LocalCluster, folder: Path, seconds: float, kills_min: int) -> 
             await kill_one_after_the_other(load, seconds, kills_min)
 
     trio.run(main)
-    assert load.check().letters, "some were given up"
+    assert load.check().dead_letters, "some were given up"
 
 
 @through_any_node

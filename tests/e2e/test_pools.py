@@ -68,7 +68,7 @@ class Pool:
         self.process.wait()
 
 
-class Place(NamedTuple):
+class Scene(NamedTuple):
     """A topic with a group on a cluster, a client of it, and the files of the pools' output."""
 
     cluster: LocalCluster
@@ -101,13 +101,13 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def location(cluster: LocalCluster, topic: str, max_deliveries: int = 5) -> AsyncIterator[Place]:
+async def location(cluster: LocalCluster, topic: str, max_deliveries: int = 5) -> AsyncIterator[Scene]:
     """A topic of that name, for tests of one cluster; its pools end with it."""
     address = cluster.address(cluster.nodes[1])
     async with connect([address], timeout=60.0) as client, trio.open_nursery() as nursery:
         await client.create_topic(topic, max_deliveries=max_deliveries)
         await client.create_group(topic, "g")
-        here = Place(cluster, client, topic, nursery, [])
+        here = Scene(cluster, client, topic, nursery, [])
         try:
             yield here
         finally:
@@ -115,7 +115,7 @@ async def location(cluster: LocalCluster, topic: str, max_deliveries: int = 5) -
                 pool.kill()
 
 
-async def killed(here: Place, times: int, job_s: float, in_hand: int = SIZE) -> float:
+async def killed(here: Scene, times: int, job_s: float, in_hand: int = SIZE) -> float:
     """Start and kill a pool ``times`` times, with the oldest jobs in hand again each time; then start one more at once.
 
     Returns:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from quorumq.cli.status import survey
+from quorumq.cli.status import cluster_report
 from quorumq.core import messages as m
 from quorumq.core.messages.records import RecordsMerged
-from quorumq.core.values.types import Letter, Stamp
+from quorumq.core.values.types import Death, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
 from tests.e2e.nodes import data_of, publish, status_when
@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S, until
 from tests.storage.samples import record_headers
 
 DEATHS = 12
-LONG = Letter(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 8_192, host="h" * 16_000)
+LONG = Death(Stamp(0, ""), "rejected", "Error", "🐇" * 8_192, stack="🐇" * 8_192, host="h" * 16_000)
 
 
 def dead(status: dict[str, Any]) -> int:
@@ -81,7 +81,9 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
             status = status_when(cluster, "n2", lambda fields: fields["peers"]["n1"]["up"])
             assert not status["trusted"]
             assert "still missing n3." in status["moved"]
-            assert any("still missing n3." in problem for problem in survey(cluster.addresses)["problems"])
+            assert any(
+                "still missing n3." in problem for problem in cluster_report(cluster.addresses)["problems"]
+            )
             if word == "told":
                 assert cluster.terminate("n2") == 0
                 command = [sys.executable, "-m", "quorumq.node", "--config", str(cluster.config_path("n2"))]
@@ -180,7 +182,7 @@ def test_messages_without_a_disk_are_lost_until_a_disk_returns() -> None:
             fields = status_when(cluster, name, lambda fields: fields["partitions"][0]["lost"] == 1)
             assert fields["damaged_batches"] == 1
         (problem,) = [
-            text for text in survey([cluster.address("n1")])["problems"] if "no replica has" in text
+            text for text in cluster_report([cluster.address("n1")])["problems"] if "no replica has" in text
         ]
         assert "1 message of 'jobs'" in problem
         status_when(cluster, "n3", lambda fields: fields["partitions"][0]["messages"] == 3)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quorumq.cli.main import main
-from quorumq.cli.status import survey
+from quorumq.cli.status import cluster_report
 from quorumq.lab.local import LocalCluster
 from tests.e2e.nodes import data_of, publish, status_when
 from tests.e2e.raw import Raw, outcomes
@@ -46,7 +46,9 @@ def test_the_survivor_is_declared_and_every_message_is_read(emptied: LocalCluste
         cluster.start(name)
     for name in ("n2", "n3"):
         status_when(cluster, name, lambda fields: "is not trusted either" in fields["resync"])
-    assert any("`quorumq survivors declare`" in text for text in survey(cluster.addresses)["problems"])
+    assert any(
+        "`quorumq survivors declare`" in text for text in cluster_report(cluster.addresses)["problems"]
+    )
 
     plan = run(cluster, "survivors", "declare", "--dry-run")
     assert plan.exit_code == 0, plan.stderr

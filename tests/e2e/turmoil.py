@@ -18,7 +18,7 @@ import trio
 
 from quorumq.client import Client, Message, Pending, QuorumqError, connect
 from quorumq.client.client import suspending_clock
-from quorumq.core.messages import BrowseReply, BrowseRequest, Peeked
+from quorumq.core.messages import Peeked, PeekReply, PeekRequest
 from quorumq.core.values.errors import Unanswered
 from quorumq.core.values.types import Group, Topic
 from quorumq.history import HistoryWriter, Row, read_history, spans_value
@@ -94,7 +94,7 @@ class Turmoil:
                 for number in range(2):
                     working.start_soon(self._consume, of[f"e{number}"], EARLY)
                     working.start_soon(self._consume, of[f"b{number}"], BACK)
-                working.start_soon(self._read_letters, of["r0"])
+                working.start_soon(self._read_dead_letters, of["r0"])
                 async with trio.open_nursery() as producing:
                     for number in range(2):
                         producing.start_soon(self._produce, of[f"p{number}"], f"p{number}")
@@ -232,7 +232,7 @@ class Turmoil:
             except QuorumqError:
                 return  # its hold was lost, or it was rewound: it comes again
 
-    async def _read_letters(self, client: Client) -> None:
+    async def _read_dead_letters(self, client: Client) -> None:
         """Acks some of one group's dead letters, rejects others, and leaves the rest to their holds."""
         while not self._calm:
             with suppress(QuorumqError):
@@ -262,14 +262,14 @@ class Turmoil:
                         TOPIC, group, "dead", node=self.rng.choice(self.cluster.nodes)
                     ):
                         peeks.append(item)
-                        self._note_letter(group, item.partition, item.peeked)
+                        self._note_death(group, item.partition, item.peeked)
                 chosen = [item for item in peeks if self.rng.random() < 0.5]
                 async with trio.open_nursery() as nursery:
                     for operator in operators:
                         nursery.start_soon(redrive, operator, group, chosen)
             await trio.sleep(self.rng.uniform(0.3, 1.0))
 
-    def _note_letter(self, group: str, partition: int, item: Peeked) -> None:
+    def _note_death(self, group: str, partition: int, item: Peeked) -> None:
         death = item.record.letter
         assert death is not None, item
         for key in keys_of({"topic": TOPIC, "partition": partition, "spans": spans_value([item.span])}):
@@ -328,7 +328,7 @@ class Turmoil:
                 )
                 for node, page in zip(members, pages, strict=True):
                     for item in page:
-                        self._note_letter(group, partition, item)
+                        self._note_death(group, partition, item)
                         self._listed(f"node:{node}", group, partition, item)
 
     def _listed(self, who: str, group: str, partition: int, item: Peeked) -> None:
@@ -341,8 +341,8 @@ class Turmoil:
         cursor: tuple[int, int] | None = (0, 0)
         with Raw(self.cluster.address(node)) as raw:
             while cursor is not None:
-                page = raw.ask(BrowseRequest(TOPIC, partition, group, "dead", cursor, 1000))
-                assert isinstance(page, BrowseReply), page
+                page = raw.ask(PeekRequest(TOPIC, partition, group, "dead", cursor, 1000))
+                assert isinstance(page, PeekReply), page
                 items += page.items
                 cursor = page.cursor
         return items

@@ -13,7 +13,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import CleanStop
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.limits import BATCH_BYTES_MAX
-from quorumq.core.values.types import Letter, Now, Stamp
+from quorumq.core.values.types import Death, Now, Stamp
 from quorumq.node.commits import Finished
 from quorumq.node.config import make_config
 from quorumq.node.serve import open_node
@@ -77,7 +77,7 @@ def worn(name: str, directory: int) -> MemoryDisk:
             for part in reply.slices
             for delivery in part.deliveries
         )
-        dead = Letter(Stamp(0, ""), "rejected", "ValueError", "no such account")
+        dead = Death(Stamp(0, ""), "rejected", "ValueError", "no such account")
         cluster.ask("b", m.RejectRequest(items[:2], 0.0, dead))
         cluster.ask("b", m.RejectRequest(items[2:3], 3.0))
         cluster.ask("b", m.AckRequest(items[3:]))

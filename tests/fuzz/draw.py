@@ -80,7 +80,7 @@ class Draw:
             return SignedNamed(signature(self.of(Receipt), secret=SECRET), spans)
         made = cls(*[self.field(hint, cls.__name__, field) for field, hint in fields_of(cls)])
         if cls is m.Publish:
-            producer_id = made.batch.header.sections[0].producer_id
+            producer_id = made.batch.header.spans[0].producer_id
             return made._replace(signature=sign_session(producer_id, secret=SECRET, key=0))
         if cls is m.CloseSession:
             return made._replace(signature=sign_session(made.producer_id, secret=SECRET, key=0))

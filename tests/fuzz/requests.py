@@ -42,7 +42,7 @@ class Life:
             PartitionId: [here],
             ProducerId: [LAST.producer_id, ProducerId("x", 1, 1, 1), ProducerId("~derived", 1, 1, 2)],
             **{f"{cls.__name__}.topic": ["jobs"] for cls in KINDS if "topic" in cls._fields},
-            **{f"{kind}.partition": [0] for kind in ("RedriveRequest", "PurgeRequest", "BrowseRequest")},
+            **{f"{kind}.partition": [0] for kind in ("RedriveRequest", "PurgeRequest", "PeekRequest")},
             "Fetch.topics": [("jobs",)],
             "Fetch.partitions": [(), (0,), (1,)],
             "Fetch.start": ["earliest", "latest"],

@@ -12,17 +12,17 @@ from quorumq.lab.demo_input import (
     LARGE_FILE_BYTES,
     LINES_MIN,
     MALFORMED,
-    Piece,
+    Chunk,
+    chunks_of_installation,
+    chunks_of_lines,
     installation_files,
-    malformed_pieces,
+    malformed_chunks,
     parse_source,
-    pieces_of_installation,
-    pieces_of_lines,
 )
 from quorumq.wire.batch import encode_record
 
 
-def death_of(chunk: Piece) -> str:
+def death_of(chunk: Chunk) -> str:
     try:
         parse_source(chunk.source, chunk.encoding)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
@@ -40,7 +40,7 @@ def write(folder: Path, **files: str | bytes) -> list[Path]:
 
 
 def test_the_malformed_files_die_in_at_least_three_ways_on_any_python() -> None:
-    chunks = malformed_pieces()
+    chunks = malformed_chunks()
     deaths = {chunk.path: death_of(chunk) for chunk in chunks}
     assert "" not in deaths.values(), f"these parse: {[path for path, name in deaths.items() if not name]}"
     assert {"SyntaxError", "IndentationError", "TabError", "UnicodeDecodeError"} <= set(deaths.values())
@@ -53,7 +53,7 @@ def test_few_files_are_cut_into_functions_and_classes_that_parse(tmp_path: Path)
         "\nNUMBER = 1\n\nclass Third:\n    '''\ndef not():\n'''\n    def method(self):\n        return 'ä'\n"
     )
     files = write(tmp_path, some=source, none="NUMBER = 1\n", empty="\n", broken="def f(:\n")
-    chunks = {Path(chunk.path).name: chunk for chunk in pieces_of_installation(files)}
+    chunks = {Path(chunk.path).name: chunk for chunk in chunks_of_installation(files)}
     assert sorted(chunks) == ["broken.py", "none.py", "some.py:10", "some.py:15", "some.py:3"]
     assert chunks["some.py:3"].source == b"@cache\n@other(\n    1)\ndef first():\n    return 1\n"
     assert [name for name, chunk in chunks.items() if death_of(chunk)] == ["broken.py"]
@@ -61,7 +61,7 @@ def test_few_files_are_cut_into_functions_and_classes_that_parse(tmp_path: Path)
 
 def test_a_cut_chunk_is_utf8_whatever_its_file_was(tmp_path: Path) -> None:
     text = "# coding: latin-1\r\n\r\ndef name():\r\n    # coding: ascii\r\n    return 'Zoë'\r\n"
-    (chunk,) = pieces_of_installation(write(tmp_path, latin=text.encode("latin-1")))
+    (chunk,) = chunks_of_installation(write(tmp_path, latin=text.encode("latin-1")))
     assert "Zoë" in chunk.source.decode("utf-8")
     assert death_of(chunk) == ""
 
@@ -69,13 +69,13 @@ def test_a_cut_chunk_is_utf8_whatever_its_file_was(tmp_path: Path) -> None:
 def test_many_files_are_sent_whole_and_the_large_ones_last(tmp_path: Path) -> None:
     large = "x = 1\n" * LARGE_FILE_BYTES
     files = write(tmp_path, a="def f():\n    pass\n", b=large, c="y = 2\n", d="z = 3\n")
-    chunks = list(pieces_of_installation(files, cut_below=4))
+    chunks = list(chunks_of_installation(files, cut_below=4))
     assert [Path(chunk.path).name for chunk in chunks][-1] == "b.py"
     assert sorted(Path(chunk.path).name for chunk in chunks) == ["a.py", "b.py", "c.py", "d.py"]
     assert [
-        Path(chunk.path).name for chunk in pieces_of_installation(files, cut_below=4, messages_max=3)
+        Path(chunk.path).name for chunk in chunks_of_installation(files, cut_below=4, messages_max=3)
     ] == [Path(chunk.path).name for chunk in chunks[:3]]
-    assert len(list(pieces_of_installation(files, cut_below=4, bytes_max=100))) == 3
+    assert len(list(chunks_of_installation(files, cut_below=4, bytes_max=100))) == 3
 
 
 def test_the_installation_gives_thousands_of_messages_in_the_same_order_twice() -> None:
@@ -83,30 +83,30 @@ def test_the_installation_gives_thousands_of_messages_in_the_same_order_twice() 
     assert files == sorted(set(files))
     assert len(files) > 500
     # Enough of it to see that it is enough; all of it takes seconds.
-    once = [chunk.path for chunk in pieces_of_installation(files, messages_max=300)]
-    assert once == [chunk.path for chunk in pieces_of_installation(reversed(files), messages_max=300)]
+    once = [chunk.path for chunk in chunks_of_installation(files, messages_max=300)]
+    assert once == [chunk.path for chunk in chunks_of_installation(reversed(files), messages_max=300)]
     assert len(once) == 300
 
 
 def test_a_chunk_at_the_limit_fits_into_a_message(tmp_path: Path) -> None:
     path = "/" + "p" * 2000 + ".py"
-    record = encode_record(Piece(b"x" * PAYLOAD_BYTES_MAX, path, "utf-8", True).message())
+    record = encode_record(Chunk(b"x" * PAYLOAD_BYTES_MAX, path, "utf-8", True).message())
     assert len(record) <= MESSAGE_BYTES_MAX
     too_large = write(tmp_path, huge="x = 1 \n" * (PAYLOAD_BYTES_MAX // 7 + 1))
-    assert list(pieces_of_installation(too_large)) == []
+    assert list(chunks_of_installation(too_large)) == []
 
 
 def test_input_lines_become_messages_and_too_few_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("".join(f"x = {i}\r\n\n  \n" for i in range(LINES_MIN)))
-    chunks = pieces_of_lines(path)
+    chunks = chunks_of_lines(path)
     assert [chunk.source for chunk in chunks[:2]] == [b"x = 0", b"x = 1"]
     assert chunks[1].path == "lines.txt:4"
     path.write_text("x = 1\n" * (LINES_MIN - 1))
     with pytest.raises(UsageError, match=f"at least {LINES_MIN}"):
-        pieces_of_lines(path)
+        chunks_of_lines(path)
     path.write_text("x = 1\n" * LINES_MIN + "y" * (PAYLOAD_BYTES_MAX + 1))
     with pytest.raises(UsageError, match=f"lines.txt:{LINES_MIN + 1} has"):
-        pieces_of_lines(path)
+        chunks_of_lines(path)
     with pytest.raises(UsageError, match=r"nothing\.txt cannot be read"):
-        pieces_of_lines(tmp_path / "nothing.txt")
+        chunks_of_lines(tmp_path / "nothing.txt")

@@ -10,7 +10,7 @@ import pytest
 
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from quorumq.history import HistoryWriter, Row, owner_text, read_history, spans_value, token_text
-from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, judge
+from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, check
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)
 HOLD = 5.0
@@ -70,11 +70,11 @@ class Run:
         for row in read_history([self.path]):
             account.feed(row)
         for name, error in deaths.items():
-            account.letters[key(int(name[1:]))] = error
+            account.dead_letters[key(int(name[1:]))] = error
         return account
 
     def verdict(self, *, malformed: tuple[int, ...] = (), expected: int = 4, **deaths: str) -> Verdict:
-        return judge(
+        return check(
             self.account(**deaths),
             malformed=[key(seq) for seq in malformed],
             killed=GOOD_KILL,
@@ -205,7 +205,7 @@ def test_a_publish_without_an_answer_is_not_published_and_may_be_delivered(run: 
 def test_faults_that_did_not_happen_fail_the_demo(
     run: Run, killed: Killed | None, stopped: Stopped | None, says: str
 ) -> None:
-    verdict = judge(
+    verdict = check(
         run.account(m2="E", m3="E"),
         malformed=[], killed=killed, stopped=stopped, hold_time=HOLD, expected=4, seconds=30.0,
     )  # fmt: skip

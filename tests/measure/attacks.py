@@ -98,7 +98,7 @@ def browsing(raw: Raw) -> Callable[[int], object]:
     for at in range(200):
         raw.publish(topic, producer_id, at, [b"x" * 1000])
     raw.ask(FETCH._replace(topics=(topic.name,), max_messages=1, max_wait=1.0))
-    return lambda at: m.BrowseRequest(topic.name, 0, "g", "all", (0, 0), 256, complete=True)
+    return lambda at: m.PeekRequest(topic.name, 0, "g", "all", (0, 0), 256, complete=True)
 
 
 SOURCE: Final = "127.0.0.2"

@@ -112,7 +112,7 @@ class HotNode:
         config = NodeConfig(node=name, nodes=NODES, cluster_id="hot", hold_time_max=60.0)
         self.core = NodeCore(
             config, self.store.replayed, nonce=rng.getrandbits(64), directory=self.store.directory,
-            now=self.now(), rng=rng, place=self.store.place,
+            now=self.now(), rng=rng, location=self.store.location,
         )  # fmt: skip
         self.store.roll(lambda: self.core.snapshot(self.now()))
         self.store.commit()
@@ -155,8 +155,8 @@ class HotNode:
     def append(self, records: tuple[JournalRecord, ...]) -> int:
         return self.cluster.meter.timed("journal", self.store.append, records)
 
-    def forget(self, numbers: tuple[int, ...]) -> None:
-        self.store.forget(numbers)
+    def drop(self, numbers: tuple[int, ...]) -> None:
+        self.store.drop(numbers)
 
     def begin_sync(self, here: bool) -> None:
         meter, store = self.cluster.meter, self.store

@@ -18,13 +18,13 @@ from typing import Any, Final
 from quorumq.core import messages as m
 from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 
-COMPARED: Final = (m.SyncOffer, m.SyncListed, m.SyncState, m.SyncPull)
+COMPARED: Final = (m.SyncDigests, m.SyncListed, m.SyncState, m.SyncPull)
 
 
 class Spent:
@@ -88,7 +88,7 @@ def fill(cluster: Cluster, topic: Topic, producer_ids: int) -> None:
     for first in range(0, producer_ids, 1024):
         numbers = range(first, min(first + 1024, producer_ids))
         spans = tuple(sorted(Span(ProducerId(DERIVED, n, 7 * n, n), 0, 1) for n in numbers))
-        batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
+        batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
         assert isinstance(cluster.ask("abc"[first // 1024 % 3], m.Publish(batch)), m.PublishReply)
 
 

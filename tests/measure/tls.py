@@ -58,7 +58,7 @@ def cluster_of(kind: str, folder: Path) -> Iterator[LocalCluster]:
 def located(bench: type[Bench]) -> type[Bench]:
     """The same benchmark, whose workers each ask a node of their own."""
 
-    class Placed(bench):  # type: ignore[misc, valid-type]
+    class Located(bench):  # type: ignore[misc, valid-type]
         def _worker(self, name: str) -> Worker:
             addresses = self.addresses
             self.addresses = [addresses[len(self.workers) % len(addresses)]]
@@ -68,7 +68,7 @@ def located(bench: type[Bench]) -> type[Bench]:
                 self.addresses = addresses
             return made
 
-    return Placed
+    return Located
 
 
 def measured(bench: type[Bench], cluster: LocalCluster) -> float:

@@ -96,7 +96,7 @@ def as_sent(request: Any, node: Node) -> Any:
     """``request`` as a client sends it after a delivery: signed."""
     key = {"secret": node.secret, "key": node.secret_number}
     if isinstance(request, m.Publish):
-        return request._replace(signature=sign_session(request.batch.header.sections[0].producer_id, **key))
+        return request._replace(signature=sign_session(request.batch.header.spans[0].producer_id, **key))
     if isinstance(request, m.CloseSession):
         return request._replace(signature=sign_session(request.producer_id, **key))
     if hasattr(request, "items"):
@@ -282,7 +282,7 @@ async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_lo
         boss = await cluster.client("a", token=BOSS)
         path.write_text("[boss\n")
         await trio.sleep(1.1)
-        fields = (await boss.ask(m.StatusRequest())).facts
+        fields = (await boss.ask(m.StatusRequest())).fields
         assert "is not TOML" in fields["clients_file_problem"]
         path.unlink()
         await trio.sleep(3.1)
@@ -291,7 +291,7 @@ async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_lo
         assert "cannot be read" in said[1]
         write_clients(path, ENTRIES)
         await trio.sleep(1.1)
-        assert (await boss.ask(m.StatusRequest())).facts["clients_file_problem"] == ""
+        assert (await boss.ask(m.StatusRequest())).fields["clients_file_problem"] == ""
 
 
 async def test_a_file_that_is_being_copied_revokes_no_one_and_one_that_names_no_one_has_to_say_so(
@@ -311,7 +311,7 @@ async def test_a_file_that_is_being_copied_revokes_no_one_and_one_that_names_no_
         for text in ("", "# nothing yet\n"):
             path.write_text(text)
             await trio.sleep(1.1)
-            fields = (await boss.ask(m.StatusRequest())).facts
+            fields = (await boss.ask(m.StatusRequest())).fields
             assert "names no client: where nobody may connect any more" in fields["clients_file_problem"]
         path.write_text("revoke_all = true\n")
         await trio.sleep(1.1)
@@ -338,7 +338,7 @@ async def test_a_full_node_lets_an_operator_in(tmp_path: Path) -> None:
         with pytest.raises(NotStored, match="connections_max"):
             await cluster.client("a", token=WORKER)
         operators = [await cluster.client("a", token=BOSS) for _ in range(OPERATOR_SLOTS)]
-        assert (await operators[-1].ask(m.StatusRequest())).facts["node"] == "a"
+        assert (await operators[-1].ask(m.StatusRequest())).fields["node"] == "a"
         with pytest.raises(NotStored, match="and operators"):
             await cluster.client("a", token=BOSS)
 

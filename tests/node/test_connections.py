@@ -54,7 +54,7 @@ async def test_bytes_outside_the_protocol_end_their_connection_with_one_line(
             assert await stranger.closed(0.5)
         assert len(cluster.logs["a"].of("connection_broken")) == 1
         assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
-        fields = (await other.ask(m.StatusRequest())).facts
+        fields = (await other.ask(m.StatusRequest())).fields
         assert (fields["connections"], fields["connections_broken"]) == (1, 1)
 
 

@@ -8,14 +8,14 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.values.limits import KIB, MIB
-from quorumq.core.values.types import STAMP_ZERO, Letter
+from quorumq.core.values.types import STAMP_ZERO, Death
 from quorumq.node.serve import EXIT_OK
 from quorumq.storage.commit import RESERVE_NAME
 from quorumq.wire.values import SignedNamed
 from sim.memory_disk import MemoryDisk
 from tests.node.memory import Client, World, fetch, outcomes, payloads, publish, receipts, world
 
-DEATH = Letter(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
+DEATH = Death(STAMP_ZERO, "rejected", "ValueError", "m" * 8000, "s" * 8000, "f" * 32)
 
 
 async def of_topic(client: Client, rf: int) -> tuple[Any, Any]:
@@ -92,8 +92,8 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             other = await cluster.client("a")
             held = receipts(await other.ask(fetch()))
             assert outcomes(await other.ack(*held)) == ["storage-full"], "it is refused at once"
-            facts = (await other.ask(m.StatusRequest())).facts
-            assert (facts["disk_full"], facts["disk_capacity"]) == (True, "none")
+            status = (await other.ask(m.StatusRequest())).fields
+            assert (status["disk_full"], status["disk_capacity"]) == (True, "none")
             assert not got or got[0].code == "outcome-unknown"
             fill(cluster, MIB)
             await trio.sleep(2.1)

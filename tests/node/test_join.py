@@ -217,7 +217,7 @@ async def test_a_node_that_cannot_reach_anybody_says_so_and_goes_on() -> None:
         assert "nobody is there" in reasons[0]
 
 
-async def test_an_address_that_nobody_can_dial_ends_no_node() -> None:
+async def test_an_address_that_no_node_can_dial_ends_none() -> None:
     """The members' list may have one that was written by an older version; it is read again at each start."""
     async with world("ab") as cluster:
         node = cluster.services["a"].node

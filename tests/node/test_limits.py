@@ -60,7 +60,7 @@ async def test_a_hello_of_a_peer_beyond_the_limits_is_hung_up_on_and_nothing_is_
         await trio.sleep(3)
         for service in cluster.services.values():
             clock = service.node.core.state.clock
-            assert max(clock.value, clock.wanted, clock.reserving) < STAMPS_END // 2
+            assert max(clock.value, clock.highest, clock.reserving) < STAMPS_END // 2
         await again(cluster)
 
 
@@ -127,5 +127,5 @@ def far_publish(topic: Topic, producer_id: ProducerId) -> m.Publish:
     """A PUBLISH whose header names ``producer_id``, written without the checks of the client."""
     good = publish(topic, producer_id._replace(k=1), 0, b"evil").batch
     spans = (Span(producer_id, 0, 1),)
-    header = good.header._replace(sections=spans)
+    header = good.header._replace(spans=spans)
     return m.Publish(good._replace(header=header, raw=encode_header(header)))

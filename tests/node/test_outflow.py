@@ -158,7 +158,7 @@ class Resolver(trio.abc.HostnameResolver):
     """Knows one host, with several addresses."""
 
     def __init__(self, *locations: tuple[str, int]) -> None:
-        self.places = locations
+        self.locations = locations
 
     async def getaddrinfo(
         self,
@@ -169,7 +169,7 @@ class Resolver(trio.abc.HostnameResolver):
         proto: int = 0,
         flags: int = 0,
     ) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", location) for location in self.places]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", location) for location in self.locations]
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
         raise AssertionError("nobody asks for names")

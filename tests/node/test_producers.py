@@ -41,7 +41,7 @@ def test_a_clock_that_no_delay_explains_is_known_at_once_and_said_once_an_hour(a
     assert log.warnings == [
         {"event": "client_clock_wrong", "client": "billing at 10.0.0.9", "ahead_s": ahead_s}
     ]
-    (wrong,) = clocks_.facts(SAID_AGAIN_S)["clock_wrong"]  # type: ignore[misc]
+    (wrong,) = clocks_.fields(SAID_AGAIN_S)["clock_wrong"]  # type: ignore[misc]
     assert (wrong["client"], wrong["address"]) == WHO
     assert (wrong["ahead_s"], wrong["seen_s_ago"]) == (pytest.approx(ahead_s, abs=0.01), 2.0)
     clocks_.published(WHO, ahead_ms, SAID_AGAIN_S + 1)
@@ -56,7 +56,7 @@ def test_a_slow_publish_does_not_make_a_clock_wrong() -> None:
     clocks_, log = clocks()
     for second in range(60):
         clocks_.published(WHO, -5 if second % 9 == 0 else -4_000, float(second))
-    assert (log.warnings, clocks_.facts(60.0)) == ([], {"clients_clock_wrong": 0, "clock_wrong": []})
+    assert (log.warnings, clocks_.fields(60.0)) == ([], {"clients_clock_wrong": 0, "clock_wrong": []})
 
 
 def test_a_clock_that_is_some_seconds_slow_is_known_after_a_span_and_dropped_once_it_is_right() -> None:
@@ -66,21 +66,21 @@ def test_a_clock_that_is_some_seconds_slow_is_known_after_a_span_and_dropped_onc
     assert not log.warnings
     clocks_.published(WHO, -3_500, SPAN_S)
     assert [line["ahead_s"] for line in log.warnings] == [-3.0]
-    assert clocks_.facts(SPAN_S)["clients_clock_wrong"] == 1
+    assert clocks_.fields(SPAN_S)["clients_clock_wrong"] == 1
     clocks_.published(WHO, 0, SPAN_S + 1)
     clocks_.published(WHO, 0, 2 * SPAN_S)
-    assert clocks_.facts(2 * SPAN_S)["clients_clock_wrong"] == 0
+    assert clocks_.fields(2 * SPAN_S)["clients_clock_wrong"] == 0
 
 
 def test_clients_that_left_are_not_kept_for_ever() -> None:
     clocks_, _ = clocks()
     for number in range(3 * TRACKED_MAX):
         clocks_.published((f"c{number}", "10.0.0.9"), 2_000 + number, 0.0)
-    fields = clocks_.facts(0.0)
+    fields = clocks_.fields(0.0)
     wrong: Any = fields["clock_wrong"]
     assert fields["clients_clock_wrong"] == TRACKED_MAX
     assert (len(wrong), wrong[0]["client"]) == (TOLD_MAX, f"c{3 * TRACKED_MAX - 1}"), "the worst first"
-    assert clocks_.facts(SAID_AGAIN_S) == {"clients_clock_wrong": 0, "clock_wrong": []}
+    assert clocks_.fields(SAID_AGAIN_S) == {"clients_clock_wrong": 0, "clock_wrong": []}
 
 
 @pytest.mark.parametrize("off", [0, 3_600_000, -3_600_000])
@@ -91,7 +91,7 @@ async def test_a_node_tells_whose_clock_is_wrong_by_publish_time_and_age(off: in
         assert isinstance(
             await client.ask(m.Publish(batch, 20_000, signed_session(producer_id))), m.PublishReply
         )
-        fields = (await client.ask(m.StatusRequest())).facts
+        fields = (await client.ask(m.StatusRequest())).fields
         assert fields["clients_clock_wrong"] == (1 if off else 0)
         assert [(wrong["client"], wrong["ahead_s"]) for wrong in fields["clock_wrong"]] == (
             [("test", off / 1000)] if off else []

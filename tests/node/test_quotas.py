@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Busy
-from quorumq.core.values.types import DERIVED, STAMP_ZERO, Letter, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import DERIVED, STAMP_ZERO, Death, PartitionId, ProducerId, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.node.quotas import BURST_S, BUSY_MAX_S, DELAY_MAX_DEFAULT_S, Bucket, Quotas, Usage
-from quorumq.wire.batch import Message, build_batch, encode_record, pack_sections
+from quorumq.wire.batch import Message, build_batch, encode_record, pack_spans
 from quorumq.wire.codec import encode_message, signed_items
 from quorumq.wire.rights import Client, public
 from quorumq.wire.values import SignedNamed
@@ -69,7 +69,7 @@ def test_a_busy_reply_has_the_time_of_the_next_turn() -> None:
         bucket.spend(1, delay + 1e-9)
 
 
-SETTLING = (m.AckRequest(()), m.RejectRequest(()), m.ExtendRequest((), 1.0, 0.0), m.LeaveRequest(()))
+SETTLING = (m.AckRequest(()), m.RejectRequest(()), m.ExtendRequest((), 1.0, 0.0), m.ReleaseRequest(()))
 OTHERS = (m.Metadata(), m.OpenSession(), m.StatusRequest(), fetch(), m.SetGroup("jobs", "g"))
 
 
@@ -105,7 +105,7 @@ async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(
             assert isinstance(await modest.ask(m.Metadata()), m.MetadataReply)
         await trio.sleep(1.0)
         assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
-        fields = (await modest.ask(m.StatusRequest())).facts
+        fields = (await modest.ask(m.StatusRequest())).fields
         assert fields["requests_beyond_quota"] == 20
         assert len(cluster.logs["a"].of("client_held_back")) == 1, "once, when it begins"
 
@@ -114,7 +114,7 @@ def derived(topic: Any, first: int, count: int) -> m.Publish:
     """A message of each of ``count`` derived producer ids."""
     spans = tuple(sorted(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(first, first + count)))
     record = [encode_record(Message(b"x"))] * count
-    return m.Publish(pack_sections(PartitionId(topic.id, 0), spans, 0, record), signature=b"")
+    return m.Publish(pack_spans(PartitionId(topic.id, 0), spans, 0, record), signature=b"")
 
 
 async def test_a_client_with_many_new_producer_ids_waits_and_may_use_known_ones(
@@ -332,11 +332,11 @@ async def test_the_bytes_of_every_answer_count(tmp_path: Path) -> None:
         await modest.ask(fetch(most=1))
         for number in range(60):
             await modest.topic(f"{number:0>190}", rf=1)
-        death = Letter(STAMP_ZERO, "rejected", "ValueError", "x" * 8000, "y" * 8000)
+        death = Death(STAMP_ZERO, "rejected", "ValueError", "x" * 8000, "y" * 8000)
         await modest.ask(publish(topic, producer_id, 1, b"y"))
         await modest.ask(m.RejectRequest(signed_items(receipts(await modest.ask(fetch()))), 0.0, death))
         large: list[tuple[Any, int]] = [
-            (m.BrowseRequest("jobs", 0, "g", "all", (0, 0), 10, bodies=True), 100_000),
+            (m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10, bodies=True), 100_000),
             (m.Metadata(), 60 * 190),
             (m.StatusRequest(), 1_000),
             (m.ShowRequest(PartitionId(topic.id, 0), Span(producer_id, 1, 2)), 16_000),

@@ -17,7 +17,7 @@ from quorumq.core.values.limits import (
     HEADER_BYTES_MAX,
     SPANS_SETTLED_MAX,
 )
-from quorumq.core.values.types import Letter, Span, Stamp
+from quorumq.core.values.types import Death, Span, Stamp
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
 from quorumq.wire.values import SignedNamed
@@ -47,7 +47,7 @@ async def test_a_message_that_cannot_be_encoded_is_dropped_whatever_was_raised()
         assert line["exc_info"].__traceback__ is not None
         client = await cluster.client("a")
         await client.topic()
-        assert (await client.ask(m.StatusRequest())).facts["messages_not_sent"] == 1
+        assert (await client.ask(m.StatusRequest())).fields["messages_not_sent"] == 1
 
 
 async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
@@ -75,7 +75,7 @@ async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
         assert isinstance(await client.receive(1002), m.FetchReply)
         (line,) = cluster.logs["a"].of("request_failed")
         assert (line["request"], line["exc_info"].__traceback__ is None) == ("CreateTopic", False)
-        assert (await client.ask(m.StatusRequest())).facts["requests_failed"] == 1
+        assert (await client.ask(m.StatusRequest())).fields["requests_failed"] == 1
         assert cluster.services["a"].node.failed is None
 
 
@@ -94,8 +94,8 @@ async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
         (line,) = cluster.logs["a"].of("request_failed")
         assert (line["request"], line["exc_info"].__traceback__ is None) == ("MetadataReply", False)
         status = await client.ask(m.StatusRequest())
-        assert status.facts["requests_failed"] == 1
-        assert status.facts["inflight_bytes"] < 1 << 20
+        assert status.fields["requests_failed"] == 1
+        assert status.fields["inflight_bytes"] < 1 << 20
 
 
 async def test_the_names_in_a_request_have_one_limit_however_divided() -> None:
@@ -106,7 +106,7 @@ async def test_the_names_in_a_request_have_one_limit_however_divided() -> None:
         most = SPANS_SETTLED_MAX // 20
         for count, fits in ((most, True), (most + 1, False)):
             items = (SignedNamed(receipt.signed, one),) * count
-            for request in (m.AckRequest(items), m.ExtendRequest(items, 1.0, 0.0), m.LeaveRequest(items)):
+            for request in (m.AckRequest(items), m.ExtendRequest(items, 1.0, 0.0), m.ReleaseRequest(items)):
                 reply = await client.ask(request)
                 if fits:
                     assert not isinstance(reply, m.Failed), reply
@@ -123,7 +123,7 @@ async def test_a_dead_letter_for_many_deliveries_has_a_limit_in_all(text: str) -
         for seq in range(80):
             await client.ask(publish(topic, producer_id, seq, b"x"))
         got = receipts(await client.ask(fetch(80)))
-        death = Letter(Stamp(0, ""), "rejected", "Error", text * 8_000, stack=text * 8_000)
+        death = Death(Stamp(0, ""), "rejected", "Error", text * 8_000, stack=text * 8_000)
         items = tuple(got)
         assert len(items) > 70
         reply = await client.ask(m.RejectRequest(items, 0.0, death))
@@ -181,7 +181,7 @@ async def test_a_request_of_too_many_small_items_is_not_read() -> None:
 async def test_a_node_that_lost_its_disk_gets_the_longest_dead_letters_back() -> None:
     async with served() as (cluster, client, topic, producer_id):
         text = "🐇" * 8_192
-        death = Letter(
+        death = Death(
             Stamp(0, ""), "rejected", "Error", text, stack=text, host="h" * 16_000, consumer="c" * 16_000
         )
         assert death.text_bytes > 95_000

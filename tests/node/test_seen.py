@@ -14,7 +14,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.values import limits
-from quorumq.core.values.types import STAMP_ZERO, Kind, Letter, PartitionId, ProducerId, Record, Span, Topic
+from quorumq.core.values.types import STAMP_ZERO, Death, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import encode_message, signed_items
@@ -34,8 +34,8 @@ RIGHTS: dict[str, dict[str, Any]] = {
 TOKENS = {name: new_token(name) for name in (*RIGHTS, "root")}
 
 
-def markers(topic: str, group: str) -> Letter:
-    return Letter(
+def markers(topic: str, group: str) -> Death:
+    return Death(
         STAMP_ZERO, f"reason {topic} {group}", "Error", f"letter {topic} {group}", f"stack {topic} {group}"
     )
 
@@ -126,16 +126,16 @@ class Filled:
             m.DescribeGroups(((name, group),)),
             m.DescribeGroups(((name[:-1], group),)),
             m.DescribeGroups(((name, group), (name[:-1], group))),
-            m.BrowseRequest(name, 0, group, "all", (0, 0), 10, counted=True),
-            m.BrowseRequest(name, 0, group, "all", (0, 0), 10, bodies=True),
-            m.BrowseRequest(name, 0, group + "!dead", "dead", (0, 0), 10, bodies=True),
-            m.BrowseRequest(name, 0, group[:-1], "all", (0, 0), 10, complete=True),
+            m.PeekRequest(name, 0, group, "all", (0, 0), 10, counted=True),
+            m.PeekRequest(name, 0, group, "all", (0, 0), 10, bodies=True),
+            m.PeekRequest(name, 0, group + "!dead", "dead", (0, 0), 10, bodies=True),
+            m.PeekRequest(name, 0, group[:-1], "all", (0, 0), 10, complete=True),
             m.ShowRequest(location, span),
             m.ShowRequest(location, Span(self.producer_id, 0, 3)),
             m.AckRequest(items),
             m.RejectRequest(items),
             m.ExtendRequest(items, 1.0, 0.0),
-            m.LeaveRequest(items),
+            m.ReleaseRequest(items),
             m.StatusRequest(),
             m.DeclareSurvivors(("a",)),
         ]

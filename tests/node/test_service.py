@@ -251,7 +251,7 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
             reply = await client.ask(request)
             assert reply.code == "storage-full", request
             assert f"takes {most + 1} bytes of memory" in reply.detail, request
-        assert (await client.ask(m.StatusRequest())).facts["memory_full"]
+        assert (await client.ask(m.StatusRequest())).fields["memory_full"]
         assert isinstance(await client.ask(m.SetGroup("jobs", "g")), m.GroupReply), "it is known"
         assert outcomes(await client.ack(*receipts(await client.ask(fetch())))) == ["acked"]
         for rss, code in ((most - 1, "storage-full"), (most - most // 10, "")):
@@ -345,7 +345,7 @@ async def test_a_damaged_batch_is_not_served_and_what_was_won_is_given_back() ->
         assert (refused.code, "damaged" in refused.detail) == ("too-few-replicas", True)
         await trio.sleep(0.1)
         assert payloads(await b.ask(fetch())) == [b"the very bytes"]
-        assert (await a.ask(m.StatusRequest())).facts["damaged_batches"] == 1
+        assert (await a.ask(m.StatusRequest())).fields["damaged_batches"] == 1
 
 
 async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none() -> None:
@@ -355,7 +355,7 @@ async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none(
         await maker.ask(publish(topic, producer_id, 0, b"the very", b"bytes"))
         ((home,),) = topic.replicas
         stranger = await cluster.client(next(name for name in cluster.names if name != home))
-        ask = m.BrowseRequest("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
+        ask = m.PeekRequest("jobs", 0, "g", "ready", (0, 0), 10, bodies=True)
         page = await stranger.ask(ask)
         shown = [message.payload for part in page.slices for message in part.messages()]
         assert shown == [b"the very", b"bytes"]
@@ -367,14 +367,14 @@ async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none(
         damaged = await stranger.ask(ask)
         assert damaged == page._replace(slices=())
         home_status = await (await cluster.client(home)).ask(m.StatusRequest())
-        assert home_status.facts["damaged_batches"] == 1
+        assert home_status.fields["damaged_batches"] == 1
 
 
 async def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     async with world() as cluster:
         client = await cluster.client("a")
-        fields = (await client.ask(m.StatusRequest())).facts
+        fields = (await client.ask(m.StatusRequest())).fields
         assert fields["connections"] == 3
         assert fields["clients"] == 1
         assert fields["fsync_ms"]["p50"] == 1.0
@@ -436,7 +436,7 @@ async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path
         topic, producer_id = await client.topic(rf=1), await client.session()
         await client.ask(publish(topic, producer_id, 0, b"x"))
         began = cluster.clock("a").mono
-        for request in (m.LeaveRequest, m.RejectRequest):
+        for request in (m.ReleaseRequest, m.RejectRequest):
             (signed,) = receipts(await client.ask(fetch()))
             await client.ask(request((signed,)))
             last = json.loads(path.read_text().splitlines()[-1])

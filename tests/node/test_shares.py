@@ -140,7 +140,7 @@ async def test_requests_of_a_client_that_has_left_are_not_started(monkeypatch: p
         before = fed.of("greedy")
         await trio.sleep(1.0)
         assert fed.of("greedy") - before <= 4 * SHARE
-        assert (await calm.ask(m.StatusRequest())).facts["connections"] == 1
+        assert (await calm.ask(m.StatusRequest())).fields["connections"] == 1
 
 
 async def test_one_client_alone_is_slowed_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ class End:
 
     def close(self) -> None:
         self.closed = True
-        self.inflow.leave()
+        self.inflow.release()
         self.transport.close()
 
 

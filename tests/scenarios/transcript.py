@@ -33,7 +33,7 @@ from quorumq.core.messages.records import (
     RecordsMerged,
     TopicPut,
 )
-from quorumq.core.values.types import Letter, NodeId, Owner, Record, Span, Stamp
+from quorumq.core.values.types import Death, NodeId, Owner, Record, Span, Stamp
 from tests.core.cluster import Cluster
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -44,7 +44,7 @@ STAMP: Final = re.compile(r"<(\d+)@(\w*)>")
 GENERATION: Final = re.compile(r"<g(\d+)>")
 UNSAID: Final = (
     m.Heartbeat,
-    m.SyncOffer,
+    m.SyncDigests,
     m.SyncListed,
     m.SyncPull,
     m.SyncRegisters,
@@ -91,7 +91,7 @@ def said(message: Any) -> str:
     """Return a message between nodes in the words of docs/protocol.md."""
     match message:
         case m.Store(batch=batch):
-            return f"STORE {spans(batch.header.sections)}"
+            return f"STORE {spans(batch.header.spans)}"
         case m.StoreReply(problems=problems):
             return ", ".join(["STORED", *(f"refused: {problem.error}" for problem in problems)])
         case m.Hold(ballot=ballot, wants=wants, hold_time=hold_time, released=released):
@@ -111,7 +111,7 @@ def said(message: Any) -> str:
                 higher and f"{spans(higher)} has a higher",
             ]
             return f"ACKED: {'; '.join(filter(None, parts)) or 'and nothing known of its hold'}"
-        case m.Reject(entries=entries, delay=delay, letter=death):
+        case m.Reject(entries=entries, delay=delay, death=death):
             held = ", ".join(f"{span(it.span)} of {owner(it.owner)}" for it in entries)
             return f"REJECT {held} {'as dead letters' if death else f'for {delay:g} s'}"
         case m.RejectReply(applied=applied, refused=refused, settled=values, error=error):
@@ -157,7 +157,7 @@ def kept(value: JournalRecord) -> str | None:
     """Return the text of a durable record; None for a node's notes on itself and others."""
     match value:
         case BatchStored(batch=batch):
-            return f"messages {spans(batch.header.sections)}"
+            return f"messages {spans(batch.header.spans)}"
         case RecordsMerged(entries=entries):
             return settled(entries)
         case AttemptsCounted(entries=entries):
@@ -228,13 +228,13 @@ class Told(Cluster):
         for key, (node, name) in list(self.asked.items()):
             if (reply := self.replies.get(key)) is not None:
                 del self.asked[key]
-                self.tell(f"{node} -> client  {self.heard(reply, name)}")
+                self.tell(f"{node} -> client  {self.answer_text(reply, name)}")
 
     def run(self) -> None:
         super().run()
         self.answered()
 
-    def heard(self, reply: Any, name: str) -> str:
+    def answer_text(self, reply: Any, name: str) -> str:
         """An answer; the delivery of a FETCH is kept under a name."""
         if isinstance(reply, m.FetchReply):
             deliveries = [delivery for part in reply.slices for delivery in part.deliveries]
@@ -279,7 +279,7 @@ class Player:
         first = self.cluster.published
         self.cluster.published += int(count)
         batch = self.cluster.batch(self.topic, self.producer_id, first, [b"x"] * int(count))
-        self.cluster.client(node, f"PUBLISH {spans(batch.header.sections)}", m.Publish(batch))
+        self.cluster.client(node, f"PUBLISH {spans(batch.header.spans)}", m.Publish(batch))
 
     def do_fetch(self, node: str, name: str, hold: str = "10", most: str = "100") -> None:
         request = m.Fetch(("jobs",), GROUP, int(most), 1 << 20, 1, 0, 0.0, float(hold), 0.0, idle=True)
@@ -294,13 +294,13 @@ class Player:
 
     def do_dead(self, node: str, name: str) -> None:
         items = self.cluster.receipts[name]
-        death = Letter(items[0].receipt.owner.ballot, "rejected", "ValueError")
+        death = Death(items[0].receipt.owner.ballot, "rejected", "ValueError")
         self.cluster.client(node, f"REJECT {name} for good", m.RejectRequest(items, 0.0, death))
 
     def do_redrive(self, node: str) -> None:
-        peeking = m.BrowseRequest("jobs", 0, GROUP, "dead", (0, 0), 100, complete=True)
+        peeking = m.PeekRequest("jobs", 0, GROUP, "dead", (0, 0), 100, complete=True)
         listed = self.cluster.ask(node, peeking)
-        assert isinstance(listed, m.BrowseReply)
+        assert isinstance(listed, m.PeekReply)
         self.lines.clear()
         entries = tuple(m.SpanRecord(it.span, it.record._replace(letter=None)) for it in listed.items)
         self.cluster.client(node, f"REDRIVE {spans(entries)}", m.RedriveRequest("jobs", 0, GROUP, entries))

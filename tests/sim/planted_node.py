@@ -17,12 +17,12 @@ NODE = Path(__file__).parents[2] / "sim" / "real" / "faulty_node.py"
 
 def ack() -> None:
     """Call an ACK acked once one replica has it."""
-    checker = AckCoordinator.judge
+    checker = AckCoordinator.outcome_of
 
     def early(self: Any, ballot: Any, span: Any, yes: int, no: int, valid: int, *, last: bool) -> str | None:
         return "acked" if yes & valid else checker(self, ballot, span, yes, no, valid, last=last)
 
-    AckCoordinator.judge = early  # type: ignore[method-assign]
+    AckCoordinator.outcome_of = early  # type: ignore[method-assign]
 
 
 def quarantine() -> None:

@@ -54,7 +54,7 @@ def test_a_start_finds_some_damaged_batches_and_who_reads_them_the_others() -> N
     one.set_aside(latent[0])
     one.open()
     assert numbers(one.damaged()) == sorted([*damaged, latent[0]])
-    one.forget(tuple(damaged))
+    one.drop(tuple(damaged))
     one.open()
     assert numbers(one.damaged()) == [latent[0]]
     one.lose(random.Random(1), backup=False, last=False)

@@ -18,10 +18,10 @@ from sortedcontainers import SortedDict, SortedList
 from quorumq.core.messages import (
     AckRequest,
     Envelope,
-    LeaveRequest,
     NotedReply,
     Release,
     ReleaseReply,
+    ReleaseRequest,
     SettleReply,
 )
 from quorumq.core.node.nodecore import NodeCore
@@ -367,9 +367,9 @@ def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tup
         Release,
         ReleaseReply,
     ]
-    assert AckRequest(()) == LeaveRequest(())
+    assert AckRequest(()) == ReleaseRequest(())
     local = explorer.first[0]
-    acked, leaving = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, LeaveRequest))
+    acked, leaving = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, ReleaseRequest))
     assert [
         type(traffic.replies.all[reply]) for outcome in (acked, leaving) for _, reply in outcome.replies
     ] == [
@@ -402,9 +402,9 @@ BUSY = Scenario(
     acks=1,
     rejects=1,
     extends=1,
-    leaves=1,
+    releases=1,
     redrives=1,
-    offers=1,
+    comparisons=1,
     restarts=1,
     ticks=2,
     via=("a",),

@@ -101,10 +101,10 @@ class Reader:
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.heard: list[bytes | None] = []
+        self.received: list[bytes | None] = []
 
     def take_turn(self, events: list[Event]) -> None:
-        self.heard.append(self.line.receive_now())
+        self.received.append(self.line.receive_now())
         events.append(CleanStop())
 
 
@@ -126,16 +126,16 @@ def test_simultaneous_arrivals_at_a_node_are_one_step() -> None:
             for (_, there), reader in zip(pairs, readers, strict=True):
                 assert together.join(there.fileno(), reader)
             await trio.sleep(1.0)
-            assert (readers[0].heard, readers[1].heard) == ([b"0"], [None]), "it had come before"
+            assert (readers[0].received, readers[1].received) == ([b"0"], [None]), "it had come before"
             for here, _ in pairs:
                 here.send_some([memoryview(b"1")])
             await trio.sleep(1.0)
             assert fed == [3, 3]
-            together.leave(pairs[2][1].fileno())
+            together.release(pairs[2][1].fileno())
             pairs[0][0].end()
             pairs[2][0].send_some([memoryview(b"2")])
             await trio.sleep(1.0)
-            assert [reader.heard for reader in readers] == [[b"0", b"1", b""], [None, b"1"], [None, b"1"]]
+            assert [reader.received for reader in readers] == [[b"0", b"1", b""], [None, b"1"], [None, b"1"]]
             nursery.cancel_scope.cancel()
 
     deterministic(1, main)

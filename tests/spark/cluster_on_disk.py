@@ -21,9 +21,9 @@ from quorumq.core.messages.records import (
 from quorumq.core.values.types import (
     DERIVED,
     Batch,
+    Death,
     Group,
     Kind,
-    Letter,
     PartitionId,
     ProducerId,
     Record,
@@ -35,7 +35,7 @@ from quorumq.core.values.types import (
 )
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from spark.schemas import schema
 from spark.source import offline
 from spark.source.options import Options, Wanted, read_options
@@ -132,11 +132,11 @@ class Node:
     def reclaim(self, number: int) -> None:
         batch = self.batches.pop(number)
         key = batch.header.partition
-        self.store.append([Reclaimed(key, batch.header.sections, (number,))])
+        self.store.append([Reclaimed(key, batch.header.spans, (number,))])
         kept = self.reclaimed.setdefault(key, {})
-        for producer_id, start, stop in batch.header.sections:
+        for producer_id, start, stop in batch.header.spans:
             kept.update(dict.fromkeys((producer_id, seq) for seq in range(start, stop)))
-        self.store.forget([number])
+        self.store.drop([number])
 
     def put_and_reclaim(self, key: PartitionId, span: Span) -> None:
         self.reclaim(self.put(batch_of(key, (span,), 1_000)))
@@ -156,7 +156,7 @@ class Node:
         """Every message that is here, with the batches that have it."""
         by_name: dict[Name, list[tuple[int, Batch]]] = {}
         for number, batch in self.batches.items():
-            for producer_id, start, stop in batch.header.sections:
+            for producer_id, start, stop in batch.header.spans:
                 for seq in range(start, stop):
                     by_name.setdefault((batch.header.partition, producer_id, seq), []).append((number, batch))
         return by_name
@@ -166,17 +166,17 @@ def payload_of(key: PartitionId, producer_id: ProducerId, seq: int) -> bytes:
     return f"{key.number} {producer_id} {seq} ".encode() * 3
 
 
-def batch_of(key: PartitionId, sections: tuple[Span, ...], published_ms: int) -> Batch:
+def batch_of(key: PartitionId, spans: tuple[Span, ...], published_ms: int) -> Batch:
     records = [
         encode_record(Message(payload_of(key, producer_id, seq), f"k{seq % 5}".encode(), {"seq": seq}))
-        for producer_id, start, stop in sections
+        for producer_id, start, stop in spans
         for seq in range(start, stop)
     ]
-    return pack_sections(key, sections, published_ms, records, delay_ms=0, ttl_ms=published_ms % 3)
+    return pack_spans(key, spans, published_ms, records, delay_ms=0, ttl_ms=published_ms % 3)
 
 
-def cause_of(ballot: int, published_ms: int, message: str = "no such account") -> Letter:
-    return Letter(
+def cause_of(ballot: int, published_ms: int, message: str = "no such account") -> Death:
+    return Death(
         Stamp(ballot, "n2"), "rejected", "ValueError", message, "stack", "f1", 5, published_ms, 20, 30, 40, "c",
         "1.0", "h", "n2",
     )  # fmt: skip
@@ -189,7 +189,7 @@ class DiskCluster:
         self.nodes = [Node(root, name, segment_bytes) for name in NAMES]
         self.keys = [PartitionId(ORDERS, 0), PartitionId(ORDERS, 1), PartitionId(MAILS, 0)]
         self.published: dict[Name, int] = {}
-        self.deaths: dict[tuple[Name, str, int, int], Letter] = {}
+        self.deaths: dict[tuple[Name, str, int, int], Death] = {}
         self.groups: dict[tuple[bytes, str], Group] = {}
         for made in (topic("orders", ORDERS), topic("mails", MAILS, 1)):
             for node in self.nodes:
@@ -209,14 +209,14 @@ class DiskCluster:
     def publish(
         self,
         key: PartitionId,
-        sections: tuple[Span, ...],
+        spans: tuple[Span, ...],
         published_ms: int,
         nodes: Iterable[Node] | None = None,
     ) -> None:
-        batch = batch_of(key, sections, published_ms)
+        batch = batch_of(key, spans, published_ms)
         for node in self.nodes if nodes is None else nodes:
             node.put(batch)
-        for producer_id, start, stop in sections:
+        for producer_id, start, stop in spans:
             for seq in range(start, stop):
                 name = (key, producer_id, seq)
                 self.published[name] = min(self.published.get(name, published_ms), published_ms)
@@ -261,15 +261,15 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
         dice = rng.random()
         known = sorted(name for name in cluster.published if name[0] == key)
         if dice < 0.4 or not known:
-            sections = []
+            spans = []
             for producer_id in rng.sample(producer_ids, rng.choice((1, 1, 2, 3))):
                 count = rng.randrange(1, 6)
                 start = next_seq.get((key, producer_id), 0)
                 if producer_id.node == DERIVED and start > 3 and rng.random() < 0.5:
                     start -= rng.randrange(3)  # published again, among others
-                sections.append(Span(producer_id, start, start + count))
+                spans.append(Span(producer_id, start, start + count))
                 next_seq[(key, producer_id)] = max(start + count, next_seq.get((key, producer_id), 0))
-            cluster.publish(key, tuple(sections), 1_000 + step, nodes)
+            cluster.publish(key, tuple(spans), 1_000 + step, nodes)
         elif dice < 0.8:
             _, producer_id, seq = rng.choice(known)
             group = rng.choice(GROUPS)

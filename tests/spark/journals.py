@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quorumq.core.messages import SpanRecord
 from quorumq.core.messages.records import BatchStored, RecordsMerged
-from quorumq.core.values.types import Kind, Letter, ProducerId, Record, Span, Stamp
+from quorumq.core.values.types import Death, Kind, ProducerId, Record, Span, Stamp
 from tests.spark.cluster_on_disk import DiskCluster, batch_of
 
 BATCH = 100
@@ -20,9 +20,9 @@ KINDS = 40
 DAY_MS = 86_400_000
 
 
-def letter_of(number: int, published_ms: int, stack: str) -> Letter:
+def death_of(number: int, published_ms: int, stack: str) -> Death:
     kind = number % KINDS
-    return Letter(
+    return Death(
         Stamp(number, "n2"), "rejected", f"shop.Error{kind}", f"account {number} of kind {kind} is closed",
         stack, f"{kind:016x}", 5, published_ms, published_ms + 20, published_ms + 900, published_ms + 1_000,
         f"consumer-{number % 8}", f"1.{number % 3}", f"host-{number % 4}", "n2",
@@ -57,7 +57,7 @@ def bury(
             RecordsMerged(
                 key, "billing",
                 (SpanRecord(Span(producer, at, at + 1),
-                            Record(0, 0, Kind.DEAD, letter_of(number + at - start, published, stack))),),
+                            Record(0, 0, Kind.DEAD, death_of(number + at - start, published, stack))),),
             )
             for at in range(start, start + size, EVERY)
         ]  # fmt: skip

@@ -48,17 +48,17 @@ def main(count: int, root: Path, stack_bytes: int = 600) -> None:
         end, planned = measured(stream.latestOffset, start, stream.getDefaultReadLimit())
         if end == start:
             break
-        (letters, tasks, largest), took = measured(batch, stream, start, end)
+        (dead_letters, tasks, largest), took = measured(batch, stream, start, end)
         print(
-            f"batch: {letters:,} letters, {tasks} tasks, at most {largest} bytes; {planned:.2f} + {took:.2f} CPU s"
+            f"batch: {dead_letters:,} letters, {tasks} tasks, at most {largest} bytes; {planned:.2f} + {took:.2f} CPU s"
         )
         stream.commit(end)
         start = end
     for turn in range(4):
         bury(cluster, 1, first=(count + BATCH - 1) // BATCH * BATCH + turn * BATCH, stack_bytes=stack_bytes)
         end, planned = measured(stream.latestOffset, start, ReadAllAvailable())
-        (letters, _, largest), took = measured(batch, stream, start, end)
-        print(f"{letters} new letter, {largest} bytes: {1000 * planned:.1f} + {1000 * took:.1f} CPU ms")
+        (dead_letters, _, largest), took = measured(batch, stream, start, end)
+        print(f"{dead_letters} new letter, {largest} bytes: {1000 * planned:.1f} + {1000 * took:.1f} CPU ms")
         stream.commit(end)
         start = end
     print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")

@@ -22,7 +22,7 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def letter(seq: int = 0, **said: Any) -> dict[str, Any]:
+def death(seq: int = 0, **said: Any) -> dict[str, Any]:
     """A dead letter: of topic jobs and group g, died at noon of a ValueError, published a second before."""
     topic = said.get("topic", "jobs")
     topic_id = TOPIC_ID.get(topic, "cc" * 16)
@@ -54,4 +54,4 @@ def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
 
 def deaths(spark: SparkSession, *seqs: int) -> DataFrame:
     """The table `letters` of the job with these messages."""
-    return t.deaths(frame(spark, map(letter, seqs)), NOON)
+    return t.deaths(frame(spark, map(death, seqs)), NOON)

@@ -92,7 +92,7 @@ def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("facts", "title", "level", "text"),
+    ("fields", "title", "level", "text"),
     [
         (summary(), "All hold", "good", "All 11 guarantees hold, in everything that was read."),
         (summary("not checked"), "10 of 11 hold", "plain", "10 of 11 guarantees hold. 1 was not checked."),
@@ -114,9 +114,9 @@ def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
     ],
 )  # fmt: skip
 def test_the_conclusion_says_no_more_than_the_verdicts(
-    facts: dict[str, Any], title: str, level: str, text: str
+    fields: dict[str, Any], title: str, level: str, text: str
 ) -> None:
-    assert shown(facts) == (title, level, text)
+    assert shown(fields) == (title, level, text)
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in VERDICTS if verdict != "holds"])
@@ -147,10 +147,10 @@ def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
 
 
 def test_cut_lists_show_the_number_of_further_rows() -> None:
-    facts = summary("broken", word="word")
-    assert "more in" not in page(facts, GUARANTEES)
-    facts["counts"].update(broken=1020, undecided=3, latency=60)
-    text = page(facts, GUARANTEES)
+    fields = summary("broken", word="word")
+    assert "more in" not in page(fields, GUARANTEES)
+    fields["counts"].update(broken=1020, undecided=3, latency=60)
+    text = page(fields, GUARANTEES)
     assert "1,020 violations" in text
     assert "20 in all, and 1,000 more are in tables/violations" in text
     assert "20 of 20</span> · 1,000 more in the tables" in text
@@ -161,8 +161,8 @@ def test_cut_lists_show_the_number_of_further_rows() -> None:
 
 def test_nothing_broken_is_said_with_what_could_not_be_checked() -> None:
     assert "Nothing was found broken.<" in page(summary(), GUARANTEES)
-    for facts in (summary("not checked"), summary(unread=1), summary("not decidable")):
-        assert "Nothing was found broken in what could be checked." in page(facts, GUARANTEES)
+    for fields in (summary("not checked"), summary(unread=1), summary("not decidable")):
+        assert "Nothing was found broken in what could be checked." in page(fields, GUARANTEES)
 
 
 def test_numbers_have_units_and_counts_their_number() -> None:
@@ -219,11 +219,11 @@ def test_it_loads_nothing_and_its_links_lead_somewhere() -> None:
     assert not re.search(r"url\((?!#)|@import", text)
 
 
-def test_it_leaves_the_summary_as_it_was() -> None:
-    facts = summary("broken", word="word")
-    before = copy.deepcopy(facts)
-    page(facts, GUARANTEES)
-    assert facts == before
+def test_it_keeps_the_summary_as_it_was() -> None:
+    fields = summary("broken", word="word")
+    before = copy.deepcopy(fields)
+    page(fields, GUARANTEES)
+    assert fields == before
 
 
 @needs_browser

@@ -24,7 +24,7 @@ from spark.folders import Folder
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, TASK_BYTES, check_shared, master_of_defaults
 from tests.patience import PATIENCE_S
-from tests.spark.rows import frame, letter
+from tests.spark.rows import death, frame
 
 WITHOUT_SPARK = (
     "import sys\n"
@@ -127,15 +127,15 @@ def test_a_failure_of_spark_is_reported_and_breaks_no_guarantee(
     assert result.output.count("\n") == 1
 
 
-def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_pieces(
+def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_chunks(
     spark: SparkSession,
 ) -> None:
     said = spark.sparkContext.getConf()
-    for place in ("driver", "executor"):
-        assert JAVA_OPTION in str(said.get(f"spark.{place}.extraJavaOptions"))
-    pieces = ("spark.sql.files.maxPartitionBytes", "spark.sql.adaptive.advisoryPartitionSizeInBytes",
+    for process in ("driver", "executor"):
+        assert JAVA_OPTION in str(said.get(f"spark.{process}.extraJavaOptions"))
+    names = ("spark.sql.files.maxPartitionBytes", "spark.sql.adaptive.advisoryPartitionSizeInBytes",
               "spark.hadoop.parquet.block.size")  # fmt: skip
-    assert {said.get(name) for name in pieces} == {str(TASK_BYTES)}
+    assert {said.get(name) for name in names} == {str(TASK_BYTES)}
     kept = ("spark.ui.retainedStages", "spark.ui.retainedTasks")
     assert {said.get(name) for name in kept} == {"100"}, "what is kept of tasks would grow with the input"
 
@@ -162,10 +162,10 @@ def children(pid: int) -> list[str]:
 @pytest.mark.e2e
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", ["while Java starts", "while it writes"])
-def test_a_job_that_is_interrupted_says_nothing_and_leaves_nothing(
+def test_a_job_that_is_interrupted_says_nothing_and_keeps_nothing(
     spark: SparkSession, tmp_path: Path, moment: str
 ) -> None:
-    frame(spark, map(letter, range(10_400))).write.parquet(str(tmp_path / "in"))
+    frame(spark, map(death, range(10_400))).write.parquet(str(tmp_path / "in"))
     arguments = ["deadletters", "--parquet", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     process = subprocess.Popen(
         [sys.executable, "-m", "spark", *arguments],

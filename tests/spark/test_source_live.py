@@ -62,7 +62,7 @@ async def tops_of(client: Client) -> list[Any]:
     return [*items, known.groups, known.topics]
 
 
-def facts(cluster: LocalCluster) -> list[Any]:
+def observed(cluster: LocalCluster) -> list[Any]:
     async def run() -> list[Any]:
         async with connect(list(cluster.addresses)) as client:
             return await tops_of(client)
@@ -90,10 +90,10 @@ def wait_until_all_have_all(cluster: LocalCluster) -> None:
 
 def test_a_look_at_everything_changes_nothing(spark: SparkSession, cluster: LocalCluster) -> None:
     wait_until_all_have_all(cluster)
-    before = facts(cluster)
+    before = observed(cluster)
     messages = table(spark, cluster, "messages").collect()
-    letters = table(spark, cluster, "deadletters", group="g").collect()
-    assert facts(cluster) == before
+    dead_letters = table(spark, cluster, "deadletters", group="g").collect()
+    assert observed(cluster) == before
 
     everyone = sorted(cluster.nodes)
     assert len({row.id for row in messages}) == len(messages) == 60
@@ -102,8 +102,8 @@ def test_a_look_at_everything_changes_nothing(spark: SparkSession, cluster: Loca
         assert bytes(row.payload) == f"job {number}".encode() * 20
         assert bytes(row.key) == f"{number}".encode()
         assert row.replicas == row.asked == row.replica_set == everyone
-    assert len({row.id for row in letters}) == len(letters) == 10
-    for row in letters:
+    assert len({row.id for row in dead_letters}) == len(dead_letters) == 10
+    for row in dead_letters:
         assert (row.resolution, row.reason, row.error_class) == ("dead", "rejected", "ValueError")
         assert bytes(row.payload) == f"job {row.headers['n']}".encode() * 20
         assert row.replicas == everyone
@@ -122,7 +122,7 @@ def test_a_look_at_everything_changes_nothing(spark: SparkSession, cluster: Loca
         row["id"]: (row["message"], row["died_at"], row["digest"]) for row in rows_of("deadletters", data)
     }
     died_at = {row["id"]: row["died_at"] for row in rows_of("deadletters", data)}
-    assert {row.id: (row.message, died_at[row.id], row.digest) for row in letters} == died
+    assert {row.id: (row.message, died_at[row.id], row.digest) for row in dead_letters} == died
 
 
 def test_columns_and_filters_are_taken(spark: SparkSession, cluster: LocalCluster) -> None:

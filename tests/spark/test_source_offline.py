@@ -22,7 +22,7 @@ from quorumq.storage.journal import Journal
 from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.segment import FORMAT_VERSION
 from quorumq.wire import cbor
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from spark.schemas import schema
 from spark.source import journals, offline, planning
 from spark.source.arrow import BYTES_MAX, ROWS_MAX
@@ -111,7 +111,7 @@ def naive_resolution(cluster: DiskCluster, name: Name, group: str, generation: i
     return "redriven" if now.n > n else "purged"
 
 
-def check_letters(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
+def check_dead_letters(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
     resolutions: dict[tuple[Name, str, int, int], str] = {}
     for row in rows:
         death = (name_of(row), row["group"], int(row["generation"]), row["n"])
@@ -142,7 +142,7 @@ def test_the_tables_are_what_a_naive_account_says(tmp_path: Path, seed: int) -> 
         more = {"splitBytes": rng.choice(("1", "5000", "100000000")), "buckets": rng.choice(("1", "3"))}
         check_copies(cluster, rows_of("copies", cluster.data, **more))
         check_messages(cluster, rows_of("messages", cluster.data, **more))
-        check_letters(cluster, rows_of("deadletters", cluster.data, **more))
+        check_dead_letters(cluster, rows_of("deadletters", cluster.data, **more))
         assert rows_of("problems", cluster.data, **more) == []
         only = [row for row in rows_of("deadletters", cluster.data, **more) if row["resolution"] == "dead"]
         assert by_name(rows_of("deadletters", cluster.data, settled="false", **more)) == by_name(only)
@@ -437,7 +437,7 @@ def test_arrow_batches_are_bounded_in_rows_and_bytes(cluster: DiskCluster) -> No
     start = 0
     for records in (small, small, large, large, large, large):
         span = Span(PRODUCER_ID, start, start + len(records))
-        cluster.nodes[0].put(pack_sections(key, (span,), 1_000, records))
+        cluster.nodes[0].put(pack_spans(key, (span,), 1_000, records))
         start = span.stop
     cluster.commit()
     for table in ("copies", "messages"):
@@ -453,7 +453,7 @@ def test_numbers_are_kept_as_ranges() -> None:
     assert [number for number in range(14) if number in numbers] == [1, 2, 3, 5, 9, 10, 11]
 
 
-def test_nodes_without_whose_directories_letters_may_be_missing_are_listed(tmp_path: Path) -> None:
+def test_nodes_without_whose_directories_deaths_may_be_missing_are_listed(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     cluster.commit()
     cluster.close()
@@ -482,7 +482,7 @@ def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_w
         assert len(read_all(offline.plan(options, selection), options, selection)) == 1
 
 
-def test_letters_of_spans_that_nodes_cut_differently_are_one_each(tmp_path: Path) -> None:
+def test_deaths_of_spans_that_nodes_cut_differently_are_one_each(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     key, producer = cluster.keys[0], ProducerId("n1", 1, 0xABC, 0)
     cluster.publish(key, (Span(producer, 0, 10),), 1_000)

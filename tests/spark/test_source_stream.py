@@ -25,7 +25,7 @@ from spark.source.stream import DeathsStream, SinceReader, positions_of
 from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, cause_of, mark, roll, turmoil
 from tests.spark.journals import bury, write
 
-Death = tuple[Name, str, int, int]
+DeathColumns = tuple[Name, str, int, int]
 
 
 def stream_of(cluster: DiskCluster, **more: str) -> DeathsStream:
@@ -35,11 +35,11 @@ def stream_of(cluster: DiskCluster, **more: str) -> DeathsStream:
     )
 
 
-def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> list[Death]:
+def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> list[DeathColumns]:
     """Return the rows of a micro-batch, its reader and its tasks pickled as Spark does."""
     tasks = pickle.loads(pickle.dumps(list(stream.partitions(start, end))))
     reader = pickle.loads(pickle.dumps(stream))
-    deaths: list[Death] = []
+    deaths: list[DeathColumns] = []
     for task in tasks:
         for rows in reader.read(task):
             for row in rows.to_pylist():
@@ -55,7 +55,7 @@ def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> l
     return deaths
 
 
-def die(cluster: DiskCluster, seq: int, *nodes: int) -> Death:
+def die(cluster: DiskCluster, seq: int, *nodes: int) -> DeathColumns:
     """A message dies, as far as these nodes hear; and one commit more, so that this one is known to be durable."""
     key = cluster.keys[0]
     if (key, PRODUCER_ID, seq) not in cluster.published:
@@ -75,7 +75,7 @@ def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
     cluster = DiskCluster(tmp_path, segment_bytes=6_000 if gaps else 1 << 26)
     stream = stream_of(cluster, onGap="reread" if gaps else "fail")
     start = stream.initialOffset()
-    deaths: list[Death] = []
+    deaths: list[DeathColumns] = []
     for _ in range(8):
         for _ in range(20):
             turmoil(cluster, rng, 1)
@@ -170,7 +170,7 @@ def test_a_batch_that_is_repeated_after_a_node_was_added_is_the_same(tmp_path: P
     cluster.close()
 
 
-def test_a_stream_from_latest_begins_with_new_letters(tmp_path: Path) -> None:
+def test_a_stream_from_latest_begins_with_new_dead_letters(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     die(cluster, 1, 0, 1, 2)
     stream = stream_of(cluster, **{"from": "latest"})
@@ -220,7 +220,7 @@ def test_a_task_is_small_and_reads_for_itself(tmp_path: Path) -> None:
     cluster.close()
 
 
-def test_a_new_letter_costs_the_same_however_much_is_stored(tmp_path: Path) -> None:
+def test_a_new_dead_letter_costs_the_same_however_much_is_stored(tmp_path: Path) -> None:
     reads: list[int] = []
     for count in (100, 1_000):
         cluster = write(count, tmp_path / str(count))
@@ -259,7 +259,7 @@ def test_a_limited_batch_ends_early_and_nothing_comes_twice(tmp_path: Path) -> N
     stream = stream_of(cluster)
     start: dict[str, Any] = {}
     sizes: list[int] = []
-    deaths: list[Death] = []
+    deaths: list[DeathColumns] = []
     while (end := stream.latestOffset(start, limit)) != start:
         now = batch(stream, start, end)
         assert batch(stream_of(cluster), start, end) == now, "after a restart"
@@ -320,7 +320,9 @@ def test_a_directory_that_is_away_is_named_while_a_majority_is_there(
     cluster.close()
 
 
-def test_a_letter_in_a_deleted_segment_is_read_from_the_file_that_the_driver_holds(tmp_path: Path) -> None:
+def test_a_dead_letter_in_a_deleted_segment_is_read_from_the_file_that_the_driver_holds(
+    tmp_path: Path,
+) -> None:
     cluster = DiskCluster(tmp_path)
     stream = stream_of(cluster)
     start = stream.latestOffset({}, None)

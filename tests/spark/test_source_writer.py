@@ -138,8 +138,8 @@ def test_a_redrive_twice_is_one(spark: SparkSession, cluster: LocalCluster) -> N
             ]
 
     trio.run(die)
-    letters = spark.read.format("quorumq").options(table="deadletters", nodes=nodes, topic="jobs").load()
-    rows = spark.createDataFrame(letters.orderBy("id").limit(4).collect(), letters.schema)
+    dead_letters = spark.read.format("quorumq").options(table="deadletters", nodes=nodes, topic="jobs").load()
+    rows = spark.createDataFrame(dead_letters.orderBy("id").limit(4).collect(), dead_letters.schema)
     write(rows.select("id", "group", "generation", "n"), cluster, action="redrive")
     write(rows, cluster, action="redrive")  # other columns are left alone
     peeks = trio.run(ready)

@@ -34,12 +34,12 @@ from quorumq.core.messages.records import (
 from quorumq.core.values.types import (
     Batch,
     ClusterLayout,
+    Death,
     Group,
     Incarnation,
     Kind,
     Label,
     Labels,
-    Letter,
     Member,
     Owner,
     PartitionId,
@@ -75,14 +75,14 @@ def batch(number: int, size: int = 40, partition: int = 0, published_ms: int = 0
     return BatchStored(number, made, 2_000 + number)
 
 
-def tombstone(number: int, kind: Kind = Kind.ACKED, death: Letter | None = None) -> RecordsMerged:
+def tombstone(number: int, kind: Kind = Kind.ACKED, death: Death | None = None) -> RecordsMerged:
     span = Span(PRODUCER_ID, number, number + 1)
     return RecordsMerged(PARTITION, "billing", (SpanRecord(span, Record(0, 0, kind, death)),))
 
 
 def dead(number: int, message: str = "no such account") -> RecordsMerged:
     times = 1, 2, 3, 4
-    death = Letter(
+    death = Death(
         Stamp(77 << 16, "n2"),
         "rejected",
         "ValueError",

@@ -81,13 +81,13 @@ def scenario(disk: MemoryDisk) -> Iterator[Writer]:
     writer.append(1)
     writer.commit()
     writer.append(2)
-    writer.forget(writer.live()[:6:2])  # the segment of these is emptied, in two steps
+    writer.drop(writer.live()[:6:2])  # the segment of these is emptied, in two steps
     writer.commit()
     writer.compact(1)
     writer.append(1)
     writer.commit()
     writer.compact()
-    writer.forget(writer.live()[1:2])
+    writer.drop(writer.live()[1:2])
     writer.roll()
     writer.commit()
     assert min(writer.live()) < 5, "what was moved is needed still"
@@ -98,7 +98,7 @@ def scenario(disk: MemoryDisk) -> Iterator[Writer]:
     yield second
     second.open()
     second.append(3)
-    second.forget(second.live()[-3:-1])
+    second.drop(second.live()[-3:-1])
     second.commit()
 
 

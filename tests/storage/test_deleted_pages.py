@@ -24,7 +24,7 @@ def page(number: int, index: int = 0, entries: int = ENTRIES) -> DeletedPage:
 
 def drop(store: Journal, numbers: Iterable[int]) -> None:
     """Drop records that are needed no longer."""
-    store.forget(numbers)
+    store.drop(numbers)
 
 
 def pages(records: list[JournalRecord]) -> dict[int, DeletedPage]:

@@ -176,13 +176,13 @@ def test_the_reader_from_the_page_finds_every_batch_and_dead_letter(tmp_path: Pa
     store.commit()
     store.roll(list(state))
     append(BatchStored(4, many, 6), dead(102, "in the middle of a batch"), *map(batch, range(5, 9)))
-    store.forget([6])
+    store.drop([6])
     store.roll(list(state))
-    store.forget([2])  # leaves 3 alone in its segment: it is moved, and has to be found once
+    store.drop([2])  # leaves 3 alone in its segment: it is moved, and has to be found once
     store.commit()
     store.compact()
     assert store._index.get(3).segment == max(store.live)  # type: ignore[union-attr]
-    store.forget([5])
+    store.drop([5])
     store.commit()
     both = [dead(number, "of both").entries[0] for number in (7, 8)]
     append(tombstone(0, Kind.PURGED), RecordsMerged(PARTITION, "billing", tuple(both)), clean_stop())

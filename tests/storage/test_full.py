@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quorumq.core.messages.records import BatchStored, JournalRecord
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.limits import KIB, MIB
-from quorumq.storage.commit import RESERVE_NAME, NoRoom
+from quorumq.storage.commit import RESERVE_NAME, NoCapacity
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
 from sim.memory_disk import MemoryDisk
@@ -66,7 +66,7 @@ def test_a_commit_waits_for_space_and_writes_nothing_twice(
             try:
                 commit.run()
                 break
-            except NoRoom:
+            except NoCapacity:
                 assert store.durable == before, "nothing was promised"
                 assert RESERVE_NAME not in disk.list(), "the last reserve went first"
                 store.check_usable()
@@ -101,7 +101,7 @@ def test_other_errors_of_a_write_still_stop_the_node() -> None:
     disk.on_operation = broken
     with pytest.raises(StorageError, match="the node must stop") as caught:
         store.commit()
-    assert not isinstance(caught.value, NoRoom)
+    assert not isinstance(caught.value, NoCapacity)
 
 
 def test_the_last_reserve_is_made_where_there_is_space_and_given_up_once() -> None:
@@ -148,7 +148,7 @@ def test_a_start_without_any_space_fails_with_no_space_and_keeps_the_directory_a
     before = {name: disk.read(name, 0, MIB) for name in disk.list()}
     fill(disk)
     for _ in range(2):
-        with pytest.raises(NoRoom, match="make room"):
+        with pytest.raises(NoCapacity, match="make room"):
             start(disk)
     assert {name: disk.read(name, 0, MIB) for name in disk.list()} == before
     fill(disk, 10 * KIB)
@@ -199,7 +199,7 @@ def test_a_real_disk_that_fills_in_the_middle_of_a_write_goes_on_there(
     monkeypatch.setattr(os, "writev", limited)
     store.append([batch(0, size=4_000), batch(1, size=4_000)])
     commit = store.begin_commit()
-    with pytest.raises(NoRoom):
+    with pytest.raises(NoCapacity):
         commit.run()
     assert not (tmp_path / "data" / RESERVE_NAME).exists()
     capacity = 100_000

@@ -360,7 +360,7 @@ def test_a_dropped_batch_is_gone_and_its_segment_goes_with_the_next_roll(disk: D
     store.commit()
     before = disk.list()
     first, second, *_ = store.live
-    ticket = store.forget([0, 1, 2, 99])
+    ticket = store.drop([0, 1, 2, 99])
     assert ticket > store.durable
     with pytest.raises(KeyError, match="batch number 1"):
         store.read_slice(1)

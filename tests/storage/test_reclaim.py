@@ -1,4 +1,4 @@
-"""Space is freed: effects of `forget` and `reclaim` on the bytes of a directory.
+"""Space is freed: effects of `drop` and `reclaim` on the bytes of a directory.
 
 Crashes in the middle of it are in test_crash.py and test_stateful.py.
 """
@@ -86,7 +86,7 @@ class Churn:
             gone.append(self.staying.pop(self.rng.randrange(len(self.staying))))
         for number in gone:
             del self.live[number]
-        self.store.forget(gone)
+        self.store.drop(gone)
         if self.number % 8 == 0:
             commit(self.store)
             self.measure()
@@ -143,7 +143,7 @@ def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
         bodies_are_right(store, [kept])
         assert bytes(store.read_slice(3, 5, 50, check=False)) == bytes(kept.batch.body)[5:50]
 
-    store.forget([0, 1, 2])
+    store.drop([0, 1, 2])
     store.commit()
     served()
     assert store.compact() == ()
@@ -166,8 +166,8 @@ def test_a_batch_is_served_before_while_and_after_it_is_moved() -> None:
 
 def test_compacting_goes_a_little_at_a_time() -> None:
     _, store = filled(100, size=100 * KIB)
-    store.forget(range(0, 100, 2))
-    store.forget(range(1, 10, 2))
+    store.drop(range(0, 100, 2))
+    store.drop(range(1, 10, 2))
     store.commit()
     steps = 0
     while store.live[min(store.live)]:
@@ -182,7 +182,7 @@ def test_compacting_goes_a_little_at_a_time() -> None:
 
 def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
     _, store = filled(10)
-    store.forget([1, 2, 3])
+    store.drop([1, 2, 3])
     store.commit()
     assert store.compact() == ()
     assert not store.needs_write
@@ -193,7 +193,7 @@ def test_uncommitted_entries_are_moved_later() -> None:
     """A roll may come before the commit of earlier bytes: they cannot be read yet."""
     store, _ = start(MemoryDisk())
     store.append([batch(number, size=1_000) for number in range(6)])
-    store.forget(range(5))
+    store.drop(range(5))
     store.roll([])
     old = min(store.live)
     assert store.compact() == ()
@@ -207,7 +207,7 @@ def test_uncommitted_entries_are_moved_later() -> None:
 def test_copies_keep_half_of_the_reserve_to_acks() -> None:
     reserve = 4 * MIB
     disk, store = filled(20, size=100 * KIB, reserve_bytes=reserve)
-    store.forget(range(15))
+    store.drop(range(15))
     store.commit()
     disk.capacity = size_of(disk) + reserve // 2 + 400 * KIB
     assert store.compact() == ()
@@ -225,7 +225,7 @@ def test_damage_met_while_moving_is_reported_and_kept_until_it_is_dropped() -> N
     position = store._index.get(5)
     assert position is not None
     disk.flip(segment_name(position.segment), position.offset + 100)
-    store.forget([0, 1, 2, 3])
+    store.drop([0, 1, 2, 3])
     assert settle(store) == (5,)
     bodies_are_right(store, [batch(4, size=1_000)])
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_damage_met_while_moving_is_reported_and_kept_until_it_is_dropped() -> N
         assert [item.record.number for item in store.damaged] == [5]
         settle(store)
     assert store.next_number == 6
-    store.forget([5])
+    store.drop([5])
     store.close()
     store, _ = start(disk)
     assert not store.damaged
@@ -263,7 +263,7 @@ def test_a_body_that_the_disk_cannot_read_costs_the_batch_and_not_the_node() -> 
         return read(at, offset, length)
 
     disk.read = failing  # type: ignore[method-assign]
-    store.forget([0, 1, 2, 3])
+    store.drop([0, 1, 2, 3])
     assert store.raw_header(5) == batch(5, size=1_000).batch.raw
     assert settle(store) == (5,)
     bodies_are_right(store, [batch(4, size=1_000)])
@@ -276,7 +276,7 @@ def test_damage_met_by_the_commit_whose_copy_is_not_known_to_be_durable_cuts_not
     position = store._index.get(2)
     assert position is not None
     disk.flip(segment_name(position.segment), position.offset)
-    store.forget([0, 1])
+    store.drop([0, 1])
     store.commit()
     assert store.compact() == (2,)
     store.append([tombstone(7)])
@@ -306,7 +306,7 @@ def test_a_full_disk_takes_acks_and_gives_space_back() -> None:
         commit(store)
         assert store.free_bytes > reserve // 2 - 2 * MIB, "copies leave room for more acks"
     kept = list(range(0, number, 20))  # one in each segment: without moving them no file could go
-    store.forget([at for at in range(number) if at % 20])
+    store.drop([at for at in range(number) if at % 20])
     least = store.free_bytes
     while True:
         commit(store)

@@ -106,14 +106,14 @@ class JournalMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.writer.live())
     @rule(data=st.data())
-    def forget(self, data: st.DataObject) -> None:
+    def drop(self, data: st.DataObject) -> None:
         live = self.writer.live()
         numbers = data.draw(st.lists(st.sampled_from(live), unique=True, max_size=len(live)))
-        self.writer.forget(sorted(numbers))
+        self.writer.drop(sorted(numbers))
 
     @rule(keep=st.integers(2, 4))
     def discard_most(self, keep: int) -> None:
-        self.writer.forget([number for number in self.writer.live() if number % keep])
+        self.writer.drop([number for number in self.writer.live() if number % keep])
 
     @rule(size=st.sampled_from([1, 400, 1 << 20]))
     def compact(self, size: int) -> None:

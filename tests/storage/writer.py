@@ -36,7 +36,7 @@ class Writer:
         self.appended: list[JournalRecord] = [] if before is None else list(before.appended)
         self.durable = 0 if before is None else before.durable  # records of `appended` reported durable
         # Ticket, 0: durable.
-        self.forgotten: dict[int, int] = {} if before is None else dict(before.forgotten)
+        self.dropped: dict[int, int] = {} if before is None else dict(before.dropped)
         self.damaged: set[int] = set() if before is None else set(before.damaged)
         self.options = options
         self.tickets: list[tuple[int, int]] = []
@@ -46,7 +46,7 @@ class Writer:
         self.store = open_store(self.disk, **self.options)
         replayed = list(self.store.replayed)
         assert isinstance(replayed[0], DirectoryMade)
-        assert self.store.place == DIRECTORY, "where it was made: nothing but a copy lies elsewhere"
+        assert self.store.location == DIRECTORY, "where it was made: nothing but a copy lies elsewhere"
         position = self.store.position
         assert self.durable <= position <= len(self.appended), "a prefix that has all that was durable"
         self.appended = self.appended[:position]
@@ -54,7 +54,7 @@ class Writer:
         assert others == [record for record in replayed[1:] if not isinstance(record, BatchStored)]
 
         batches = {record.number: record for record in self.appended if isinstance(record, BatchStored)}
-        self.forgotten = {n: ticket for n, ticket in self.forgotten.items() if n in batches}
+        self.dropped = {n: ticket for n, ticket in self.dropped.items() if n in batches}
         self.damaged &= set(batches)
         stored = [record for record in replayed if isinstance(record, BatchStored)]
         aside = {item.record.number for item in self.store.damaged}
@@ -62,10 +62,10 @@ class Writer:
         there = {record.number for record in stored}
         assert len(there) == len(stored), "each batch once"
         assert not there & aside
-        assert not (there | aside) & {number for number, ticket in self.forgotten.items() if not ticket}
-        assert set(batches) - set(self.forgotten) <= there | aside, "what was not forgotten is there"
+        assert not (there | aside) & {number for number, ticket in self.dropped.items() if not ticket}
+        assert set(batches) - set(self.dropped) <= there | aside, "what was not forgotten is there"
         assert aside <= self.damaged
-        self.forgotten = {number: 0 for number in self.forgotten if number not in there | aside}
+        self.dropped = {number: 0 for number in self.dropped if number not in there | aside}
         for record in stored:
             if record.number not in self.damaged:
                 bodies_are_right(self.store, [record])
@@ -95,12 +95,12 @@ class Writer:
         return [
             record.number
             for record in self.appended
-            if isinstance(record, BatchStored) and record.number not in self.forgotten
+            if isinstance(record, BatchStored) and record.number not in self.dropped
         ]
 
-    def forget(self, numbers: list[int]) -> None:
-        ticket = self.store.forget(numbers)
-        self.forgotten.update((number, ticket) for number in numbers)
+    def drop(self, numbers: list[int]) -> None:
+        ticket = self.store.drop(numbers)
+        self.dropped.update((number, ticket) for number in numbers)
 
     def compact(self, size: int = 1 << 20) -> None:
         """Empty old segments a little; at most about ``size`` bytes at once."""
@@ -118,16 +118,14 @@ class Writer:
     def note_durable(self, durable: int) -> None:
         """The store said that everything up to this ticket is durable."""
         self.durable = max([self.durable, *(count for ticket, count in self.tickets if ticket <= durable)])
-        self.forgotten = {
-            number: 0 if ticket <= durable else ticket for number, ticket in self.forgotten.items()
-        }
+        self.dropped = {number: 0 if ticket <= durable else ticket for number, ticket in self.dropped.items()}
         assert self.store.position == self.durable
         self.store.check()
 
     def close(self) -> None:
         self.store.close()
         self.durable = len(self.appended)
-        self.forgotten = dict.fromkeys(self.forgotten, 0)
+        self.dropped = dict.fromkeys(self.dropped, 0)
 
 
 def frames_of(disk: MemoryDisk, name: str) -> list[Frame]:
@@ -148,7 +146,7 @@ def worn() -> Writer:
     writer.roll()
     writer.append(6)
     writer.commit()
-    writer.forget(writer.live()[1:4])
+    writer.drop(writer.live()[1:4])
     writer.commit()
     writer.compact(1)  # moves one of three
     writer.commit()
@@ -156,7 +154,7 @@ def worn() -> Writer:
     writer.roll()
     for _ in range(3):
         writer.append(3)
-        writer.forget(writer.live()[-2:-1])
+        writer.drop(writer.live()[-2:-1])
         writer.commit()
     assert len(writer.store.live) == 3
     writer.store.abandon()

@@ -14,7 +14,7 @@ from quorumq.core.values.types import (
     Span,
     Stamp,
 )
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from quorumq.wire.rights import RIGHTS
 
 ORDERS, MAIL = b"o" * 16, b"m" * 16
@@ -38,7 +38,7 @@ def fetch(group: str, *topics: str) -> m.Fetch:
     return m.Fetch(topics, group, 1, 1, 1, 1, 0.0, 1.0, 0.0)
 
 
-BATCH = pack_sections(LOCATION, (SPAN,), 0, [encode_record(Message(b"x"))])
+BATCH = pack_spans(LOCATION, (SPAN,), 0, [encode_record(Message(b"x"))])
 
 
 REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -62,7 +62,7 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "AckRequest, dead": (m.AckRequest(named("g!dead")), ("consume",)),
     "RejectRequest": (m.RejectRequest(named("g")), ("consume",)),
     "ExtendRequest": (m.ExtendRequest(named("g"), 1.0, 0.0), ("consume",)),
-    "LeaveRequest": (m.LeaveRequest(named("g")), ("consume",)),
+    "ReleaseRequest": (m.ReleaseRequest(named("g")), ("consume",)),
     "SetGroup": (m.SetGroup("orders", "g"), ("consume",)),
     "SetGroup, rewind": (m.SetGroup("orders", "g", rewind=True), ("admin",)),
     "DeleteGroup": (m.DeleteGroup("orders", "g"), ("admin",)),
@@ -71,7 +71,7 @@ REQUESTS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "LimitGroup": (m.LimitGroup("orders", "g", 5.0), ("admin",)),
     "PurgeRequest": (m.PurgeRequest("orders", 0, "g"), ("admin",)),
     "RedriveRequest": (m.RedriveRequest("orders", 0, "g", ()), ("admin",)),
-    "BrowseRequest": (m.BrowseRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
+    "PeekRequest": (m.PeekRequest("orders", 0, "g", "open", (0, 0), 1), ("consume", "admin")),
     "DescribeGroups": (m.DescribeGroups((("orders", "g"),)), ("consume", "admin")),
     "ShowRequest": (m.ShowRequest(LOCATION, SPAN), ("consume", "admin")),
 }

@@ -18,10 +18,10 @@ from quorumq.core.values.types import (
     Batch,
     BatchHeader,
     ClusterLayout,
+    Death,
     Decision,
     Incarnation,
     Kind,
-    Letter,
     Limit,
     Member,
     Owner,
@@ -56,7 +56,7 @@ def _joined(one: Batch, two: Batch) -> Batch:
     body = bytes(one.body) + bytes(two.body)
     header = BatchHeader(
         one.header.partition,
-        one.header.sections + two.header.sections,
+        one.header.spans + two.header.spans,
         one.header.published_ms,
         0,
         b"".join(end.to_bytes(4, "little") for end in ends),
@@ -129,7 +129,7 @@ def slices(draw: st.DrawFn) -> messages.Slice:
             receipt,
             draw(st.integers(1, 9)),
             signature(receipt, secret=SECRET),
-            draw(st.none() | of_type(Letter)),
+            draw(st.none() | of_type(Death)),
             draw(st.booleans()),
         )
         for receipt in draw(st.lists(receipts, max_size=stop - first))
@@ -203,8 +203,10 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
         made = made.map(lambda it: it._replace(members=it.members or (Member("a"),), voters=1))
         made = made.map(lambda it: it._replace(slots=it.slots[: len(it.members)]))
         made = made.map(lambda it: it._replace(before=it.before[: len(it.slots)]))
-    if cls is messages.SyncOffer:  # as many sums as the places have parts
-        made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.places) or 1)))
+    if cls is messages.SyncDigests:  # as many sums as the places have parts
+        made = made.map(
+            lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (16 * len(it.locations) or 1))
+        )
     if cls is messages.SyncRegisters:
         made = made.map(lambda it: it._replace(sums=(it.sums + bytes(16))[:16] * (256 if it.sums else 1)))
     if "key_number" in cls._fields:
@@ -232,9 +234,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
     if isinstance(value, messages.Slice):
         cut = as_received(value)
         base = value.header.end_of(value.first - 1)
-        spans = [
-            [*span.producer_id, span.start, span.stop - span.start, *extra] for span in cut.header.sections
-        ]
+        spans = [[*span.producer_id, span.start, span.stop - span.start, *extra] for span in cut.header.spans]
         return [
             value.topic,
             positional(value.partition, extra),
@@ -259,9 +259,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
 def as_received(value: Any) -> Any:
     """Return ``value`` as received: the same, but slices are cut out of their batches."""
     if isinstance(value, messages.Slice):
-        ids = [
-            (span.producer_id, seq) for span in value.header.sections for seq in range(span.start, span.stop)
-        ]
+        ids = [(span.producer_id, seq) for span in value.header.spans for seq in range(span.start, span.stop)]
         spans: list[Span] = []
         for producer_id, seq in ids[value.first : value.stop]:
             if spans and spans[-1].producer_id == producer_id and spans[-1].stop == seq:
@@ -271,7 +269,7 @@ def as_received(value: Any) -> Any:
         base = value.header.end_of(value.first - 1)
         ends = [value.header.end_of(index) - base for index in range(value.first, value.stop)]
         header = value.header._replace(
-            sections=tuple(spans),
+            spans=tuple(spans),
             offsets=b"".join(end.to_bytes(4, "little") for end in ends),
             crcs=b"".join(
                 value.header.crc_of(i).to_bytes(4, "little") for i in range(value.first, value.stop)

@@ -59,7 +59,7 @@ def test_published_messages_are_read_unchanged(
     batch = build_batch(PARTITION, PRODUCER_ID, first_seq, 1_790_000_000_000, sent)
     header = decode_header(batch.raw)
     assert header == batch.header
-    assert header.sections == (Span(PRODUCER_ID, first_seq, first_seq + len(sent)),)
+    assert header.spans == (Span(PRODUCER_ID, first_seq, first_seq + len(sent)),)
     check_body(header, batch.body)
     assert records_of(header, 0, header.size, batch.body) == sent
     first = data.draw(st.integers(0, len(sent) - 1))

@@ -30,7 +30,7 @@ NESTED = [
     core_types.Incarnation, core_types.ProducerId, core_types.Span, core_types.PartitionId, core_types.Stamp,
     core_types.Owner, core_types.Receipt, core_types.Topic, core_types.ReplicaSlot, core_types.Placement,
     core_types.Layout, m.LayoutMark, core_types.Member, core_types.ClusterLayout, core_types.Pause, core_types.Limit,
-    core_types.Group, core_types.Record, core_types.Letter, m.SpanRecord, m.NodeInfo, m.Verdict, m.Peeked,
+    core_types.Group, core_types.Record, core_types.Death, m.SpanRecord, m.NodeInfo, m.Verdict, m.Peeked,
     m.LabelChange, m.StateCount, m.DescribedGroup,
 ]  # fmt: skip
 """Types inside of clients' messages, beside Batch, ReceiptPart and Slice, which have sections of their own."""
@@ -102,12 +102,12 @@ def test_the_limits_are_those_of_the_code() -> None:
         "batch body": limits.BATCH_BYTES_MAX,
         "records in a batch": limits.BATCH_MESSAGES_MAX,
         "batches behind the first in a Store": limits.STORE_BATCHES_MAX,
-        "sections in a batch": batches.SECTIONS_MAX,
+        "sections in a batch": batches.SPANS_MAX,
         "record": limits.MESSAGE_BYTES_MAX,
         "headers of a message": batches.HEADERS_MAX,
         "characters of a header's name": batches.HEADER_NAME_CHARS_MAX,
-        "texts of a dead letter": limits.LETTER_BYTES_MAX,
-        "texts of a REJECT's dead letter for all its spans": limits.LETTERS_BYTES_MAX,
+        "texts of a dead letter": limits.DEATH_BYTES_MAX,
+        "texts of a REJECT's dead letter for all its spans": limits.DEATHS_BYTES_MAX,
         "items of a list in a request": limits.SPANS_PER_REQUEST_MAX,
         "names in METADATA or FETCH": limits.NAMES_PER_REQUEST_MAX,
         "patterns among them": limits.PATTERNS_PER_REQUEST_MAX,
@@ -234,6 +234,6 @@ def test_the_frame_vectors(name: str) -> None:
         assert [message.payload for message in part.messages()] == [b"second", b"third"]
         (delivery,) = part.deliveries
         assert (delivery.receipt, delivery.attempt) == (value_of("RECEIPT"), 2)
-        assert part.header.sections == (Span(batch.header.sections[0].producer_id, 101, 103),)
+        assert part.header.spans == (Span(batch.header.spans[0].producer_id, 101, 103),)
     else:
         assert decoded == Decoded(as_received(message), request, stamp)

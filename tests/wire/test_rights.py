@@ -72,7 +72,7 @@ def test_a_right_to_another_group_does_not_do_and_one_of_several_topics_is_enoug
         "AckRequest",
         "AckRequest, dead",
         "SetGroup",
-        "BrowseRequest",
+        "PeekRequest",
     ):
         assert not passes(other, REQUESTS[name][0]), name
     assert not passes(CLIENTS["consume"], fetch("g", "orders", "mail"))
@@ -85,7 +85,9 @@ def test_requests_about_the_whole_cluster_need_the_right_to_all(request_: Any) -
     assert passes(Client("x", admin=("*",)), request_)
 
 
-@pytest.mark.parametrize("name", ["Publish", "AckRequest", "RejectRequest", "ExtendRequest", "LeaveRequest"])
+@pytest.mark.parametrize(
+    "name", ["Publish", "AckRequest", "RejectRequest", "ExtendRequest", "ReleaseRequest"]
+)
 def test_by_an_id_that_is_not_known_here_only_who_may_do_it_everywhere_gets_on(name: str) -> None:
     """Another node may know the topic, and it is carried out there."""
     request, (right,) = REQUESTS[name]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusReply, Want, records
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
-from quorumq.core.values.types import OPEN_ZERO, Batch, BatchHeader, Kind, Letter, Record, Span, Stamp, Topic
+from quorumq.core.values.types import OPEN_ZERO, Batch, BatchHeader, Death, Kind, Record, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.bounds import ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue
@@ -109,7 +109,7 @@ def test_a_batch_is_lifted_and_comes_back_without_body_where_none_is_given() -> 
 
 def test_missing_trailing_fields_take_their_default_and_no_others() -> None:
     assert decode_value(Record, (0, 0, 0)) == OPEN_ZERO
-    assert decode_value(Letter, ((5, "a"), "rejected")) == Letter(Stamp(5, "a"), "rejected")
+    assert decode_value(Death, ((5, "a"), "rejected")) == Death(Stamp(5, "a"), "rejected")
     with pytest.raises(BadValue, match="Record is an array of 2: must be an array of at least 3 fields"):
         decode_value(Record, (0, 0))
 
@@ -172,7 +172,7 @@ def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, 
         (Span, (("x", 1, 2**64, 1), 0, 4), "ProducerId.nonce is an integer of 65 bits"),
         (Record, (0, 0, 5), "Record.kind is 5: must be one of 0 OPEN, 1 SKIPPED"),
         (Record, (0, 0, False), "Record.kind is False"),
-        (Record, (0, 0, 2, ()), "Letter is an array of 0"),
+        (Record, (0, 0, 2, ()), "Death is an array of 0"),
         (Granted, (positional(SPAN), 1, 1, False), "Granted.exhausted is 1: must be a boolean"),
         (Heartbeat, ((), float("nan")), "Heartbeat.quarantine_s is nan"),
         (Heartbeat, ((), float("inf")), "Heartbeat.quarantine_s is inf"),
@@ -186,7 +186,7 @@ def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, 
             (b"x" * 16, "n", 3, 1, ((),) * 1025, 5, (0, "")),
             "Topic.replicas is an array of 1025",
         ),
-        (StatusReply, ((),), "StatusReply.facts is an array of 0: must be a map"),
+        (StatusReply, ((),), "StatusReply.fields is an array of 0: must be a map"),
         (StatusReply, ({1: 2},), "keys are text"),
         (StatusReply, ({"a": 2**65},), "an integer of 66 bits"),
     ],

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, cast
 
 import trio
 
-from quorumq.client.admin.browse import BrowseCalls, Peek, Which, bodies_of, within
 from quorumq.client.admin.groups import Start, start_fields
+from quorumq.client.admin.peek import Peek, PeekCalls, Which, bodies_of, within
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
@@ -88,7 +88,7 @@ class Search(NamedTuple):
     complete: bool
 
 
-class CountCalls(BrowseCalls):
+class CountCalls(PeekCalls):
     """Calls that count and search messages."""
 
     async def count_dead_letters(
@@ -231,7 +231,7 @@ class CountCalls(BrowseCalls):
         tails = [Tail(number, self.context.wall_ms()) for number in range(register.partitions)]
         while True:
             for tail in tails:
-                request = m.BrowseRequest(
+                request = m.PeekRequest(
                     topic, tail.partition, group, which, tail.cursor, SEARCH_PAGE, True,
                     since_ms=max(tail.begin_ms, tail.newest_ms - TAIL_BACK_MS), follow=True,
                 )  # fmt: skip
@@ -262,7 +262,7 @@ class CountCalls(BrowseCalls):
             cursor: tuple[int, int] | None = (0, 0)
             first = ""
             while cursor is not None:
-                request = m.BrowseRequest(
+                request = m.PeekRequest(
                     topic, number, group, which, cursor, 1, counted=True, since_ms=since_ms
                 )
                 page, connection = await self._page("count of", request, only, first, timeout)
@@ -290,7 +290,7 @@ class Tail:
     address: str = ""
     seen: OrderedDict[MessageId, None] = field(default_factory=OrderedDict)
 
-    def take(self, reply: m.BrowseReply, address: str, topic: Topic) -> list[Match]:
+    def take(self, reply: m.PeekReply, address: str, topic: Topic) -> list[Match]:
         """Move on, and return the messages that are new."""
         if self.address not in ("", address):
             self.address, self.cursor = address, (0, 0)

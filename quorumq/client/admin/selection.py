@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from quorumq.client.admin.browse import BrowseCalls, Peek
+from quorumq.client.admin.peek import Peek, PeekCalls
 from quorumq.core.values.types import Record
 
 
@@ -36,7 +36,7 @@ class Selection(NamedTuple):
         )
 
 
-async def chosen(client: BrowseCalls, selection: Selection) -> AsyncGenerator[Peek, None]:
+async def chosen(client: PeekCalls, selection: Selection) -> AsyncGenerator[Peek, None]:
     """Yield the chosen dead letters, in the order of partitions and ids."""
     topic, group, *_, partition, ids = selection
     if ids is not None:

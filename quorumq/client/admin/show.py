@@ -10,7 +10,7 @@ from quorumq.client.consume.fetching import readable
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, TooFewReplicas
 from quorumq.core.values.printable import plural
-from quorumq.core.values.types import STAMP_ZERO, Letter, Span
+from quorumq.core.values.types import STAMP_ZERO, Death, Span
 from quorumq.wire.batch import Message as Parts
 
 
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     generation: int
     holder: str | None
     token: int
-    letter: Letter | None
+    letter: Death | None
     interruptions: int = 0
 
 
@@ -138,7 +138,7 @@ class ShowCalls(Calls):
 
 
 def seen(shown: m.ShownGroup) -> Seen:
-    peeked = shown.found
+    peeked = shown.peeked
     return Seen(
         shown.group,
         peeked.state,

@@ -84,7 +84,7 @@ class TopicCalls(Calls):
         if topic.stamp != STAMP_ZERO or topic.partitions >= partitions:
             return
         for number in range(topic.partitions):
-            look = m.BrowseRequest(name, number, "", "all", (0, 0), 1, False, True)
+            look = m.PeekRequest(name, number, "", "all", (0, 0), 1, False, True)
             reply = await self.context.ask(look, f"look at {name!r}/{number}", left_of(end), writes=False)
             if reply.items:
                 has = plural(topic.partitions, "partition")
@@ -412,15 +412,15 @@ class TopicCalls(Calls):
         reply = await self.context.ask(
             m.StatusRequest(), f"status of {node or 'a node'}", left_of(end), writes=False, only=only
         )
-        facts: dict[str, object] = reply.facts
+        fields: dict[str, object] = reply.fields
         while reply.more is not None:
-            only = only or (await self.context.address_of(str(facts["node"]), left_of(end)),)
-            action = f"more of the status of {facts['node']}"
+            only = only or (await self.context.address_of(str(fields["node"]), left_of(end)),)
+            action = f"more of the status of {fields['node']}"
             reply = await self.context.ask(
                 m.StatusRequest(reply.more), action, left_of(end), writes=False, only=only
             )
-            facts = reply.joined_to(facts)
-        return facts
+            fields = reply.joined_to(fields)
+        return fields
 
 
 def _settings(

@@ -12,8 +12,8 @@ import re
 import traceback
 from typing import Final
 
-from quorumq.core.values.limits import LETTER_TEXT_MAX
-from quorumq.core.values.types import STAMP_ZERO, Letter
+from quorumq.core.values.limits import DEATH_TEXT_MAX
+from quorumq.core.values.types import STAMP_ZERO, Death
 
 REASON: Final = "rejected"
 """Reason of the death in the letter: a consumer rejected the message."""
@@ -28,7 +28,7 @@ _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 _SPACE: Final = re.compile(r"\s+")
 
 
-def make_letter(
+def make_death(
     error: BaseException | None,
     *,
     reason: str = "",
@@ -39,7 +39,7 @@ def make_letter(
     consumer: str = "",
     consumer_version: str = "",
     host: str = "",
-) -> Letter:
+) -> Death:
     """Return the dead letter of a message that a consumer gives up.
 
     Args:
@@ -50,12 +50,12 @@ def make_letter(
 
     Returns:
         a letter without ballot, node and time of death, which the node fills in. ``first_delivered_ms`` is 0 where
-        it is not known, as this is not the first delivery. Texts are cut in the middle to `LETTER_TEXT_MAX`.
+        it is not known, as this is not the first delivery. Texts are cut in the middle to `DEATH_TEXT_MAX`.
     """
     error_class = class_name(error) if error is not None else ""
     text = text_of(error) if error is not None else ""
     message = ": ".join(part for part in (reason, text) if part)
-    return Letter(
+    return Death(
         ballot=STAMP_ZERO,
         reason=REASON,
         error_class=clean(error_class)[:SHORT_CHARS_MAX],
@@ -119,18 +119,18 @@ def normalised(message: str) -> str:
 
 def fingerprint(error_class: str, message: str, frame: str) -> str:
     """Return 16 hexadecimal digits, equal for equal failures: BLAKE2b over class, normalised message and frame."""
-    text = "\0".join((error_class, normalised(message[:LETTER_TEXT_MAX]), frame))
+    text = "\0".join((error_class, normalised(message[:DEATH_TEXT_MAX]), frame))
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
-def cut(text: str, most: int = LETTER_TEXT_MAX) -> str:
+def cut(text: str, most: int = DEATH_TEXT_MAX) -> str:
     """Cut ``text`` to ``most`` characters: the middle is taken out, and the text says so."""
     if len(text) <= most:
         return text
     gap = f"\n… {len(text)} characters, cut here …\n"
-    room = max(most - len(gap), 0)
-    head = (room + 1) // 2
-    return (text[:head] + gap + text[len(text) - (room - head) :])[:most]
+    capacity = max(most - len(gap), 0)
+    head = (capacity + 1) // 2
+    return (text[:head] + gap + text[len(text) - (capacity - head) :])[:most]
 
 
 def clean(text: str) -> str:

@@ -247,12 +247,12 @@ class Settled:
         if isinstance(request, m.Publish):
             header = request.batch.header
             topic = topic_name(header.partition, self.topics)
-            yield {"topic": topic, "partition": header.partition.number}, header.sections
+            yield {"topic": topic, "partition": header.partition.number}, header.spans
         elif isinstance(request, m.RedriveRequest):
             topic = self.history.label(request.topic)
-            place = {"topic": topic, "partition": request.partition, "group": request.group}
+            names = {"topic": topic, "partition": request.partition, "group": request.group}
             for entry in request.entries:
-                yield {**place, "generation": entry.record.generation, "n": entry.record.n}, (entry.span,)
+                yield {**names, "generation": entry.record.generation, "n": entry.record.n}, (entry.span,)
         else:
             for item in cast("tuple[SignedNamed, ...]", cast("m.AckRequest", request).items):
                 receipt = read_receipt(item.signed)

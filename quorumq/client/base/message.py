@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from quorumq.client.base.times import Duration
 from quorumq.core.values.errors import BadReceipt, QuorumqError, Unanswered, UsageError
 from quorumq.core.values.limits import DEADLINE_SHARE
-from quorumq.core.values.types import Letter, PartitionId, ProducerId, Receipt, Span, Stamp, Topic
+from quorumq.core.values.types import Death, PartitionId, ProducerId, Receipt, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.batch import Message as Parts
@@ -198,7 +198,7 @@ class Delivery:
     crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, if a history is written
     via: str = ""  # the node that it came from
     asked: float = 0.0  # when its FETCH was sent, by the client's clock
-    letter: Letter | None = None  # why the messages died, if they are dead letters
+    letter: Death | None = None  # why the messages died, if they are dead letters
     interruptions: int = 0  # deliveries before it that were given back as interrupted
     suspect: bool = False  # it may be what ended its consumers
 
@@ -308,7 +308,7 @@ class Message(Settleable):
         return self.delivery.published_ms
 
     @property
-    def letter(self) -> Letter | None:
+    def letter(self) -> Death | None:
         """Reason of its death, if it was read from a group of dead letters; None otherwise."""
         return self.delivery.letter
 

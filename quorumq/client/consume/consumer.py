@@ -15,7 +15,7 @@ import trio
 from quorumq.client.base.message import Message, Outcome, Settleable, again, deadline_of
 from quorumq.client.base.names import is_dead, names_of
 from quorumq.client.base.times import Duration, number_of
-from quorumq.client.consume.fetching import LEAVE_TIMEOUT_S, Gathering, Reader, replica_sets_of, unpack
+from quorumq.client.consume.fetching import RELEASE_TIMEOUT_S, Gathering, Reader, replica_sets_of, unpack
 from quorumq.client.consume.prefetch import Prefetch, Prefetched
 from quorumq.client.consume.settle import Failures
 from quorumq.client.consume.settling import SettleCalls
@@ -211,11 +211,11 @@ class Consumer:
         self._fetching.cancel()
         self._ahead.arrival.unpark_all()
         self._fewer.unpark_all()
-        with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+        with trio.move_on_after(RELEASE_TIMEOUT_S) as scope:
             scope.shield = True
             if self._ended is not None:
                 await self._ended.wait()
-            await self._ahead.leave(await self._context.nodes.hang_up(self._pool))
+            await self._ahead.release(await self._context.nodes.hang_up(self._pool))
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         self._ended = trio.Event()
@@ -256,10 +256,10 @@ class Consumer:
         await self._checkpoint()
         most = self.max_unsettled or MAX_UNSETTLED
         if len(self._working) >= most:
-            await self._place(most)
+            await self._wait_until_fewer(most)
         self._ahead.pace.asked(self._context.clock())
         while True:
-            messages = self._take(1) if len(self._working) < most else await self._place(most)
+            messages = self._take(1) if len(self._working) < most else await self._wait_until_fewer(most)
             if messages:
                 self._ahead.handed(1)
                 return messages[0]
@@ -298,7 +298,7 @@ class Consumer:
         until = trio.current_time() + timeout
         with trio.move_on_at(until):
             if most is not None:
-                await self._place(most)
+                await self._wait_until_fewer(most)
             self._ahead.pace.asked(self._context.clock())
             while True:
                 count = max_messages if most is None else min(max_messages, most - len(self._working))
@@ -310,7 +310,9 @@ class Consumer:
                     return messages
                 try:
                     await (
-                        self._place(most or 1) if count < 1 and not self._ahead.closed else self._wait(count)
+                        self._wait_until_fewer(most or 1)
+                        if count < 1 and not self._ahead.closed
+                        else self._wait(count)
                     )
                 except StopAsyncIteration:
                     return []
@@ -353,7 +355,7 @@ class Consumer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _place(self, most: int) -> list[Message]:
+    async def _wait_until_fewer(self, most: int) -> list[Message]:
         """Wait until fewer than ``most`` messages are handed over and not settled, and return an empty list."""
         now = self._context.clock()
         if self._full_since is None:
@@ -434,7 +436,7 @@ class Consumer:
                 elif self.auto_extend and message.deadline - now <= margin:
                     due.append(message)
             if len(self._working) < before:
-                self._has_place()
+                self._note_fewer()
                 if not self._working:
                     self._ahead.emptied()
             if due:
@@ -467,9 +469,9 @@ class Consumer:
     def let_go(self, message: Message) -> None:
         """Extend the hold of a message no more: it runs out if the message is not settled before."""
         self._working.pop(message, None)
-        self._has_place()
+        self._note_fewer()
 
-    def _has_place(self) -> None:
+    def _note_fewer(self) -> None:
         self._full_since = None
         if self._fewer:
             self._fewer.unpark_all()

@@ -33,7 +33,7 @@ from quorumq.wire.batch import Message as Parts
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed, WireSlice
 
-LEAVE_TIMEOUT_S: Final = 1.0
+RELEASE_TIMEOUT_S: Final = 1.0
 PARK_SHARE: Final = 0.1
 """A node parks a FETCH for at most this share of its hold time (docs/protocol.md, FETCH)."""
 
@@ -155,7 +155,7 @@ async def fetch_from(
         first=first,
         pool=reader.pool,
         attempt_timeout=max_wait + nodes.attempt_timeout,
-        orphan=leave_orphan,
+        orphan=release_orphan,
     )
     fetched = cast("m.FetchReply", reply)
     for part in cast("tuple[WireSlice, ...]", fetched.slices):
@@ -237,22 +237,24 @@ def salvage(part: WireSlice) -> list[Parts | None]:
     return contents
 
 
-def leave_items(parts: Iterable[WireSlice]) -> list[SignedNamed]:
+def release_items(parts: Iterable[WireSlice]) -> list[SignedNamed]:
     """Return all receipts of slices that were not unpacked."""
     return [SignedNamed(delivery.signed, ()) for part in parts for delivery in part.deliveries]
 
 
 def brought(reply: m.ClientReply) -> list[SignedNamed]:
     """Return all receipts of a FETCH's reply that no caller waited for."""
-    return leave_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.FetchReply) else []
+    return (
+        release_items(cast("tuple[WireSlice, ...]", reply.slices)) if isinstance(reply, m.FetchReply) else []
+    )
 
 
-def leave_orphan(connection: Connection, reply: m.ClientReply) -> None:
+def release_orphan(connection: Connection, reply: m.ClientReply) -> None:
     """Give back, without waiting, all messages of a FETCH whose answer came when no caller waited for it any more."""
     items = brought(reply)
     try:
         for at in range(0, len(items), SPANS_SETTLED_MAX):
-            connection.post(m.LeaveRequest(signed_items(items[at : at + SPANS_SETTLED_MAX])))
+            connection.post(m.ReleaseRequest(signed_items(items[at : at + SPANS_SETTLED_MAX])))
     except Lost:
         pass  # the holds run out
 
@@ -263,14 +265,14 @@ async def give_back(context: Context, items: Sequence[SignedNamed]) -> None:
         chunk = items[at : at + SPANS_SETTLED_MAX]
         if context.history is not None:
             context.history.left(chunk, context.topic_names)
-        request = m.LeaveRequest(signed_items(chunk))
+        request = m.ReleaseRequest(signed_items(chunk))
         try:
             await context.nodes.ask(
                 lambda request=request: request,  # type: ignore[misc]
                 action="leave",
-                timeout=LEAVE_TIMEOUT_S,
+                timeout=RELEASE_TIMEOUT_S,
                 writes=True,
-                attempt_timeout=LEAVE_TIMEOUT_S / 2,
+                attempt_timeout=RELEASE_TIMEOUT_S / 2,
             )
         except QuorumqError as error:
             text = "messages fetched ahead were not given back, and come again once their holds are over: %s"
@@ -320,11 +322,11 @@ class Gathering:
                 if self._is_done():
                     return self._messages
         except BaseException as exc:
-            with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
+            with trio.move_on_after(RELEASE_TIMEOUT_S) as scope:
                 # At once: what is cancelled may be the client itself, which ends with its body. First of all the node
                 # must drop the FETCH that it has parked, or that takes what is given back.
                 scope.shield = True
-                items = leave_items(self._slices)
+                items = release_items(self._slices)
                 if reader.pool and not isinstance(exc, QuorumqError):
                     late = await context.nodes.hang_up(reader.pool)
                     items += [item for reply in late for item in brought(reply)]

@@ -33,8 +33,8 @@ from quorumq.client.consume.fetching import (
     brought,
     fetch_from,
     give_back,
-    leave_items,
     reads_all,
+    release_items,
     replica_sets,
 )
 from quorumq.client.consume.pace import AHEAD_S, Pace
@@ -140,7 +140,7 @@ class Prefetch:
     _lot_begun: bool = False  # a part of the lot was handed over
     _had_lot: bool = False  # the last reply with messages was a lot
     _hinted: Fetcher | None = None  # fetcher that fetches suspects once no message is in hand
-    _heard: Fetcher | None = None  # fetcher of a hint that is not acted on yet
+    _hinting: Fetcher | None = None  # fetcher of a hint that is not acted on yet
     _hinted_at: float = 0.0  # since when
     _pending: int = 0  # messages then in hand or in the buffer
     _pending_at: float = 0.0  # when that changed
@@ -252,11 +252,11 @@ class Prefetch:
         except QuorumqError as exc:  # can never work
             # A consumer that never got an answer lacks the group, and nothing makes it.
             if isinstance(exc, NotFound) and fetcher.first and self._expected is not None:
-                self._forget(fetcher, nursery)
+                self._discard(fetcher, nursery)
             else:
                 self._fail(exc)
 
-    def _forget(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
+    def _discard(self, fetcher: Fetcher, nursery: trio.Nursery) -> None:
         """Drop a fetcher whose topic or group is gone: look for the topic that has the name now."""
         name = fetcher.where.topic
         if not fetcher.over:
@@ -270,8 +270,8 @@ class Prefetch:
             one.scope.cancel()
             if self._hinted is one:
                 self._hinted = None
-            if self._heard is one:
-                self._heard = None
+            if self._hinting is one:
+                self._hinting = None
         self._fetchers = [one for one in self._fetchers if not one.over]
 
     def _fail(self, error: QuorumqError) -> None:
@@ -280,9 +280,9 @@ class Prefetch:
 
     async def _fetch(self, fetcher: Fetcher) -> None:
         fetcher.wake = trio.Event()
-        room_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.buffered_bytes
-        room = self._room(fetcher)
-        if room <= 0 or room_bytes <= 0:
+        capacity_bytes = max(1, self._most_bytes // len(self._fetchers)) - fetcher.buffered_bytes
+        capacity = self._capacity(fetcher)
+        if capacity <= 0 or capacity_bytes <= 0:
             if self.requested:
                 with trio.move_on_after(LOOK_S):
                     await fetcher.wake.wait()
@@ -299,8 +299,8 @@ class Prefetch:
                 self.context,
                 fetcher.where,
                 self.reader,
-                max_messages=room,
-                max_bytes=room_bytes,
+                max_messages=capacity,
+                max_bytes=capacity_bytes,
                 max_wait=0.0 if hinted and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
                 first=fetcher.first,
                 idle=idle,
@@ -328,7 +328,7 @@ class Prefetch:
             self._clear_hint(now)
             self.want()
         if fetched.suspects and self._hinted is None:
-            self._heard = fetcher
+            self._hinting = fetcher
         if fetched.slices:
             parts = cast("tuple[WireSlice, ...]", fetched.slices)
             came = [Prefetched(part, fetched, connection, fetcher, now) for part in parts]
@@ -341,9 +341,9 @@ class Prefetch:
             )  # all are, or none is
             if self._had_lot:
                 if self._is_alone():  # and a lot from elsewhere
-                    self._leave_later([item for buffer in came for item in self._take_out(buffer)])
+                    self._release_later([item for buffer in came for item in self._take_out(buffer)])
                 else:
-                    self._heard = None
+                    self._hinting = None
                     self._lot, self._lot_begun = came, False
                     self._lot_since = self._hinted_at if hinted else now
             self._filled.set()
@@ -362,13 +362,13 @@ class Prefetch:
         )
         return now < self._refused_at + UNAUTHORIZED_S
 
-    def _room(self, fetcher: Fetcher) -> int:
+    def _capacity(self, fetcher: Fetcher) -> int:
         """Return the number of messages the next FETCH may bring; 0 while that is not worth one."""
         if self._is_alone():
             return 0
         now = self.context.clock()
-        if self._heard is not None and now >= self._deaf_until:
-            self._hinted, self._hinted_at, self._heard = self._heard, now, None
+        if self._hinting is not None and now >= self._deaf_until:
+            self._hinted, self._hinted_at, self._hinting = self._hinting, now, None
         if self._hinted is not None and self._is_kept(fetcher):
             return 0
         ahead = self.pace.ahead(now, self.waiting)
@@ -376,8 +376,8 @@ class Prefetch:
         window = min(
             max(1, self._most // count), self.requested + self.wish - (-ahead // count)
         )  # rounded up
-        room = window - fetcher.buffered
-        return room if room * 4 >= window and room > 0 else 0
+        capacity = window - fetcher.buffered
+        return capacity if capacity * 4 >= window and capacity > 0 else 0
 
     def sets(self) -> list[ReplicaSet]:
         """Return the replica sets that are fetched from."""
@@ -434,7 +434,7 @@ class Prefetch:
         """Wake the fetcher if a fetch may be useful; while suspects are pending, wake it always."""
         if fetcher.over:  # its topic's buffer outlives it
             return
-        if self._hinted is not None or self._lot or self._room(fetcher):
+        if self._hinted is not None or self._lot or self._capacity(fetcher):
             fetcher.wake.set()
 
     def handed(self, count: int) -> None:
@@ -463,10 +463,10 @@ class Prefetch:
                 self.expired += buffer.remaining
                 items = self._take_out(buffer)
                 if buffer.connection.lost:
-                    self._leave_later(items)
+                    self._release_later(items)
                 continue
             if self._void and self._is_void(buffer):
-                self._leave_later(self._take_out(buffer))
+                self._release_later(self._take_out(buffer))
                 continue
             messages = self._open(buffer) if buffer.messages is None else buffer.messages
             taken = messages[buffer.at : buffer.at + most]
@@ -526,13 +526,13 @@ class Prefetch:
         buffer.fetcher.buffered_bytes -= len(buffer.part.body)
         self._wake(buffer.fetcher)
         if buffer.messages is None:
-            return leave_items((buffer.part,))
+            return release_items((buffer.part,))
         rest = buffer.messages[buffer.at :]
         if not rest:  # mostly
             return []
         return [SignedNamed(item.signed, item.spans) for chunk in chunks(items_of(rest)) for item in chunk]
 
-    def _leave_later(self, items: list[SignedNamed]) -> None:
+    def _release_later(self, items: list[SignedNamed]) -> None:
         if items:
             self.context.nodes.spawn(self._give_back, items)
 
@@ -544,7 +544,7 @@ class Prefetch:
             self.context.log.info(("leave", self.reader.group), text, count, self.reader.group)
         await give_back(self.context, items)
 
-    async def leave(self, late: Iterable[m.ClientReply]) -> None:
+    async def release(self, late: Iterable[m.ClientReply]) -> None:
         """Give back everything that was not handed over, and the messages of replies that no task waited for."""
         items = [item for buffer in list(self._buffer) for item in self._take_out(buffer)]
         await self._give_back([*items, *(item for reply in late for item in brought(reply))])
@@ -564,7 +564,7 @@ class Prefetch:
             if not all(buffer.connection.lost for buffer in stale):
                 self.pace.slowed()
                 self.wish = 0
-            self._leave_later([item for buffer in stale for item in self._take_out(buffer)])
+            self._release_later([item for buffer in stale for item in self._take_out(buffer)])
 
 
 def spans_named(item: SignedNamed) -> tuple[Span, ...]:

@@ -101,7 +101,7 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
     """Return the items in requests of at most ``most`` spans, or else of `SPANS_MAX`."""
     most = min(most or SPANS_MAX, SPANS_MAX)
     packed: list[list[Item]] = []
-    room = 0
+    capacity = 0
     for item in items:
         parts = [item]
         if len(item.spans) > most:  # every span holds at least one ticket
@@ -109,11 +109,11 @@ def chunks(items: Iterable[Item], most: int = 0) -> list[list[Item]]:
                 Item(item.signed, item.tickets[at : at + most]) for at in range(0, len(item.tickets), most)
             ]
         for part in parts:
-            if len(part.spans) > room:
+            if len(part.spans) > capacity:
                 packed.append([])
-                room = most
+                capacity = most
             packed[-1].append(part)
-            room -= len(part.spans)
+            capacity -= len(part.spans)
     return packed
 
 
@@ -140,8 +140,8 @@ class Settling:
         error: QuorumqError | None = None
         for index, item in enumerate(self.items):
             ordered = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
-            judge = self._judge_runs if are_single(item.tickets) else self._judge_each
-            for tickets, judged in judge(item.tickets, ordered):
+            check = self._check_runs if are_single(item.tickets) else self._check_each
+            for tickets, judged in check(item.tickets, ordered):
                 if judged is not None and judged.outcome not in LATER:
                     self.failures.update(self.on_final(tickets, judged, verdicts))
                 else:
@@ -151,7 +151,7 @@ class Settling:
         return error
 
     @staticmethod
-    def _judge_runs(
+    def _check_runs(
         tickets: list[Settleable], verdicts: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
         """Yield the verdicts on tickets of one message each, by runs that share one."""
@@ -161,16 +161,16 @@ class Settling:
         for verdict, end in zip_longest(verdicts, ends):
             _, start, stop = verdict.span
             first = bisect_left(seqs, start, at)
-            behind = bisect_left(seqs, stop if end is None else min(stop, end), first)
+            after = bisect_left(seqs, stop if end is None else min(stop, end), first)
             if at < first:
                 yield tickets[at:first], None
-            if first < behind:
-                yield tickets[first:behind], verdict
-            at = behind
+            if first < after:
+                yield tickets[first:after], verdict
+            at = after
         if at < len(tickets):
             yield tickets[at:], None
 
-    def _judge_each(
+    def _check_each(
         self, tickets: list[Settleable], verdicts: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
         """Yield the verdicts on tickets of any size, one by one."""
@@ -251,7 +251,7 @@ async def settle(
 
         try:
             await nodes.ask(
-                request, action=action, timeout=left_of(end), writes=True, judge=settling.take, watch=watch
+                request, action=action, timeout=left_of(end), writes=True, check=settling.take, watch=watch
             )
         except QuorumqError as exc:
             settling.fail(exc)

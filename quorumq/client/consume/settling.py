@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final, cast
 
 from quorumq.client.base.context import Calls, Context
-from quorumq.client.base.dead_letters import make_letter
+from quorumq.client.base.dead_letters import make_death
 from quorumq.client.base.message import (
     Delivery,
     Message,
@@ -33,8 +33,8 @@ from quorumq.core.values.errors import (
     UsageError,
     error_from,
 )
-from quorumq.core.values.limits import DELAY_MAX_S, HOLD_TIME_DEFAULT_S, LETTERS_BYTES_MAX, TOPIC_BACKOFF_S
-from quorumq.core.values.types import Letter
+from quorumq.core.values.limits import DEATHS_BYTES_MAX, DELAY_MAX_S, HOLD_TIME_DEFAULT_S, TOPIC_BACKOFF_S
+from quorumq.core.values.types import Death
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SignedNamed
 
@@ -128,24 +128,24 @@ class SettleCalls(Calls):
         messages = settleables_of(messages)
         refuse_dead(messages)
         # One request has one letter, and letters tell of their own delivery.
-        by_letter: dict[Letter, list[Settleable]] = {}
+        by_death: dict[Death, list[Settleable]] = {}
         for message in messages:
-            by_letter.setdefault(self._letter(message, error, reason), []).append(message)
+            by_death.setdefault(self._death(message, error, reason), []).append(message)
         failures: list[QuorumqError] = []
         end = self.context.end(timeout)
-        for letter, same_letter in by_letter.items():
+        for death, same_death in by_death.items():
             try:
-                await self._reject(same_letter, 0.0, letter, Outcome.DEAD_LETTERED, left_of(end))
+                await self._reject(same_death, 0.0, death, Outcome.DEAD_LETTERED, left_of(end))
             except QuorumqError as exc:
                 failures.append(exc)
         failure = most_retryable(failures)
         if failure is not None:
             raise failure
 
-    def _letter(self, message: Settleable, error: BaseException | None, reason: str) -> Letter:
+    def _death(self, message: Settleable, error: BaseException | None, reason: str) -> Death:
         delivery = message.delivery
         holder = delivery.holder
-        return make_letter(
+        return make_death(
             error,
             reason=reason,
             attempt=delivery.attempt,
@@ -161,7 +161,7 @@ class SettleCalls(Calls):
         self,
         messages: Sequence[Settleable],
         delay: float,
-        letter: Letter | None,
+        death: Death | None,
         outcome: Outcome,
         timeout: float | None,
         *,
@@ -173,13 +173,13 @@ class SettleCalls(Calls):
                     ticket.outcome = outcome if verdict.outcome == "ok" else Outcome.REWOUND
                 return {}
             # An outcome that a minority applied spreads, and so does an earlier attempt whose answer was lost.
-            done = "it is not certain whether it was " + ("dead-lettered" if letter else "rejected")
+            done = "it is not certain whether it was " + ("dead-lettered" if death else "rejected")
             return {ticket: refusal(ticket, verdict, done) for ticket in tickets}
 
         self.context.nodes.check_open()
-        action = f"{'dead-letter' if letter else 'reject'} of {count_of(messages)}"
-        if letter is not None:
-            watch = self.context.watch("dead_letter", reason=letter.reason)
+        action = f"{'dead-letter' if death else 'reject'} of {count_of(messages)}"
+        if death is not None:
+            watch = self.context.watch("dead_letter", reason=death.reason)
         else:
             more: dict[str, object] = {} if delay == TOPIC_BACKOFF_S else {"delay": delay}
             watch = self.context.watch("reject", **more, **({"interrupted": True} if interrupted else {}))
@@ -188,13 +188,13 @@ class SettleCalls(Calls):
                 await settle(
                     self.context.nodes,
                     messages,
-                    lambda items: m.RejectRequest(items, delay, letter, interrupted),
+                    lambda items: m.RejectRequest(items, delay, death, interrupted),
                     on_final,
                     failures,
                     action=action,
                     timeout=self.context.time(timeout),
                     watch=watch,
-                    most=0 if letter is None else LETTERS_BYTES_MAX // letter.text_bytes,
+                    most=0 if death is None else DEATHS_BYTES_MAX // death.text_bytes,
                 )
         finally:
             note_settled(messages)

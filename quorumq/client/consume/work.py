@@ -37,7 +37,7 @@ LAST_WORD_S: Final = 2.0
 """Seconds that a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
 ENDING_S: Final = 1.0
 """Seconds that a cancelled handler may take to end before its hold is extended no more."""
-LETTER_WAIT_S: Final = 60.0
+DEAD_LETTER_WAIT_S: Final = 60.0
 """Seconds until a dead letter whose handler failed comes again: it cannot die twice, and has no last attempt."""
 STOP_LOOK_S: Final = 0.1
 """Seconds between two looks at the event that ends a pool, as it may be one that trio cannot wait for."""
@@ -480,7 +480,7 @@ class Pool:
         if error is None:
             await message.ack()
         elif message.letter is not None:
-            await message.reject(LETTER_WAIT_S)
+            await message.reject(DEAD_LETTER_WAIT_S)
         elif again:
             await self._again(message, error)
         else:

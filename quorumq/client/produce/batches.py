@@ -25,7 +25,7 @@ from quorumq.core.values.errors import Conflict, QuorumqError, UsageError
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX
 from quorumq.core.values.types import Batch, PartitionId, ProducerId, Span, Topic
 from quorumq.history import topic_label
-from quorumq.wire.batch import SECTIONS_MAX, encode_header, pack_sections
+from quorumq.wire.batch import SPANS_MAX, encode_header, pack_spans
 
 _new_tuple: Final[Callable[[type[MessageId], tuple[object, ...]], MessageId]] = tuple.__new__
 
@@ -80,7 +80,7 @@ class Pending:
         self._index = index
 
     def __del__(self) -> None:
-        self._record_batch.forget(self._index)
+        self._record_batch.discard(self._index)
 
     @property
     def done(self) -> bool:
@@ -110,7 +110,7 @@ class Pending:
 
     def _abandon(self) -> None:
         """Note that its caller does not want its outcome any more."""
-        self._record_batch.heard.add(self._index)
+        self._record_batch.reported.add(self._index)
 
     def _watch(self, then: Callable[[], None]) -> None:
         """Have ``then`` called once it is `done`, which it must not be yet: for a front that has no task to wait."""
@@ -136,8 +136,8 @@ class RecordBatch:
     first: int = 0
     sent: bool = False
     done: bool = False
-    heard: set[int] = field(default_factory=set)  # indexes of messages whose failure reached a caller
-    forgotten: set[int] = field(
+    reported: set[int] = field(default_factory=set)  # indexes of messages whose failure reached a caller
+    discarded: set[int] = field(
         default_factory=set
     )  # indexes of messages that no caller can wait for any more
     logged: int = 0  # number of failed messages that were logged
@@ -169,10 +169,10 @@ class RecordBatch:
         self.producer_id, self.signature, self.first = producer_id, signature, first
         spans = (Span(producer_id, first, first + self.count),)
         if self.batch is None:
-            self.batch = pack_sections(self.partition, spans, wall_ms, self.records, **self.times._asdict())
+            self.batch = pack_spans(self.partition, spans, wall_ms, self.records, **self.times._asdict())
             self.records = []
             return
-        header = self.batch.header._replace(partition=self.partition, sections=spans)
+        header = self.batch.header._replace(partition=self.partition, spans=spans)
         self.batch = Batch(header, encode_header(header), self.batch.body)
 
     def id_of(self, index: int) -> MessageId:
@@ -194,37 +194,37 @@ class RecordBatch:
         self.batch = None
         self.records = []
         self.event.set()
-        if self.forgotten and (error is not None or self.refused):
+        if self.discarded and (error is not None or self.refused):
             self.silent[self] = None
         watchers, self.watchers = self.watchers, []
         for then in watchers:
             then()
 
-    def forget(self, index: int) -> None:
+    def discard(self, index: int) -> None:
         """Note that no caller can wait for one of its messages any more. May be called in any thread."""
         if not self.done:
-            self.forgotten.add(index)
-        elif (self.error is not None or index in self.refused) and index not in self.heard:
-            self.forgotten.add(index)
+            self.discarded.add(index)
+        elif (self.error is not None or index in self.refused) and index not in self.reported:
+            self.discarded.add(index)
             self.silent[self] = None
 
     def failure(self, index: int) -> QuorumqError | None:
         """Return the error of a message that was given up, or None; the caller passes it to the application."""
         error = self.error or self.refused.get(index)
         if error is not None:
-            self.heard.add(index)
+            self.reported.add(index)
         return error
 
     def failures(self) -> Iterable[int]:
         """Return the indexes of its messages that were given up."""
         return range(self.count) if self.error is not None else self.refused
 
-    def take_failures(self, *, forgotten: bool = False) -> list[QuorumqError]:
-        """Return the errors of given-up messages that no caller has received, or can if ``forgotten``; each once."""
-        indexes = [index for index in self.failures() if index not in self.heard]
-        if forgotten:
-            indexes = [index for index in indexes if index in self.forgotten]
-        self.heard.update(indexes)
+    def take_failures(self, *, discarded: bool = False) -> list[QuorumqError]:
+        """Return the errors of given-up messages that no caller has received, or can if ``discarded``; each once."""
+        indexes = [index for index in self.failures() if index not in self.reported]
+        if discarded:
+            indexes = [index for index in indexes if index in self.discarded]
+        self.reported.update(indexes)
         return [self.error or self.refused[index] for index in indexes]
 
 
@@ -234,26 +234,26 @@ class DerivedParcel(RecordBatch):
 
     names: list[tuple[ProducerId, int]] = field(default_factory=list)
     messages: list[Made] = field(default_factory=list)
-    places: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
+    indexes: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
     runs: int = 0  # sections that it takes, or fewer
 
     @property
     def full(self) -> bool:
         """Return True if no message may be added, however small."""
-        return super().full or self.runs >= SECTIONS_MAX
+        return super().full or self.runs >= SPANS_MAX
 
-    def place(self, name: tuple[ProducerId, int], made: Made) -> int:
+    def index_of(self, name: tuple[ProducerId, int], made: Made) -> int:
         """Append a message under its name; its index, which it has already if it was added before.
 
         Raises:
             Conflict: another payload was added under this name.
         """
-        index = self.places.get(name)
+        index = self.indexes.get(name)
         if index is None:
-            index = self.places[name] = self.add((made.record,), len(made.record))
+            index = self.indexes[name] = self.add((made.record,), len(made.record))
             self.names.append(name)
             self.messages.append(made)
-            self.runs += (name[0], name[1] - 1) not in self.places
+            self.runs += (name[0], name[1] - 1) not in self.indexes
         elif self.records[index] != made.record:
             raise Conflict(
                 f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
@@ -279,9 +279,9 @@ class DerivedParcel(RecordBatch):
 
     def packed(self, indexes: Sequence[int], wall_ms: int) -> Batch:
         """Return a batch of some of its messages."""
-        sections = runs_of([self.names[index] for index in indexes])
+        spans = runs_of([self.names[index] for index in indexes])
         records = [self.records[index] for index in indexes]
-        return pack_sections(self.partition, sections, wall_ms, records, **self.times._asdict())
+        return pack_spans(self.partition, spans, wall_ms, records, **self.times._asdict())
 
     def outputs(self, topic: str) -> Iterator[Output]:
         """Yield each output with its input, for the history; ``topic`` is the one that they are published to."""

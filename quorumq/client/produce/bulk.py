@@ -52,7 +52,9 @@ class NotAllStored(QuorumqError):
         """Return the error that says so in words."""
         stored = len(ids) - ids.count(None)
         named = sorted(errors.items())[:NAMED]
-        reasons = "; ".join(f"number {place}: {type(error).__name__}: {error}" for place, error in named)
+        reasons = "; ".join(
+            f"number {position}: {type(error).__name__}: {error}" for position, error in named
+        )
         more = f"; and {len(errors) - NAMED} more, see `errors`" if len(errors) > NAMED else ""
         rest = "" if untaken is None else f"; from number {untaken} on nothing was taken"
         are = plural(stored, f"message to {topic!r} is", f"messages to {topic!r} are")
@@ -171,18 +173,18 @@ class Bulk:
         runs, self._runs = deque(self._runs), []
         try:
             while runs:
-                place, (record_batch, index, length) = runs[0]
+                position, (record_batch, index, length) = runs[0]
                 if not record_batch.done:
                     await record_batch.event.wait()
                 if record_batch.error is None and not record_batch.refused:
-                    ids[place : place + length] = record_batch.ids(index, length)
+                    ids[position : position + length] = record_batch.ids(index, length)
                 else:
                     for at in range(length):
                         error = record_batch.failure(index + at)
                         if error is None:
-                            ids[place + at] = record_batch.id_of(index + at)
+                            ids[position + at] = record_batch.id_of(index + at)
                         else:
-                            self._errors[place + at] = again(error)
+                            self._errors[position + at] = again(error)
                 runs.popleft()
         finally:
             self._runs += runs
@@ -200,4 +202,4 @@ class Bulk:
     def abandon(self) -> None:
         """Drop the outcomes of the rest: the caller was cancelled."""
         for _, (record_batch, index, length) in self._runs:
-            record_batch.heard.update(range(index, index + length))
+            record_batch.reported.update(range(index, index + length))

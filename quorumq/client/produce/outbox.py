@@ -73,7 +73,7 @@ class Outbox:
     """Called when a queue with nothing under way opens a batch. It returns True if it will close and send the batch.
     If it returns False, the batch waits until `poke` is set."""
     buffered: int = 0  # bytes of messages that have no outcome yet
-    room: ParkingLot = field(default_factory=ParkingLot)  # tasks that wait for ``buffered`` to fall
+    waiting: ParkingLot = field(default_factory=ParkingLot)  # tasks that wait for ``buffered`` to fall
     poke: trio.Event = field(default_factory=trio.Event)  # there may be something to close or to send
     closed: deque[tuple[PartitionQueue, RecordBatch]] = field(default_factory=deque)  # wait for their turn
     unanswered: dict[RecordBatch, None] = field(default_factory=dict)  # open, waiting or under way
@@ -101,8 +101,8 @@ class Outbox:
         at = before = 0  # records taken, and their bytes
         while at < len(records):
             record_batch = self._filling(queue, len(records[at]), times, most, timeout)
-            room = most - record_batch.size
-            stop = max(at + 1, bisect_right(ends, before + room, at))
+            capacity = most - record_batch.size
+            stop = max(at + 1, bisect_right(ends, before + capacity, at))
             stop = min(stop, at + BATCH_MESSAGES_MAX - record_batch.count)
             size = ends[stop - 1] - before
             runs.append(Run(record_batch, record_batch.add(records[at:stop], size), stop - at))
@@ -122,9 +122,9 @@ class Outbox:
         record_batch = self._filling(queue, len(made.record), times, queue.most, made.timeout)
         assert isinstance(record_batch, DerivedParcel)
         before = record_batch.count
-        place = record_batch.place(name, made)
+        position = record_batch.index_of(name, made)
         self._taken(queue, record_batch, len(made.record) if record_batch.count > before else 0, queue.most)
-        return Run(record_batch, place, 1)
+        return Run(record_batch, position, 1)
 
     def _queue(self, partition: PartitionId, *, derived: bool, named: bool = False) -> PartitionQueue:
         number = (partition.number, derived + named)
@@ -247,7 +247,7 @@ class Outbox:
             self.finish(record_batch, NotStored(text))
         return soon
 
-    def forget_others(self, topic: bytes) -> None:
+    def discard_others(self, topic: bytes) -> None:
         """Number for the partitions of this topic only: the name is its own now, and others have ended.
 
         Those of the same topic go on counting: a number that was used names that message for ever.
@@ -272,7 +272,7 @@ class Outbox:
                 for old in self.failed[:-1000]:
                     self.silent.pop(old, None)
                 del self.failed[:-1000]
-        self.room.unpark_all()
+        self.waiting.unpark_all()
 
     def take_silent(self) -> list[QuorumqError]:
         """Return the errors of given-up messages that no caller can wait for any more; each once."""
@@ -280,12 +280,12 @@ class Outbox:
         while self.silent:
             record_batch, _ = self.silent.popitem()
             self._log(record_batch)
-            errors += record_batch.take_failures(forgotten=True)
+            errors += record_batch.take_failures(discarded=True)
         return errors
 
     def _log(self, record_batch: RecordBatch) -> None:
         """Log that messages of it were given up, as far as no caller can wait for them any more."""
-        lost = [failure for failure in record_batch.failures() if failure in record_batch.forgotten]
+        lost = [failure for failure in record_batch.failures() if failure in record_batch.discarded]
         if len(lost) > record_batch.logged:
             self.context.log.error(
                 ("given up", self.topic),

@@ -328,7 +328,9 @@ class Producer:
         asked = b""  # the topic in which the name was looked up
         while True:
             if not self._takes(len(made.record), numbered=made.numbered):
-                remaining = await self._room_within(made.timeout, len(made.record), numbered=made.numbered)
+                remaining = await self._capacity_within(
+                    made.timeout, len(made.record), numbered=made.numbered
+                )
                 made = made._replace(timeout=remaining)
             assert self._register is not None
             if not made.window or self._register.id == asked:
@@ -372,7 +374,7 @@ class Producer:
         if timeout is not None:
             check_timeout(timeout)
         await trio.lowlevel.checkpoint()
-        timeout = await self._room_within(timeout, sum(map(len, records)), numbered=True)
+        timeout = await self._capacity_within(timeout, sum(map(len, records)), numbered=True)
         times = times_of(delay, not_before, ttl, self._context.wall_ms(), self._register)
         if partition is None and key is None:
             assert isinstance(self._partitioner, DefaultPartitioner)
@@ -388,14 +390,14 @@ class Producer:
             at += count
         return runs
 
-    async def _room_within(self, timeout: float | None, size: int, *, numbered: bool) -> float | None:
-        """Wait like `_room`, for as long as one message has; return the rest of that, as a batch may share it."""
+    async def _capacity_within(self, timeout: float | None, size: int, *, numbered: bool) -> float | None:
+        """Wait like `_wait_for_capacity`, for as long as one message has; return the rest, as a batch may share it."""
         if timeout is None:
-            await self._room(size, numbered=numbered)
+            await self._wait_for_capacity(size, numbered=numbered)
             return None
         until = trio.current_time() + timeout
         with trio.move_on_at(until):
-            await self._room(size, numbered=numbered)
+            await self._wait_for_capacity(size, numbered=numbered)
             remaining = left_of(until)
             return timeout if remaining > SHARED_LEFT * timeout else remaining
         raise NotStored(
@@ -403,7 +405,7 @@ class Producer:
             "much is buffered before it. Nothing was sent"
         )
 
-    async def _room(self, size: int, *, numbered: bool) -> None:
+    async def _wait_for_capacity(self, size: int, *, numbered: bool) -> None:
         """Wait until messages of ``size`` bytes can be taken: topic and session are known, and there is room."""
         while not self._takes(size, numbered=numbered):
             if self._ended:
@@ -413,7 +415,7 @@ class Producer:
             elif self._register is None or (numbered and self._session.is_needed):
                 await self._prepare(numbered=numbered)
             else:  # meanwhile the session may be closed, and another needed
-                await self._outbox.room.park()
+                await self._outbox.waiting.park()
 
     def _takes(self, size: int, *, numbered: bool) -> bool:
         """Return True if messages of ``size`` bytes can be taken now."""
@@ -475,7 +477,7 @@ class Producer:
                     self.topic, create=self._create, timeout=self._timeout
                 )
                 self._ids = [PartitionId(self._register.id, n) for n in range(self._register.partitions)]
-                self._outbox.forget_others(self._register.id)
+                self._outbox.discard_others(self._register.id)
             if numbered and self._session.is_needed:
                 await self._session.open(left_of(end))
 

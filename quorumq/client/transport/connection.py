@@ -63,7 +63,7 @@ LOST_TICKS: Final = 10
 """Ticks without one until the connection is given up."""
 
 REPEATABLE: Final = frozenset({
-    m.Publish, m.AckRequest, m.ExtendRequest, m.LeaveRequest, m.Metadata, m.OpenSession,
+    m.Publish, m.AckRequest, m.ExtendRequest, m.ReleaseRequest, m.Metadata, m.OpenSession,
 })  # fmt: skip
 """Requests that may be under way at two nodes at once: what both do is done once, or costs nothing. Not FETCH, which
 would hold twice as many messages; nor REJECT, whose second copy hears `HoldLost` where the message was settled anew in
@@ -171,7 +171,7 @@ class Connection:
         self._socket = socket if os.name == "posix" else None
         self._wake = trio.Event()
         self._asked = trio.Event()  # set while a request waits
-        self._heard = False  # anything, since the last tick
+        self._has_received = False  # anything, since the last tick
         self._slots = trio.Semaphore(INFLIGHT_MAX)
         self._time = trio.lowlevel.current_clock().current_time
         self._scope = trio.CancelScope()
@@ -370,9 +370,9 @@ class Connection:
             if not self._waiters:
                 self._asked = trio.Event()
                 await self._asked.wait()
-            self._heard = False
+            self._has_received = False
             await self._tick()
-            if self._heard or self._finishing or not self._waiters:
+            if self._has_received or self._finishing or not self._waiters:
                 quiet = pinged = 0
                 continue
             quiet += 1
@@ -383,7 +383,7 @@ class Connection:
             if pinged:
                 pinged += 1
             elif quiet >= (PING_TICKS if has_retryable else PATIENT_PING_TICKS):
-                self.post(m.LeaveRequest(()))
+                self.post(m.ReleaseRequest(()))
                 pinged = 1
             if pinged > SILENT_TICKS:
                 self.silent = True
@@ -425,7 +425,7 @@ class Connection:
                     data = os.read(socket.fileno(), read_size)
                 except BlockingIOError:
                     continue
-            self._heard = True
+            self._has_received = True
             self.silent = False
             if not data:
                 self._protocol.close()

@@ -54,7 +54,7 @@ BACKOFF_MAX_S: Final = 1.0
 CAUSES_SHOWN: Final = 8
 
 Make = Callable[[], m.ClientRequest]
-Judge = Callable[[m.ClientReply], QuorumqError | None]
+Checker = Callable[[m.ClientReply], QuorumqError | None]
 
 
 def left_of(end: float) -> float:
@@ -382,7 +382,7 @@ class Nodes:
         first: str = "",
         pool: str = "",
         attempt_timeout: float | None = None,
-        judge: Judge | None = None,
+        check: Checker | None = None,
         orphan: Orphan | None = None,
         watch: Watch | None = None,
     ) -> Answered:
@@ -394,7 +394,7 @@ class Nodes:
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
             first: the address to ask first.
             pool: over which connections: see `connection`.
-            judge: looks at a reply; an error that it returns has the next node asked.
+            check: looks at a reply; an error that it returns has the next node asked.
 
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
@@ -447,7 +447,7 @@ class Nodes:
                 self._doubted.pop(address, None)
                 if watch is not None:
                     watch.answered(reply, sent=True)
-                error = error_of(reply) if isinstance(reply, m.Failed) else judge and judge(reply)
+                error = error_of(reply) if isinstance(reply, m.Failed) else check and check(reply)
                 if isinstance(reply, m.MetadataReply) and was_removed(reply):
                     self.learn(reply)  # the next nodes to ask, but what it has is of the past
                     error = NotStored(f"node {reply.node} was removed from the cluster")

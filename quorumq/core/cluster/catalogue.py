@@ -36,8 +36,8 @@ from quorumq.core.values.types import (
 )
 
 
-def _too_many(what: str, found: int, most: int, advice: str) -> Failed:
-    return Failed(Code.TOO_LARGE, f"this cluster has {found} {what}: at most {most} are allowed; {advice}")
+def _too_many(items: str, count: int, most: int, advice: str) -> Failed:
+    return Failed(Code.TOO_LARGE, f"this cluster has {count} {items}: at most {most} are allowed; {advice}")
 
 
 class NamesUsed(NamedTuple):
@@ -110,9 +110,9 @@ class Catalogue:
 
     def register_named(self, name: str) -> Topic | None:
         """Return the newest register of that name, deleted or not; None without one."""
-        found = self.names.get(name)
-        if found is not None:
-            return self.topics[found]
+        topic_id = self.names.get(name)
+        if topic_id is not None:
+            return self.topics[topic_id]
         packed = self._packed(b"", name)
         return packed if isinstance(packed, Topic) else None
 
@@ -140,8 +140,8 @@ class Catalogue:
 
     def partitions_of(self, name: str) -> int:
         """Return the number of partitions of the newest topic of that name, deleted or not; 0 without one."""
-        found = self.names.get(name)
-        return self.topics[found].partitions if found is not None else 0
+        topic_id = self.names.get(name)
+        return self.topics[topic_id].partitions if topic_id is not None else 0
 
     def topics_matching(self, name: str) -> list[Topic]:
         """Return the topic of that name, or all topics that the pattern matches, without deleted ones."""
@@ -270,14 +270,14 @@ class Catalogue:
         """Return `too-large` if a request would exceed the limits of a cluster."""
         topic, live = self.topic_named(request.name), self.live()
         more = (request.partitions or 0) - (topic.partitions if topic is not None else 0)
-        found = sum(other.partitions for other in live)
+        count = sum(other.partitions for other in live)
         if topic is None and len(live) >= limits.TOPICS_MAX:
             return _too_many("topics", len(live), limits.TOPICS_MAX, "delete one")
         if topic is None and self.register_named(request.name) is None and (full := self._why_no_names()):
             return full
-        if more > 0 and found + more > limits.PARTITIONS_IN_ALL_MAX:
+        if more > 0 and count + more > limits.PARTITIONS_IN_ALL_MAX:
             most = limits.PARTITIONS_IN_ALL_MAX
-            return _too_many(f"partitions, and {more} more asked for", found, most, "delete a topic")
+            return _too_many(f"partitions, and {more} more asked for", count, most, "delete a topic")
         if more > 0 and topic is not None:
             counts = self._groups_by_topic()
             return self._why_no_views(counts, counts[topic.id] * more)
@@ -297,11 +297,13 @@ class Catalogue:
 
     def _why_no_views(self, counts: Counter[bytes], more: int) -> Failed | None:
         """Return `too-large` if ``more`` groups, each counted once per partition that it reads, exceed the limit."""
-        found = sum(count * self.topics[topic].partitions for topic, count in counts.items())
-        if found + more <= limits.GROUP_PARTITIONS_MAX:
+        total = sum(count * self.topics[topic].partitions for topic, count in counts.items())
+        if total + more <= limits.GROUP_PARTITIONS_MAX:
             return None
-        what = f"groups, each counted once for each partition of its topic, and {more} more asked for"
-        return _too_many(what, found, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more")
+        items = f"groups, each counted once for each partition of its topic, and {more} more asked for"
+        return _too_many(
+            items, total, limits.GROUP_PARTITIONS_MAX, "delete groups that nobody reads any more"
+        )
 
     def why_no_groups(self, topics: Sequence[Topic], group: str) -> Failed | None:
         """Return `too-large` if making a group of these topics, which have none of that name, exceeds a limit."""
@@ -315,8 +317,8 @@ class Catalogue:
         counts = self._groups_by_topic()
         for topic in topics:
             if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
-                what = f"groups of topic {topic.name!r}"
-                return _too_many(what, counts[topic.id], limits.GROUPS_PER_TOPIC_MAX, "delete one")
+                items = f"groups of topic {topic.name!r}"
+                return _too_many(items, counts[topic.id], limits.GROUPS_PER_TOPIC_MAX, "delete one")
         return self._why_no_views(counts, sum(topic.partitions for topic in topics))
 
     def why_not_here(self, partition: PartitionId) -> str:
@@ -554,7 +556,7 @@ class Catalogue:
                 del self.settled_groups[key]
         return merged
 
-    def forget_groups(self, topic: bytes) -> None:
+    def drop_groups(self, topic: bytes) -> None:
         """Drop all groups of a deleted topic, because no client reads it any more."""
         self._used = None
         for key in [key for key in self.groups if key[0] == topic]:

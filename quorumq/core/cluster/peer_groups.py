@@ -34,15 +34,15 @@ class PeerGroups:
 
     Attributes:
         asked: questions by number.
-        heard: monotonic time of the newest answered question, by peer and topic.
+        answered_at: monotonic time of the newest answered question, by peer and topic.
     """
 
-    __slots__ = ("asked", "heard", "state")
+    __slots__ = ("answered_at", "asked", "state")
 
     def __init__(self, state: NodeState) -> None:
         self.state = state
         self.asked: dict[int, Asked] = {}
-        self.heard: dict[tuple[NodeId, bytes], float] = {}
+        self.answered_at: dict[tuple[NodeId, bytes], float] = {}
 
     def ask(self, topics: Iterable[bytes], now: Now) -> list[Effect]:
         """Ask all linked peers, and drop questions that have waited too long for an answer."""
@@ -61,10 +61,10 @@ class PeerGroups:
         layouts = layouts_of(self.state.catalogue, asked.topics)
         return GroupsRequest(number, asked.topics, after, layouts)
 
-    def heard_by_majority(self, members: tuple[NodeId, ...], topic: bytes, now: Now) -> float:
+    def answered_by_majority(self, members: tuple[NodeId, ...], topic: bytes, now: Now) -> float:
         """Return the latest time since which a majority of the replica set, with this node, was asked and answered."""
         times = [
-            now.mono if member == self.state.me else self.heard.get((member, topic), -1e18)
+            now.mono if member == self.state.me else self.answered_at.get((member, topic), -1e18)
             for member in members
         ]
         return sorted(times, reverse=True)[majority_of(len(times)) - 1]
@@ -86,14 +86,14 @@ class PeerGroups:
             rest = tuple(topic for topic in asked.topics if topic >= last.topic)
             effects.append(Send(sender, self._question(asked._replace(topics=rest), last.name)))
         for topic in asked.topics[: len(asked.topics) - len(rest)]:
-            self.heard[(sender, topic)] = max(asked.at, self.heard.get((sender, topic), asked.at))
+            self.answered_at[(sender, topic)] = max(asked.at, self.answered_at.get((sender, topic), asked.at))
         return effects
 
-    def forget(self, topic: bytes) -> None:
+    def discard(self, topic: bytes) -> None:
         """Drop the answers about a topic that was deleted, or has another layout; open questions are of the old one."""
         self.asked.clear()
-        for heard in [heard for heard in self.heard if heard[1] == topic]:
-            del self.heard[heard]
+        for key in [key for key in self.answered_at if key[1] == topic]:
+            del self.answered_at[key]
 
 
 def layouts_of(catalogue: Catalogue, topics: tuple[bytes, ...]) -> tuple[int, ...]:
@@ -118,9 +118,9 @@ def tell(
         topic in message.topics for topic in joining
     ):
         return []
-    wanted = dict.fromkeys(message.topics)
-    found = sorted(key for key in catalogue.groups if key[0] in wanted)
-    if found and message.after:
-        found = found[bisect_right(found, (message.topics[0], message.after)) :]
-    groups = tuple(catalogue.groups[key] for key in found[:GROUPS_PER_CHUNK])
-    return [Send(sender, GroupsReply(message.number, groups, len(found) > len(groups)))]
+    requested = dict.fromkeys(message.topics)
+    keys = sorted(key for key in catalogue.groups if key[0] in requested)
+    if keys and message.after:
+        keys = keys[bisect_right(keys, (message.topics[0], message.after)) :]
+    groups = tuple(catalogue.groups[key] for key in keys[:GROUPS_PER_CHUNK])
+    return [Send(sender, GroupsReply(message.number, groups, len(keys) > len(groups)))]

@@ -40,18 +40,18 @@ class Peers:
         told: positions that the peers reported, from the journal.
 
     Attributes:
-        heard_at: time of each peer's last message (monotonic seconds).
-        facts: each peer's statements about itself, for status pages and messages.
+        received_at: time of each peer's last message (monotonic seconds).
+        reported: each peer's statements about itself, for status pages and messages.
     """
 
-    __slots__ = ("facts", "heard_at", "positions", "seen", "state")
+    __slots__ = ("positions", "received_at", "reported", "seen", "state")
 
-    def __init__(self, state: NodeState, seen: Seen, told: dict[NodeId, tuple[int, int]]) -> None:
+    def __init__(self, state: NodeState, seen: Seen, reported: dict[NodeId, tuple[int, int]]) -> None:
         self.state = state
         self.seen = seen
-        self.positions = Positions(told)
-        self.heard_at: dict[NodeId, float] = {}
-        self.facts: dict[NodeId, dict[str, object]] = {}
+        self.positions = Positions(reported)
+        self.received_at: dict[NodeId, float] = {}
+        self.reported: dict[NodeId, dict[str, object]] = {}
 
     # ---------------------------------------------------------------------- HELLO
 
@@ -91,7 +91,7 @@ class Peers:
         """Welcome a node or client that was not refused. All that we have seen of a node becomes durable first."""
         seen = self.seen.get(hello.node, ())
         same = bool(seen) and seen[-1].directory == hello.directory
-        position, position_by = self.positions.told.get(hello.node, (0, 0)) if same else (0, 0)
+        position, position_by = self.positions.reported.get(hello.node, (0, 0)) if same else (0, 0)
         state = self.state
         welcome = Reply(
             key,
@@ -113,7 +113,7 @@ class Peers:
             return [welcome]
         state.clock.merge(hello.stamp)
         ahead_s = (hello.wall_ms - now.wall_ms) / 1000
-        self.facts.setdefault(hello.node, {})["clock_difference_s"] = ahead_s
+        self.reported.setdefault(hello.node, {})["clock_difference_s"] = ahead_s
         start = PeerSeen(hello.node, hello.incarnation, hello.directory)
         if seen[-1:] == (start,):
             return [Persist((), (welcome,))]
@@ -124,7 +124,7 @@ class Peers:
         """Take note of a start that is newer than those seen of its node; a record of it has to become durable."""
         seen = self.seen.get(start.node, ())
         if not seen or seen[-1].directory != start.directory:
-            self.positions.forget(start.node)
+            self.positions.discard(start.node)
         self.seen[start.node] = seen_last(seen, start)
         self.state.learn(start.node, start.incarnation)
 
@@ -219,7 +219,7 @@ class Peers:
 
     def _is_running(self, node: NodeId, now: Now) -> bool:
         """Return True if a node is linked, and was heard from lately."""
-        return node in self.state.links and now.mono - self.heard_at.get(node, -1e18) < TWICE_S
+        return node in self.state.links and now.mono - self.received_at.get(node, -1e18) < TWICE_S
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
         """Return why this start of a node that belongs here is not welcome."""
@@ -237,12 +237,12 @@ class Peers:
         known = self.seen.get(hello.node, ())
         seen = known[-1].incarnation if known else Incarnation(0, 0)
         is_known = any(start.directory == hello.directory for start in known)
-        what = "is an old copy, or runs twice" if is_known else "was emptied, or is an old copy"
+        fault = "is an old copy, or runs twice" if is_known else "was emptied, or is an old copy"
         if hello.incarnation.n < seen.n or (hello.incarnation.n == seen.n and hello.incarnation != seen):
             return Failed(
                 Code.SUPERSEDED,
                 f"node {self.state.me!r} has seen start {seen.n} of node {hello.node!r}, and this is start "
-                f"{hello.incarnation.n}: the data directory {what}",
+                f"{hello.incarnation.n}: the data directory {fault}",
                 seen.n,
             )
         return None
@@ -282,7 +282,7 @@ class Peers:
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
         """Keep a peer's statement about itself."""
-        self.facts.setdefault(sender, {}).update(
+        self.reported.setdefault(sender, {}).update(
             quarantine_s=message.quarantine_s, trusted=message.trusted, full=message.full
         )
 
@@ -290,16 +290,16 @@ class Peers:
         """Return why a node takes no new messages, by its last heartbeat, and the remedy; "" if it takes them."""
         if node == self.state.me:
             return self.state.no_capacity(BatchStored)
-        return str(self.facts.get(node, {}).get("full", ""))
+        return str(self.reported.get(node, {}).get("full", ""))
 
     def note_position(self, sender: NodeId, incarnation: Incarnation, position: int) -> None:
         """Note how many records of its directory a peer's start reports as durable."""
         seen = self.seen.get(sender)
         if position and seen and seen[-1].incarnation == incarnation:
             positions, start = self.positions, incarnation.n
-            before, told_by = positions.told.get(sender, (0, 0))
+            before, told_by = positions.reported.get(sender, (0, 0))
             if told_by != start or position > before:
-                positions.told[sender] = (position, start)
+                positions.reported[sender] = (position, start)
                 positions.fresh[sender] = None
 
     # --------------------------------------------------------------------- journal
@@ -310,8 +310,8 @@ class Peers:
         for node in sorted(self.seen):
             seen = self.seen[node]
             records += seen
-            if node in self.positions.told:  # the directory's record stands before it
-                records.append(PeerPosition(node, seen[-1].directory, *self.positions.told[node]))
+            if node in self.positions.reported:  # the directory's record stands before it
+                records.append(PeerPosition(node, seen[-1].directory, *self.positions.reported[node]))
         return records
 
 

@@ -28,28 +28,28 @@ class Positions:
 
     Attributes:
         counting: True if the driver counts the records of the directory at all.
-        found: records that this start found.
+        at_start: records that this start found.
         appended: records found, and those that this start has appended.
         durable: records that are durable, by the driver's last report.
-        told: each peer's last report, and the start that made it.
+        reported: each peer's last report, and the start that made it.
     """
 
-    __slots__ = ("appended", "counting", "due", "durable", "found", "fresh", "quiet", "told")
+    __slots__ = ("appended", "at_start", "counting", "due", "durable", "fresh", "quiet", "reported")
 
-    def __init__(self, told: dict[NodeId, tuple[int, int]]) -> None:
+    def __init__(self, reported: dict[NodeId, tuple[int, int]]) -> None:
         self.counting = False
-        self.found = 0
+        self.at_start = 0
         self.appended = 0
         self.durable = 0
-        self.told = told
+        self.reported = reported
         self.fresh: dict[NodeId, None] = {}  # those that are not in the journal yet
         self.due = 0.0  # not to be journaled before
         self.quiet = 0  # nor before something else was
 
-    def begin(self, found: int) -> None:
-        """Note that this start found ``found`` records, and that the driver goes on counting."""
+    def begin(self, records: int) -> None:
+        """Note that this start found ``records`` records, and that the driver goes on counting."""
         self.counting = True
-        self.found = self.appended = self.durable = found
+        self.at_start = self.appended = self.durable = records
 
     def count(self, effects: list[Effect]) -> list[Effect]:
         """Count the records, and have STORED and TOMBED say how many are durable once they may be sent.
@@ -60,13 +60,13 @@ class Positions:
             for at, effect in enumerate(effects):
                 if type(effect) is Persist:
                     self.appended += len(effect.records)
-                    for place, item in enumerate(effect.then):
+                    for index, item in enumerate(effect.then):
                         if type(item) is Send and type(item.message) in POSITIONED:
                             message: Any = item.message
                             there = POSITIONED[type(message)]
                             fields = (*message[:there], self.appended, *message[there + 1 :])
                             said = _new(Send, (item.to, _new(type(message), fields)))
-                            then = (*effect.then[:place], said, *effect.then[place + 1 :])
+                            then = (*effect.then[:index], said, *effect.then[index + 1 :])
                             effects[at] = effect = _new(Persist, (effect.records, then))
         return effects
 
@@ -75,9 +75,9 @@ class Positions:
         if self.counting and position > self.durable:
             self.durable = position
 
-    def forget(self, node: NodeId) -> None:
+    def discard(self, node: NodeId) -> None:
         """Drop the position of a peer that has another directory now."""
-        self.told.pop(node, None)
+        self.reported.pop(node, None)
         self.fresh.pop(node, None)
 
     def records(self, seen: Mapping[NodeId, tuple[PeerSeen, ...]], now: Now) -> tuple[PeerPosition, ...]:
@@ -88,7 +88,7 @@ class Positions:
         if now.mono < self.due or self.durable <= self.quiet or not self.fresh:
             return ()
         records = tuple(
-            PeerPosition(node, seen[node][-1].directory, *self.told[node]) for node in sorted(self.fresh)
+            PeerPosition(node, seen[node][-1].directory, *self.reported[node]) for node in sorted(self.fresh)
         )
         self.fresh.clear()
         self.due = now.mono + POSITIONS_EVERY_S

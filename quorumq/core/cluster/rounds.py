@@ -28,27 +28,27 @@ class Round:
         members: the replica set that votes.
     """
 
-    __slots__ = ("heard", "majority", "members", "number", "unreachable")
+    __slots__ = ("answered_by", "majority", "members", "number", "unreachable")
 
     def __init__(self, number: int, members: tuple[NodeId, ...]) -> None:
         self.number = number
         self.members = members
         self.majority = majority_of(len(members))
-        self.heard: dict[NodeId, Incarnation] = {}
+        self.answered_by: dict[NodeId, Incarnation] = {}
         self.unreachable = 0  # bits of those that there was no link to: they will not answer
 
     def awaits(self, sender: NodeId) -> bool:
         """Return True if an answer of ``sender`` is awaited: it is a member, and has not answered yet."""
-        return sender in self.members and sender not in self.heard
+        return sender in self.members and sender not in self.answered_by
 
     def hear(self, sender: NodeId, incarnation: Incarnation) -> int:
         """Return the sender's bit if this reply is its first and it is a member; 0 if it does not count.
 
         Superseded incarnations are left out when votes are counted, not here.
         """
-        if sender not in self.members or sender in self.heard:
+        if sender not in self.members or sender in self.answered_by:
             return 0
-        self.heard[sender] = incarnation
+        self.answered_by[sender] = incarnation
         bit = 1 << self.members.index(sender)
         self.unreachable &= ~bit
         return bit
@@ -60,7 +60,7 @@ class Round:
     def valid(self, state: NodeState) -> int:
         """Return the bits of members whose replies count now."""
         bits, known = 0, state.known
-        for sender, incarnation in self.heard.items():
+        for sender, incarnation in self.answered_by.items():
             # Nearly always it is the start that is known.
             if known.get(sender) == incarnation or not self.is_superseded(state, sender, incarnation):
                 bits |= 1 << self.members.index(sender)
@@ -73,7 +73,7 @@ class Round:
     @property
     def everyone(self) -> bool:
         """Return True if all members that were asked have answered."""
-        return len(self.heard) + self.unreachable.bit_count() >= len(self.members)
+        return len(self.answered_by) + self.unreachable.bit_count() >= len(self.members)
 
     def is_majority(self, bits: int) -> bool:
         """Return True if these bits are a majority of the members."""
@@ -94,10 +94,10 @@ class Round:
 
         A set that has too few nodes besides those that were removed from the cluster (``gone``) needs all the others.
         """
-        heard = [member for at, member in enumerate(self.members) if bits & (1 << at)]
+        answered = [member for at, member in enumerate(self.members) if bits & (1 << at)]
         return all(
-            sum(node in heard for node in nodes) >= majority_of(len(nodes))
-            or (gone and {*nodes} - {*gone} <= {*heard})
+            sum(node in answered for node in nodes) >= majority_of(len(nodes))
+            or (gone and {*nodes} - {*gone} <= {*answered})
             for nodes in sets
         )
 

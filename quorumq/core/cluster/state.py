@@ -136,8 +136,8 @@ class NodeConfig:
             )
         if sorted(machines) != sorted(self.machines):
             raise UsageError(
-                f"the cluster was made with {_placed(machines)}, and node {self.node!r} is configured with "
-                f"{_placed(self.machines)}: which nodes have a message depends on it, so it cannot change. Put the old "
+                f"the cluster was made with {_spread(machines)}, and node {self.node!r} is configured with "
+                f"{_spread(self.machines)}: which nodes have a message depends on it, so it cannot change. Put the old "
                 "machines back; others are another cluster, with empty data directories"
             )
         if hold_time_max != self.hold_time_max:
@@ -149,7 +149,7 @@ class NodeConfig:
             )
 
 
-def _placed(machines: Machines) -> str:
+def _spread(machines: Machines) -> str:
     if not machines:
         return "no machines (each node has its own)"
     return "machines " + ", ".join(f"{node} = {machine!r}" for node, machine in sorted(machines))
@@ -251,10 +251,10 @@ class NodeState:
 
     def vector(self, nodes: tuple[NodeId, ...]) -> tuple[Incarnation, ...]:
         """Return the known incarnations of ``nodes``, in their order: sent with every reply."""
-        found = self.vectors.get(nodes)
-        if found is None:
-            found = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
-        return found
+        vector = self.vectors.get(nodes)
+        if vector is None:
+            vector = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
+        return vector
 
     @property
     def voting_epoch(self) -> int:
@@ -287,11 +287,11 @@ class NodeState:
 
     def grants(self, now: Now) -> dict[PartitionId, list[GrantTimer]]:
         """Return the holds whose time is not over, by partition: those that have ended, too."""
-        found: dict[PartitionId, list[GrantTimer]] = {}
+        by_partition: dict[PartitionId, list[GrantTimer]] = {}
         for time, _, timer in (*self.timers, *self.over):
             if timer[0] == "expire" and time > now.mono:
-                found.setdefault(timer[1], []).append((time, *timer[2:]))
-        return found
+                by_partition.setdefault(timer[1], []).append((time, *timer[2:]))
+        return by_partition
 
     def bucket_of(self, topic: bytes, group: str) -> Bucket | None:
         """Return the tokens of a group here; None if it has no limit."""

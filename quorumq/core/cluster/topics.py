@@ -169,9 +169,9 @@ def difference(request: CreateTopic, topic: Topic) -> str:
     if request.rf not in (topic.rf, topic.target_rf) and "rf" not in request.unnamed:
         return f"rf = {topic.target_rf!r}, not {request.rf!r}"
     for name in ("partitions", *SETTINGS):
-        wanted, there = getattr(request, name), getattr(topic, name)
-        if wanted != there and name not in request.unnamed:
-            return f"{name} = {there!r}, not {wanted!r}"
+        requested, there = getattr(request, name), getattr(topic, name)
+        if requested != there and name not in request.unnamed:
+            return f"{name} = {there!r}, not {requested!r}"
     return ""
 
 
@@ -350,38 +350,38 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
     """Return the error in a topic's creation, or ""."""
     name = request.name
-    allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
+    allowed = all(character.isascii() and (character.isalnum() or character in "._-") for character in name)
     if not name or not allowed or len(name) > limits.NAME_BYTES_MAX or name.endswith(".deadletters"):
         return (
             f"topic name is {name[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' or "
             "'-', and not end in '.deadletters'"
         )
-    places = len({machine for _, machine in machines} or nodes)
-    if request.rf % 2 == 0 or not 1 <= request.rf <= places:
-        what = "machines, as no machine has two replicas of a partition" if machines else "nodes"
+    sites = len({machine for _, machine in machines} or nodes)
+    if request.rf % 2 == 0 or not 1 <= request.rf <= sites:
+        items = "machines, as no machine has two replicas of a partition" if machines else "nodes"
         return (
             f"rf is {request.rf}: it must be odd (an even one tolerates no more failures than the odd one below it) "
-            f"and at most {places}, the number of {what}"
+            f"and at most {sites}, the number of {items}"
         )
     if not 1 <= request.partitions <= limits.PARTITIONS_MAX:
         return f"partitions is {request.partitions}: it must be from 1 to {limits.PARTITIONS_MAX}"
     return check_settings(request)
 
 
-def check_settings(wanted: Topic | CreateTopic) -> str:
+def check_settings(settings: Topic | CreateTopic) -> str:
     """Return the error in a topic's settings, or ""."""
-    if wanted.max_deliveries < 1:
-        return f"max_deliveries is {wanted.max_deliveries}: it must be at least 1"
-    for name, seconds in (("retention_s", wanted.retention_s), ("ttl_s", wanted.ttl_s)):
+    if settings.max_deliveries < 1:
+        return f"max_deliveries is {settings.max_deliveries}: it must be at least 1"
+    for name, seconds in (("retention_s", settings.retention_s), ("ttl_s", settings.ttl_s)):
         if not 0 <= seconds <= limits.TOPIC_TIME_MAX_S:
             return f"{name} is {seconds} s: it must be from 0 to {limits.TOPIC_TIME_MAX_S:.0f} s"
-    if len(wanted.backoff) > limits.BACKOFF_STEPS_MAX:
-        return f"backoff has {len(wanted.backoff)} steps: it must have at most {limits.BACKOFF_STEPS_MAX}"
-    for seconds in wanted.backoff:
+    if len(settings.backoff) > limits.BACKOFF_STEPS_MAX:
+        return f"backoff has {len(settings.backoff)} steps: it must have at most {limits.BACKOFF_STEPS_MAX}"
+    for seconds in settings.backoff:
         if not 0 <= seconds <= limits.BACKOFF_MAX_S:
             return f"backoff has a step of {seconds} s: each must be from 0 to {limits.BACKOFF_MAX_S:.0f} s"
-    if wanted.on_expiry not in ON_EXPIRY:
-        return f"on_expiry is {wanted.on_expiry!r}: it must be one of {', '.join(ON_EXPIRY)}"
+    if settings.on_expiry not in ON_EXPIRY:
+        return f"on_expiry is {settings.on_expiry!r}: it must be one of {', '.join(ON_EXPIRY)}"
     return ""
 
 

@@ -20,8 +20,8 @@ from quorumq.core.values.types import Incarnation, NodeId
 PeerMessage = Union[
     Store, StoreReply, Hold, HoldReply, Release, ReleaseReply, Extend, ExtendReply, Ack, AckReply, Reject, RejectReply,
     Merge, MergeReply, PutTopic, PutGroup, PutCluster, PutReply, Prepare, Accept, ProposalReply,
-    PeekRequest, PeekReply, Survey, SurveyReply,
-    Heartbeat, SyncOffer, SyncListed, SyncState, SyncPull, SyncRegisters, SyncTopics, GroupsRequest, GroupsReply,
+    ReplicaPeekRequest, ReplicaPeekReply, ReplicaList, ReplicaListReply,
+    Heartbeat, SyncDigests, SyncListed, SyncState, SyncPull, SyncRegisters, SyncTopics, GroupsRequest, GroupsReply,
     PutLabels, PutLabelsReply, SyncLabels, LabelsListed,
     RegistersRequest, RegistersReply, CloseRequest, CloseReply,
     RemoteFetch, RemoteFetchReply, RemoteGone,
@@ -29,9 +29,10 @@ PeerMessage = Union[
     SlotRequest, SlotReply, SourceRequest, SourceReply,
 ]  # fmt: skip
 
-QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, Survey, CloseRequest, SlotRequest]
+QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, ReplicaList, CloseRequest, SlotRequest]
 QuorumReply = Union[
-    StoreReply, HoldReply, ExtendReply, AckReply, RejectReply, MergeReply, SurveyReply, CloseReply, PutReply, PeekReply,
+    StoreReply, HoldReply, ExtendReply, AckReply, RejectReply, MergeReply, ReplicaListReply, CloseReply,
+    PutReply, ReplicaPeekReply,
     RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply, PutLabelsReply, SlotReply,
 ]  # fmt: skip
 
@@ -52,16 +53,16 @@ class Envelope(NamedTuple):
 
 ClientRequest = Union[
     Hello, OpenSession, CloseSession, CreateTopic, AlterTopic, MovePartition, DeleteTopic, Metadata, Publish, Fetch,
-    AckRequest, RejectRequest, ExtendRequest, LeaveRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest,
-    BrowseRequest, ShowRequest, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
+    AckRequest, RejectRequest, ExtendRequest, ReleaseRequest, RedriveRequest, SetGroup, DeleteGroup, PurgeRequest,
+    PeekRequest, ShowRequest, DeclareSurvivors, StatusRequest, LabelsRequest, PauseGroup, FindName,
     DescribeGroups, ChangeMembers, LimitGroup,
 ]  # fmt: skip
 
-SETTLING = (AckRequest, RejectRequest, ExtendRequest, LeaveRequest)
+SETTLING = (AckRequest, RejectRequest, ExtendRequest, ReleaseRequest)
 """Requests that name messages by receipts, each with its own verdict."""
 
 ClientReply = Union[
     Welcome, OpenSessionReply, NotedReply, TopicReply, GroupReply, MetadataReply, PublishReply, FetchReply,
-    SettleReply, PurgeReply, BrowseReply, ShowReply, DescribeGroupsReply, DeclareSurvivorsReply,
+    SettleReply, PurgeReply, PeekReply, ShowReply, DescribeGroupsReply, DeclareSurvivorsReply,
     StatusReply, LabelsReply, FindNameReply, ChangeMembersReply, Admitted, Failed,
 ]  # fmt: skip

@@ -9,8 +9,8 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
     Batch,
     BatchHeader,
+    Death,
     Group,
-    Letter,
     NodeId,
     PartitionId,
     ProducerId,
@@ -215,7 +215,7 @@ class Delivery(NamedTuple):
     receipt: Receipt
     attempt: int  # 1 for the first delivery
     signed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
-    letter: Letter | None = None  # history of a dead letter, in a dead-letter group
+    letter: Death | None = None  # history of a dead letter, in a dead-letter group
     suspect: bool = False  # it may be what ended its consumers: nothing but a lot of such is in the reply
     interruptions: int = 0  # deliveries before it that clean stops ended, and that are no attempts
 
@@ -277,7 +277,7 @@ class SettleReply(NamedTuple):
 
 
 class RejectRequest(NamedTuple):
-    """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``letter`` is given.
+    """REJECT receipts: requeue after ``delay`` seconds, or dead-letter when ``death`` is given.
 
     TOPIC_BACKOFF_S as ``delay`` leaves it to the topic's backoff list; 0 is at once. ``interrupted``: not what the
     consumer did with them ended the deliveries, but a clean stop of it.
@@ -285,7 +285,7 @@ class RejectRequest(NamedTuple):
 
     items: tuple[ReceiptPart, ...]
     delay: float = 0.0
-    letter: Letter | None = None
+    death: Death | None = None
     interrupted: bool = False
 
 
@@ -297,7 +297,7 @@ class ExtendRequest(NamedTuple):
     sent_at: float
 
 
-class LeaveRequest(NamedTuple):
+class ReleaseRequest(NamedTuple):
     """LEAVE: these messages were never handed to the application and now never will be. No answer waits."""
 
     items: tuple[ReceiptPart, ...]
@@ -377,7 +377,7 @@ class PurgeReply(NamedTuple):
     messages: int
 
 
-class BrowseRequest(NamedTuple):
+class PeekRequest(NamedTuple):
     """PEEK a partition of a topic, as the answering replica sees it.
 
     With ``complete``, as RF - majority + 1 replicas see it together: everything that a majority has is there, in
@@ -403,7 +403,7 @@ class BrowseRequest(NamedTuple):
     follow: bool = False
 
 
-class BrowseReply(NamedTuple):
+class PeekReply(NamedTuple):
     partition: PartitionId
     items: tuple[Peeked, ...]
     cursor: tuple[int, int] | None
@@ -424,7 +424,7 @@ class ShownGroup(NamedTuple):
     """A message's state for a group at one replica. ``granted`` is the highest ballot that it granted, or zero."""
 
     group: str
-    found: Peeked
+    peeked: Peeked
     granted: Stamp
 
 
@@ -545,18 +545,18 @@ class StatusReply(NamedTuple):
     ``more``: place to go on from, if one answer cannot hold all partitions and groups; else None.
     """
 
-    facts: dict[str, Any]
+    fields: dict[str, Any]
     more: tuple[PartitionId, str] | None = None
 
-    def joined_to(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return ``facts``, from earlier answers, with these partitions; one's groups may come in several answers."""
-        known = list(facts["partitions"])
-        for row in self.facts["partitions"]:
-            place = (row["topic"], row["partition"])
-            if known and (known[-1]["topic"], known[-1]["partition"]) == place:
+    def joined_to(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return ``fields``, from earlier answers, with these partitions; one's groups may come in several answers."""
+        known = list(fields["partitions"])
+        for row in self.fields["partitions"]:
+            row_key = (row["topic"], row["partition"])
+            if known and (known[-1]["topic"], known[-1]["partition"]) == row_key:
                 row = {**row, "groups": {**known.pop()["groups"], **row["groups"]}}
             known.append(row)
-        return {**facts, "partitions": known}
+        return {**fields, "partitions": known}
 
 
 class Failed(NamedTuple):

@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import Final, Literal
 
 from quorumq.core.messages import records as r
-from quorumq.core.values.limits import LETTER_BARE_MAX
-from quorumq.core.values.types import Kind, Letter, Record
+from quorumq.core.values.limits import DEATH_BARE_MAX
+from quorumq.core.values.types import Death, Kind, Record
 
 
 class Capacity(IntEnum):
@@ -36,7 +36,7 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     r.Started: Capacity.NONE,
     r.Trusted: Capacity.NONE,
     r.TrustLost: Capacity.NONE,
-    r.Placed: Capacity.NONE,
+    r.DirectoryLocation: Capacity.NONE,
     r.PeerSeen: Capacity.NONE,
     r.PeerPosition: Capacity.NONE,
     r.Reserved: Capacity.NONE,
@@ -94,20 +94,20 @@ def is_written(kind: Written, capacity: Capacity) -> bool:
 
 def bare(record: Record) -> Record:
     """Return the record with its letter cut to about what a tombstone costs: reason, class and fingerprint."""
-    letter = record.letter
-    if letter is None:
+    death = record.letter
+    if death is None:
         return record
-    cut = Letter(
-        ballot=letter.ballot,
-        reason=letter.reason,
-        error_class=letter.error_class[:LETTER_BARE_MAX],
-        fingerprint=letter.fingerprint[:LETTER_BARE_MAX],
-        attempts=letter.attempts,
-        published_ms=letter.published_ms,
-        first_delivered_ms=letter.first_delivered_ms,
-        last_delivered_ms=letter.last_delivered_ms,
-        died_ms=letter.died_ms,
-        node=letter.node,
-        redrives=letter.redrives,
+    cut = Death(
+        ballot=death.ballot,
+        reason=death.reason,
+        error_class=death.error_class[:DEATH_BARE_MAX],
+        fingerprint=death.fingerprint[:DEATH_BARE_MAX],
+        attempts=death.attempts,
+        published_ms=death.published_ms,
+        first_delivered_ms=death.first_delivered_ms,
+        last_delivered_ms=death.last_delivered_ms,
+        died_ms=death.died_ms,
+        node=death.node,
+        redrives=death.redrives,
     )
     return record._replace(letter=cut)

@@ -63,7 +63,7 @@ class SendStored(NamedTuple):
     age_ms: int  # age of the batch now; goes into the STORE
 
 
-class Forget(NamedTuple):
+class DropBatches(NamedTuple):
     """Drop the bytes of these stored batches, because no group needs them any more.
 
     It follows the Persist of the record that justifies it, and no later effect reads these batches. Once it is
@@ -104,7 +104,7 @@ class Again(NamedTuple):
     caller: Caller = 0
 
 
-Effect = Union[Restart, Send, Reply, Persist, SendStored, Forget, Stop, Raised, Again]
+Effect = Union[Restart, Send, Reply, Persist, SendStored, DropBatches, Stop, Raised, Again]
 
 # ------------------------------------------------------------------------------ events
 
@@ -219,7 +219,7 @@ class MovesLimited(NamedTuple):
 class Damaged(NamedTuple):
     """Notice that stored batch ``number`` is unreadable: it must not be chosen, and is fetched from a peer.
 
-    The driver keeps it until a `Forget` names it. `NodeCore.load_damaged` takes those that a start finds.
+    The driver keeps it until a `DropBatches` names it. `NodeCore.load_damaged` takes those that a start finds.
     """
 
     number: int

@@ -9,7 +9,7 @@ from quorumq.core.messages.quorum import Peeked, StateCount
 from quorumq.core.values.types import PartitionId
 
 
-class PeekRequest(NamedTuple):
+class ReplicaPeekRequest(NamedTuple):
     """PEEK one partition as this replica sees it; holds nothing."""
 
     round: int
@@ -19,12 +19,12 @@ class PeekRequest(NamedTuple):
     cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
     bodies: bool = False
-    counted: bool = False  # as in BrowseRequest; so are the next two
+    counted: bool = False  # as in PeekRequest; so are the next two
     since_ms: int = 0
     follow: bool = False
 
 
-class PeekReply(NamedTuple):
+class ReplicaPeekReply(NamedTuple):
     """One page of PEEK; ``cursor`` is None at the end.
 
     ``slices`` are the messages' bytes, of as many of the first items as fit into `FETCH_BYTES_MAX`.

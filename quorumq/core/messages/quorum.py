@@ -18,12 +18,12 @@ from quorumq.core.values.types import (
     FIRST_LAYOUT,
     Batch,
     ClusterLayout,
+    Death,
     Decision,
     Group,
     Incarnation,
     Instance,
     Layout,
-    Letter,
     Owner,
     PartitionId,
     Record,
@@ -275,7 +275,7 @@ class AckReply(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """REJECT: if exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``letter``.
+    """REJECT: if exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``death``.
 
     TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts. In what
     is written, the letter has the ballot and the redrive number of the message's own entry. ``interrupted``: a clean
@@ -289,7 +289,7 @@ class Reject(NamedTuple):
     generation: int
     entries: tuple[Owned, ...]
     delay: float
-    letter: Letter | None
+    death: Death | None
     interrupted: bool = False
     drop: bool = False
 
@@ -466,7 +466,7 @@ class StateCount(NamedTuple):
     last_died_ms: int = 0
 
 
-class Survey(NamedTuple):
+class ReplicaList(NamedTuple):
     """A question: the group's state of every message that this replica knows of. PEEK complete and PURGE ask it.
 
     Everything is listed, for any request: a message that is ready at one replica may be acked at another. Items
@@ -486,11 +486,11 @@ class Survey(NamedTuple):
     named: tuple[Span, ...] = ()
 
 
-class SurveyReply(NamedTuple):
-    """The answer to a Survey: everything up to the end of ``upto`` was looked at, or all there is if it is None.
+class ReplicaListReply(NamedTuple):
+    """The answer to a ReplicaList: everything up to the end of ``upto`` was looked at, or all there is if it is None.
 
-    ``begun``: the sender has a register of the group of that generation that has begun, or of a later one. ``open``: if
-    what was reclaimed was asked for, too, all that the generation has not settled; the others are items.
+    ``has_begun``: the sender has a register of the group of that generation that has begun, or of a later one.
+    ``open``: if what was reclaimed was asked for, too, all that the generation has not settled; the others are items.
     """
 
     round: int
@@ -498,7 +498,7 @@ class SurveyReply(NamedTuple):
     upto: Span | None
     error: str
     known: tuple[Incarnation, ...]
-    begun: bool = False
+    has_begun: bool = False
     open: tuple[Span, ...] = ()
 
 
@@ -549,7 +549,7 @@ _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
     Ack: (AckReply, ((), ())),
     Reject: (RejectReply, ((), (), ())),
     Merge: (MergeReply, ((), ())),
-    Survey: (SurveyReply, ((), None)),
+    ReplicaList: (ReplicaListReply, ((), None)),
     CloseRequest: (CloseReply, ((),)),
     SlotRequest: (SlotReply, ()),
 }
@@ -558,5 +558,5 @@ _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
 def refusal(message: Any, error: str, known: tuple[Incarnation, ...] = ()) -> Any:
     """Return the answer to a request about one partition if nothing was done."""
     reply, nothing = _NOTHING[type(message)]
-    place = (message.partition, message.group) if reply is HoldReply else ()
-    return reply(message.round, *place, *nothing, error, known)
+    names = (message.partition, message.group) if reply is HoldReply else ()
+    return reply(message.round, *names, *nothing, error, known)

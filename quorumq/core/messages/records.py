@@ -76,13 +76,13 @@ class TrustLost(NamedTuple):
     reason: str
 
 
-class Placed(NamedTuple):
+class DirectoryLocation(NamedTuple):
     """The data directory's location: a start that finds it elsewhere may have found an old copy.
 
     ``why`` is empty for a place that it had from the beginning, and else says how start ``n`` came to trust it.
     """
 
-    place: int
+    location: int
     n: int
     why: str
 
@@ -299,7 +299,8 @@ class CleanStopped(NamedTuple):
 
 
 JournalRecord = Union[
-    DirectoryMade, ClusterMade, ClusterPut, Started, Trusted, TrustLost, Placed, PeerSeen, PeerPosition, Reserved,
+    DirectoryMade, ClusterMade, ClusterPut, Started, Trusted, TrustLost, DirectoryLocation, PeerSeen,
+    PeerPosition, Reserved,
     TopicPut, DecisionPut, GroupPut, PartitionTrusted, PartitionDropped, BatchStored, RecordsMerged, AttemptsCounted,
     DelaysSet, Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted, DeletedNoted,
     DeletedPage,

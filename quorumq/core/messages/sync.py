@@ -65,10 +65,10 @@ class HoldsReply(NamedTuple):
     holds: tuple[HeldThere, ...]
 
 
-class SyncOffer(NamedTuple):
+class SyncDigests(NamedTuple):
     """Anti-entropy of a partition: sums of digests, as 16 bytes each.
 
-    Of each of the 16 parts of every node of the tree in ``places``; the first offer, which has none, of its root.
+    Of each of the 16 parts of every node of the tree in ``locations``; the first offer, which has none, of its root.
     The receiver answers, if it differs, with those of the parts that differ, or lists them.
 
     ``tells``: the sender tells in the end what it has, and the receiver learns; else the other way round.
@@ -77,7 +77,7 @@ class SyncOffer(NamedTuple):
     partition: PartitionId
     epoch: int
     tells: bool
-    places: tuple[int, ...]
+    locations: tuple[int, ...]
     sums: bytes
 
 
@@ -101,7 +101,7 @@ class SyncListed(NamedTuple):
 
     partition: PartitionId
     epoch: int
-    places: tuple[int, ...]
+    locations: tuple[int, ...]
     producer_ids: tuple[Digest, ...]
     groups: tuple[GroupDigest, ...]
     closed: tuple[Digest, ...]

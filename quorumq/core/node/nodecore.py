@@ -68,7 +68,7 @@ class NodeCore:
         nonce: 64 random bits for this incarnation.
         directory: 64 random bits for the data directory, used if the journal names none.
         rng: random numbers for pauses and jitter only.
-        place: location of the data directory at this start, as a number that a copy of the directory does not have; 0
+        location: location of the data directory at this start, a number that a copy of the directory does not have; 0
             if the driver cannot tell.
         boot: 60 bits that stand for this boot of the machine; 0 if unknown.
         newest: True if an operator says that this directory is the newest there is, wherever it lies.
@@ -86,12 +86,12 @@ class NodeCore:
         directory: int,
         now: Now,
         rng: random.Random,
-        place: int = 0,
+        location: int = 0,
         boot: int = 0,
         newest: bool = False,
     ) -> None:
         self.config, self.boot = config, boot
-        self.trust = Trust(config, place)
+        self.trust = Trust(config, location)
         replay = Replay(config, self.trust, journal, directory)
         self.state = replay.state(nonce, now, boot, newest=newest)
         self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
@@ -158,7 +158,7 @@ class NodeCore:
             records.append(cluster_made(config))
             if config.layout is not None:
                 records.append(r.ClusterPut(config.layout))
-        started = r.Started(state.incarnation, self.context.peers.positions.found, self.boot)
+        started = r.Started(state.incarnation, self.context.peers.positions.at_start, self.boot)
         self.trust.note_start(started)
         records += [started, r.Reserved(reserve)]
         if self.trust.resync is not None:
@@ -216,10 +216,10 @@ class NodeCore:
         elif state.newly_ready:
             self._absorb(wake_newly_ready(self.context, now), effects, now)
         if self.context.costly.lines:
-            few = 0 < self.context.costly.waiting(NO_CALLER) <= limits.BEHIND_MAX
+            few = 0 < self.context.costly.waiting(NO_CALLER) <= limits.LEFT_OVER_MAX
             self._serve_costly(effects, now, waited or few, bool(events))
         clock, reserve = state.clock, None
-        if max(clock.value, clock.wanted, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
+        if max(clock.value, clock.highest, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
             reserve = None if self.stopped else clock.next_reserve(now)
         if reserve is not None:
             effects.append(e.Persist((r.Reserved(reserve),), (e.Done(reserve_token(reserve)),)))
@@ -302,9 +302,9 @@ class NodeCore:
                 return self.router.on_request(key, request, now, looked=looked, caller=caller, waits=False)
             case ("remote", sender, message):
                 return self.router.on_remote_fetch(sender, message, now, waits=False)
-            case ("wake", place, keys):
+            case ("wake", group_key, keys):
                 self.context.woken = {}
-                return wake(self.context, place, keys, now)
+                return wake(self.context, group_key, keys, now)
         return self.timers.on_timer(work, now, waits=False)
 
     # --------------------------------------------------------------- events
@@ -378,7 +378,7 @@ class NodeCore:
                 for peer in self.state.links
                 for effect in (
                     *self.context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True),
-                    *self.upkeep.offer(peer, now),
+                    *self.upkeep.send_digests(peer, now),
                 )
             ]
         if TOKEN_COMPLETED < token <= TOKEN_COMPLETED // 2:
@@ -420,7 +420,7 @@ class NodeCore:
         self.state.links[peer] = event.incarnation
         self.state.learn(peer, event.incarnation)
         self.state.clock.merge(event.stamp)
-        self.context.peers.heard_at[peer] = now.mono
+        self.context.peers.received_at[peer] = now.mono
         effects = self.trust.hear(self.context, peer)
         if self.trust.resync is not None:
             effects += self.trust.resync.ask(self.context, peer, now, afresh=True)
@@ -447,7 +447,7 @@ class NodeCore:
             state.learn(sender, incarnation)
         if stamp > state.clock.value:
             state.clock.merge(stamp)
-        context.peers.heard_at[sender] = now.mono
+        context.peers.received_at[sender] = now.mono
         if context.hold_recovery.greeted:
             effects = context.hold_recovery.on_words(state, context.replicas, sender, now)
             return effects + self._on_message(sender, incarnation, message, now)
@@ -488,15 +488,15 @@ class NodeCore:
                 return send_differing(context, sender, message)
             case m.PutGroup():
                 return context.put_group(sender, message, now)
-            case m.PeekRequest() if message.partition not in self.replicas:
-                return [e.Send(sender, m.PeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
-            case m.PeekRequest():
+            case m.ReplicaPeekRequest() if message.partition not in self.replicas:
+                return [e.Send(sender, m.ReplicaPeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
+            case m.ReplicaPeekRequest():
                 return [e.Send(sender, self.replicas[message.partition].on_peek(message, now))]
             case m.SyncRegisters():
                 return self.upkeep.on_registers_compared(sender, message)
             case m.SyncTopics():
                 return context.take_in_registers(sender, message, now)
-            case m.SyncOffer() | m.SyncListed() if message.partition in self.replicas:
+            case m.SyncDigests() | m.SyncListed() if message.partition in self.replicas:
                 return self.upkeep.on_compared(sender, message, now)
             case m.SyncState() if message.partition in self.replicas:
                 return self.replicas[message.partition].on_sync_state(sender, message, now)
@@ -558,8 +558,8 @@ class NodeCore:
         if pending is not None:
             if isinstance(message, m.PutReply) and message.refused == Code.NOT_TRUSTED:
                 return pending.on_not_trusted(context, message.round, sender, now)
-            this = pending.rounds[message.round]
-            if this.awaits(sender):  # a second copy counts no more
+            round_ = pending.rounds[message.round]
+            if round_.awaits(sender):  # a second copy counts no more
                 effects += pending.on_reply(context, sender, incarnation, message, now)
         elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)

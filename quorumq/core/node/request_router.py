@@ -19,9 +19,9 @@ from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.node.request_checks import check_fetch, check_group_name, check_hold_time
 from quorumq.core.node.status import metadata, page, status
+from quorumq.core.partition.backlog import part_of
 from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.listing import shown_of, slices_of
-from quorumq.core.partition.tally import part_of
 from quorumq.core.recovery.survivors import DeclareCoordinator
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import leaving
@@ -43,13 +43,13 @@ from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.raising import RaiseCoordinator
 from quorumq.core.requests.registers import AlterTopicCoordinator, DeleteTopicCoordinator
 from quorumq.core.requests.remote import SplitCoordinator, SubFetchCoordinator
+from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.requests.settle import (
     AckCoordinator,
     ExtendCoordinator,
     RedriveCoordinator,
     RejectCoordinator,
 )
-from quorumq.core.requests.survey import SurveyCoordinator
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.values.errors import Code
@@ -125,7 +125,7 @@ class RequestRouter:
         if isinstance(admitted, m.NotedReply) and isinstance(request, m.CloseSession):
             partitions = tuple(dict.fromkeys(request.partitions))
             effects = self.close_session(caller, request.producer_id, partitions, now)
-        elif isinstance(admitted, m.NotedReply) and isinstance(request, m.LeaveRequest):
+        elif isinstance(admitted, m.NotedReply) and isinstance(request, m.ReleaseRequest):
             effects = context.free_in_steps(
                 caller,
                 tuple(
@@ -145,15 +145,15 @@ class RequestRouter:
         if isinstance(request, m.StatusRequest):
             return self.status(request, now)
         refusal = leaving.refusal(context.state, request)
-        wanted = None if looked or refusal is not None else to_find(context, request)
-        if isinstance(request, m.Metadata) and wanted is None:
+        lookup = None if looked or refusal is not None else to_find(context, request)
+        if isinstance(request, m.Metadata) and lookup is None:
             return metadata(self.context, request.topics)
         if refusal is not None:
             return refusal
         if not context.state.trusted:
             return self.trust.refusal(context)
-        if wanted is not None:
-            return FindCoordinator(key, request, wanted)
+        if lookup is not None:
+            return FindCoordinator(key, request, lookup)
         if isinstance(request, STAMPED) and context.state.clock.used_up:
             return m.Failed(Code.NOT_STORED, USED_UP)
         try:
@@ -164,8 +164,8 @@ class RequestRouter:
     def status(self, request: m.StatusRequest, now: Now) -> m.StatusReply:
         """Return the state of this node and its partitions, or of the next of them."""
         rows, more = page(self.context, now, request.begin)
-        facts = status(self.context, self.trust, now) if request.begin is None else {}
-        return m.StatusReply({**facts, "partitions": rows}, more)
+        fields = status(self.context, self.trust, now) if request.begin is None else {}
+        return m.StatusReply({**fields, "partitions": rows}, more)
 
     def on_remote_fetch(
         self, sender: NodeId, message: m.RemoteFetch, now: Now, *, waits: bool = True
@@ -320,8 +320,8 @@ class RequestRouter:
         """Return True if there are partitions here and they know nothing of the group."""
         if self.context.catalogue.reads(topic.id, group):
             return False
-        found = (self.context.replicas.get(PartitionId(topic.id, at)) for at in range(topic.partitions))
-        here = [replica for replica in found if replica is not None]
+        replicas = (self.context.replicas.get(PartitionId(topic.id, at)) for at in range(topic.partitions))
+        here = [replica for replica in replicas if replica is not None]
         return bool(here) and not any(group in replica.views.groups for replica in here)
 
     def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
@@ -342,15 +342,15 @@ class RequestRouter:
             raise m.RequestRefused(self.context.catalogue.no_group(topic, group))
         return partition
 
-    def _peek(self, key: int, request: m.BrowseRequest, now: Now) -> Admitted:
+    def _peek(self, key: int, request: m.PeekRequest, now: Now) -> Admitted:
         topics, group = dead_letter_names((request.topic,), request.group)
         partition = self.context.catalogue.partition_named(topics[0], request.partition)
         source = group.removesuffix(DEAD_SUFFIX)
         if self.context.catalogue.is_group_deleted(partition.topic, source):
             return self.context.catalogue.no_group(topics[0], source)
         if request.complete:
-            return SurveyCoordinator(key, partition, group, request.which, request.after, request.limit)
-        peek = m.PeekRequest(
+            return ReplicaListCoordinator(key, partition, group, request.which, request.after, request.limit)
+        peek = m.ReplicaPeekRequest(
             0, partition, group, request.which, request.cursor, request.limit, request.bodies, request.counted,
             request.since_ms, request.follow,
         )  # fmt: skip
@@ -358,7 +358,7 @@ class RequestRouter:
         if replica is None or replica.learns:
             return PeekCoordinator(key, peek)
         page = replica.on_peek(peek, now)
-        return m.BrowseReply(partition, page.items, page.cursor, page.slices, None, page.counts)
+        return m.PeekReply(partition, page.items, page.cursor, page.slices, None, page.counts)
 
     def _show(self, request: m.ShowRequest, now: Now) -> Admitted:
         replica = self.context.replicas.get(request.partition)
@@ -391,8 +391,10 @@ class RequestRouter:
         )
 
     def _described(self, topic: Topic, group: str, now: Now) -> m.DescribedGroup:
-        places = [PartitionId(topic.id, number) for number in range(topic.partitions)]
-        kept = [self.context.replicas[place] for place in places if place in self.context.replicas]
+        partitions = [PartitionId(topic.id, number) for number in range(topic.partitions)]
+        kept = [
+            self.context.replicas[partition] for partition in partitions if partition in self.context.replicas
+        ]
         here = [replica for replica in kept if not replica.learns]
         return m.DescribedGroup(topic.id, group, tuple(part_of(replica, group, now) for replica in here))
 
@@ -403,8 +405,8 @@ class RequestRouter:
         return ExtendCoordinator(key, request)
 
     def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
-        letter = request.letter
-        if letter is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
+        death = request.death
+        if death is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
             m.refuse_if(
                 "a dead letter cannot be dead-lettered again: ack it, or reject it without dead_letter"
             )
@@ -413,16 +415,16 @@ class RequestRouter:
                 f"delay is {request.delay} s: it must be from 0 to {limits.DELAY_MAX_S:.0f} s, or "
                 f"{limits.TOPIC_BACKOFF_S} for the topic's backoff"
             )
-        if request.interrupted and (letter is not None or request.delay):
+        if request.interrupted and (death is not None or request.delay):
             m.refuse_if("what is interrupted comes again at once: give no delay and no dead_letter")
-        if letter is not None:
-            letter = letter._replace(died_ms=now.wall_ms, node=self.context.state.me)
-        return RejectCoordinator(key, request._replace(letter=letter))
+        if death is not None:
+            death = death._replace(died_ms=now.wall_ms, node=self.context.state.me)
+        return RejectCoordinator(key, request._replace(death=death))
 
     def _fetch(self, key: int, request: m.Fetch, now: Now) -> Admitted:
         context = self.context
         topics, group = dead_letter_names(request.topics, request.group)
-        most = limits.LETTERS_PER_CHUNK if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
+        most = limits.DEATHS_PER_CHUNK if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
         request = request._replace(
             topics=topics,
             group=group,
@@ -466,7 +468,7 @@ class RequestRouter:
         """
         catalogue = self.context.catalogue
         source = request.group.removesuffix(DEAD_SUFFIX)
-        found: list[PartitionId] = []
+        partitions: list[PartitionId] = []
         for topic in catalogue.topics_matching(name):
             if topic.id in seen:
                 continue
@@ -487,16 +489,16 @@ class RequestRouter:
                         break
                     there = plural(topic.partitions, "partition")
                     m.refuse_if(f"topic {name!r} has {there}: there is no {number}", Code.NOT_FOUND)
-                found.append(PartitionId(topic.id, number))
-        if not found and not is_pattern(name) and catalogue.topic_named(name) is None:
+                partitions.append(PartitionId(topic.id, number))
+        if not partitions and not is_pattern(name) and catalogue.topic_named(name) is None:
             raise m.RequestRefused(catalogue.not_found(name))
-        return found
+        return partitions
 
 
 ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] = {
     m.OpenSession: lambda router, key, request, now: router._open_session(),
     m.CloseSession: lambda router, key, request, now: m.NotedReply(),
-    m.LeaveRequest: lambda router, key, request, now: m.NotedReply(),
+    m.ReleaseRequest: lambda router, key, request, now: m.NotedReply(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
     m.MovePartition: lambda router, key, request, now: begin_move(router.context, key, request),
@@ -516,7 +518,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.LimitGroup: lambda router, key, request, now: router._pause_group(key, request),
     m.PurgeRequest: lambda router, key, request, now: router._purge(key, request),
     m.RedriveRequest: lambda router, key, request, now: router._redrive(key, request),
-    m.BrowseRequest: lambda router, key, request, now: router._peek(key, request, now),
+    m.PeekRequest: lambda router, key, request, now: router._peek(key, request, now),
     m.ShowRequest: lambda router, key, request, now: router._show(request, now),
     m.DescribeGroups: lambda router, key, request, now: router._describe(request, now),
     m.DeclareSurvivors: lambda router, key, request, now: DeclareCoordinator(key, request),

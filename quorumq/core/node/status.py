@@ -11,10 +11,10 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.members import address_of, outdated
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.cluster.topics import is_pattern
+from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.release import Progress
 from quorumq.core.partition.replica import Replica
-from quorumq.core.partition.tally import tally
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.sources import copies_for_move
@@ -35,8 +35,10 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         node: {
             "up": node in state.links,
             "incarnation": state.known[node].n if node in state.known else 0,
-            "heard_s_ago": round(now.mono - peers.heard_at[node], 3) if node in peers.heard_at else None,
-            **peers.facts.get(node, {}),
+            "heard_s_ago": round(now.mono - peers.received_at[node], 3)
+            if node in peers.received_at
+            else None,
+            **peers.reported.get(node, {}),
         }
         for node in context.catalogue.cluster.present
         if node != state.config.node
@@ -48,8 +50,8 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "trusted": state.trusted,
         "resync": f"{trust.resync.reason}; {trust.resync.explain(context)}" if trust.resync else "",
         "moved": trust.explain_suspicion(context),
-        "placed": trust.placed.why if trust.placed is not None else "",
-        "placed_by": trust.placed.n if trust.placed is not None else 0,
+        "placed": trust.located.why if trust.located is not None else "",
+        "placed_by": trust.located.n if trust.located is not None else 0,
         "quarantine_s": round(context.quarantine_left(now), 3),
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,
@@ -78,10 +80,10 @@ def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Fa
     is_member = context.state.standing != MemberState.REMOVED
     topics: dict[bytes, Topic] = {}
     for name in names or ("*",):
-        found = catalogue.topics_matching(name)
-        if not found and not is_pattern(name) and is_member:
+        matching = catalogue.topics_matching(name)
+        if not matching and not is_pattern(name) and is_member:
             return catalogue.not_found(name)
-        topics.update((topic.id, topic) for topic in found)
+        topics.update((topic.id, topic) for topic in matching)
     cluster = catalogue.cluster
     return m.MetadataReply(
         cluster_id=config.cluster_id,
@@ -231,11 +233,11 @@ def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = Non
         names = sorted(groups)
         if partition == first:
             names = names[bisect_left(names, group) :]
-        told = names[: capacity - 1]
-        rows.append(row_of(replica, [groups[name] for name in told], now))
-        capacity -= 1 + len(told)
-        if len(told) < len(names):
-            return rows, (partition, names[len(told)])
+        listed = names[: capacity - 1]
+        rows.append(row_of(replica, [groups[name] for name in listed], now))
+        capacity -= 1 + len(listed)
+        if len(listed) < len(names):
+            return rows, (partition, names[len(listed)])
     return rows, None
 
 
@@ -251,7 +253,7 @@ def row_of(replica: Replica, views: list[GroupView], now: Now) -> dict[str, obje
         "lost": batches.lost,
         "reclaimed": batches.reclaimed.messages,
         "batches": len(batches.stored),
-        "groups": {view.name: tally(batches, view, now) for view in views},
+        "groups": {view.name: backlog_of(batches, view, now) for view in views},
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from quorumq.core.messages import Heartbeat, PutCluster, SyncLabels, SyncListed, SyncOffer, SyncRegisters
+from quorumq.core.messages import Heartbeat, PutCluster, SyncDigests, SyncLabels, SyncListed, SyncRegisters
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.resync import in_chunks
@@ -54,7 +54,7 @@ class Upkeep:
         """
         self.context.peers.note_position(sender, incarnation, message.position)
         # Partitions without a replica here (their topics were deleted) are left out: nothing would drop them, or ask.
-        named = dict.fromkeys(found for found in message.waiting if found[0] in self.context.replicas)
+        named = dict.fromkeys(pair for pair in message.waiting if pair[0] in self.context.replicas)
         for key in [key for key in self.context.state.parked if key[2] == sender and key[:2] not in named]:
             del self.context.state.parked[key]
         for partition, group in named:
@@ -67,17 +67,17 @@ class Upkeep:
 
     def greet(self, peer: NodeId, now: Now) -> list[Effect]:
         """Send our digests: a link is up."""
-        return self._offer_registers(peer) + self.offer(peer, now)
+        return self._send_register_digests(peer) + self.send_digests(peer, now)
 
     def sync(self, peer: NodeId, now: Now) -> list[Effect]:
         """Send our digests, and ask for messages that have been missing here for long."""
         return (
-            self._offer_registers(peer)
+            self._send_register_digests(peer)
             + pack_deleted(self.context.state)
-            + self.offer(peer, now, absent=True)
+            + self.send_digests(peer, now, absent=True)
         )
 
-    def _offer_registers(self, peer: NodeId) -> list[Effect]:
+    def _send_register_digests(self, peer: NodeId) -> list[Effect]:
         """Return the sum of our registers, and a digest of the labels if there are any."""
         catalogue = self.context.catalogue
         labels = catalogue.labels.digest()
@@ -110,7 +110,7 @@ class Upkeep:
         packed = b"".join(map(deleted.page, again[:DELETED_PAGES_TOLD]))
         return [Send(sender, chunk) for chunk in in_chunks(topics, groups, packed)]
 
-    def offer(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
+    def send_digests(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
         """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
         for partition, replica in self.context.replicas.items():
             batches = replica.batches
@@ -121,7 +121,7 @@ class Upkeep:
                 self.context.state.comparing[partition] = None
         return self.go_on_comparing(now)
 
-    def on_compared(self, sender: NodeId, message: SyncOffer | SyncListed, now: Now) -> list[Effect]:
+    def on_compared(self, sender: NodeId, message: SyncDigests | SyncListed, now: Now) -> list[Effect]:
         """Compare a peer's digests with ours: now, or when the step's time for it is over, later."""
         replica = self.context.replicas[message.partition]
         if message.epoch != replica.epoch:
@@ -154,15 +154,15 @@ class Upkeep:
         later: Callable[[PartitionId], None],
     ) -> Iterator[tuple[PartitionId, Replica]]:
         """Yield partitions with their replicas until the step's time for the work is over; ``later`` gets the rest."""
-        left = iter(waiting)
-        for partition in left:
+        remaining = iter(waiting)
+        for partition in remaining:
             replica = self.context.replicas.get(partition)
             if replica is None:
                 continue  # its topic was deleted meanwhile
             yield partition, replica
             if is_over():
                 break
-        for partition in left:
+        for partition in remaining:
             later(partition)
 
     # --------------------------------------------------------------------- RECLAIM
@@ -197,9 +197,11 @@ class Upkeep:
             replica.reclaim.sweep(now)
             effects += drop_batches(replica.batches.mended())
             if replica.reclaim.settled and state.trusted and (replica.is_trusted or replica.learns):
-                heard = self.context.peer_groups.heard_by_majority(replica.members, partition.topic, now)
-                effects += replica.reclaim.drop(heard, replica.topic.retention_s, now)
-                if replica.reclaim.settled_last > heard:
+                listed_at = self.context.peer_groups.answered_by_majority(
+                    replica.members, partition.topic, now
+                )
+                effects += replica.reclaim.drop(listed_at, replica.topic.retention_s, now)
+                if replica.reclaim.settled_last > listed_at:
                     topics[partition.topic] = None
             if replica.reclaim.more:
                 state.reclaim_later(partition)

@@ -18,7 +18,7 @@ from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 
-Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.Survey | m.CloseRequest | m.SlotRequest
+Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.ReplicaList | m.CloseRequest | m.SlotRequest
 """Requests of a quorum that are about one partition."""
 
 
@@ -98,8 +98,8 @@ class Voter:
                 return replica.on_reject(sender, message, now)
             case m.Merge():
                 return replica.on_merge(sender, message, now)
-            case m.Survey():
-                return [Send(sender, replica.on_survey(message, now))]
+            case m.ReplicaList():
+                return [Send(sender, replica.on_replica_list(message, now))]
 
     def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
         """Answer a STORE: keep, or refuse, each of its batches. STORED goes once all that was kept is durable.
@@ -127,9 +127,9 @@ class Voter:
             partition = part.batch.header.partition
             replica = self.context.replicas.get(partition)
             if replica is None:
-                error, told = self._why_no_replica(sender, partition)
+                error, others = self._why_no_replica(sender, partition)
                 detail = ""
-                effects += told
+                effects += others
             else:
                 record, error, detail = replica.storing.take(
                     sender, part, replica.topic, now, asked=message.round > 0
@@ -146,10 +146,10 @@ class Voter:
         if message.round:
             votes, hold = None, message.hold
             if hold is not None:
-                votes, told = self.on_piggybacked(
+                votes, others = self.on_piggybacked(
                     sender, incarnation, hold, now, problems[0].error if problems else ""
                 )
-                effects += told
+                effects += others
             known = self.context.state.vector(tuple(sorted(members)))
             then.append(Send(sender, m.StoreReply(message.round, tuple(problems), known, votes=votes)))
             if len(problems) == len(parts):  # nothing is promised

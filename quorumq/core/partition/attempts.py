@@ -73,9 +73,9 @@ def lot_of(attempts: Attempts, max_deliveries: int) -> int:
     """
     if not attempts.last_expired or is_exhausted(attempts, max_deliveries):
         return 0
-    left = max_deliveries - attempts.ended  # deliveries, the next one included
-    if left <= 1:
+    remaining = max_deliveries - attempts.ended  # deliveries, the next one included
+    if remaining <= 1:
         return 1
     if attempts.expiries < 2:
         return 0
-    return max(1, min(LOT_MAX >> (attempts.expiries - 2), 1 << min(left - 1, LOT_MAX)))
+    return max(1, min(LOT_MAX >> (attempts.expiries - 2), 1 << min(remaining - 1, LOT_MAX)))

@@ -22,17 +22,17 @@ class Backfill:
 
     Attributes:
         key: the batch to go on with, in this pass.
-        place: section and sequence number in that batch.
+        cursor: section and sequence number in that batch.
         last: it is in the second pass.
     """
 
-    __slots__ = ("ever", "from_ms", "key", "last", "place")
+    __slots__ = ("cursor", "ever", "from_ms", "key", "last")
 
     def __init__(self, from_ms: int, *, ever: bool) -> None:
         self.from_ms = from_ms
         self.ever = ever
         self.key = FIRST
-        self.place = (0, 0)
+        self.cursor = (0, 0)
         self.last = False
 
     @property
@@ -50,7 +50,7 @@ class Backfill:
 
     def pause(self, key: Key, section: int, seq: int) -> None:
         """Go on here another time."""
-        self.key, self.place = key, (section, seq)
+        self.key, self.cursor = key, (section, seq)
 
     def turn(self) -> bool:
         """End this pass; return True if another one is left."""

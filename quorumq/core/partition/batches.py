@@ -15,9 +15,9 @@ from sortedcontainers import SortedList
 from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages.records import BatchStored
-from quorumq.core.partition.closed import ClosedSessions, among, forget, number_of
+from quorumq.core.partition.closed import ClosedSessions, among, discard, number_of
 from quorumq.core.partition.digests import Digests
-from quorumq.core.partition.places import Places, Slot
+from quorumq.core.partition.message_index import MessageIndex, Slot
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
@@ -62,7 +62,7 @@ class Batches:
         present: runs of messages that the index covers.
         absent: known, and not present here.
         reclaimed: known, and their payload was dropped here.
-        wanted: reclaimed messages that a later group still has to read. They count as absent.
+        requested: reclaimed messages that a later group still has to read. They count as absent.
         closed: the producer ids that are over.
         idle_since: time since which a producer id has had no present message, by producer id.
         sessions: number of producer ids with present messages, those of names aside.
@@ -76,9 +76,33 @@ class Batches:
     """
 
     __slots__ = (
-        "absent", "ages_moved", "closed", "damaged", "digests", "epoch", "fresh", "idle_since", "index", "keepers",
-        "lacking", "listed", "members", "names", "node", "order", "partition", "partners", "present",
-        "reclaimed", "sessions", "stored", "uncertain", "unlisted", "waiting", "wanted", "with_ttl",
+        "absent",
+        "ages_moved",
+        "closed",
+        "damaged",
+        "digests",
+        "epoch",
+        "fresh",
+        "idle_since",
+        "index",
+        "keepers",
+        "lacking",
+        "listed",
+        "members",
+        "names",
+        "node",
+        "order",
+        "partition",
+        "partners",
+        "present",
+        "reclaimed",
+        "requested",
+        "sessions",
+        "stored",
+        "uncertain",
+        "unlisted",
+        "waiting",
+        "with_ttl",
     )  # fmt: skip
 
     def __init__(self, node: NodeState, partition: PartitionId) -> None:
@@ -92,11 +116,11 @@ class Batches:
         self.order = Rows("qQ", 2)
         self.with_ttl = 0
         self.ages_moved = False
-        self.index = Places()
+        self.index = MessageIndex()
         self.present = SpanSet()
         self.absent: CountedMap[Missing] = CountedMap(denials)
         self.reclaimed = SpanSet()
-        self.wanted = SpanSet()
+        self.requested = SpanSet()
         self.closed = ClosedSessions()
         self.idle_since: dict[ProducerId, float] = {}
         self.sessions = 0
@@ -116,7 +140,7 @@ class Batches:
         """Return the messages that are in this very batch; others of its sections may stand in another one."""
         return [
             part
-            for section in batch.header.sections
+            for section in batch.header.spans
             for part, slot in self.index.within(section)
             if slot.number == batch.number
         ]
@@ -148,9 +172,9 @@ class Batches:
 
     def _not_wanted(self, spans: list[Span]) -> list[Span]:
         """Return ``spans``, reclaimed here, without the parts that a group that came later would read."""
-        if not self.wanted:
+        if not self.requested:
             return spans
-        return [part for span in spans for part in subtract(span, self.wanted.within(span))]
+        return [part for span in spans for part in subtract(span, self.requested.within(span))]
 
     def content(self, producer_id: ProducerId) -> bytes:
         """Return a producer id's content for comparison: messages that are present, or reclaimed and not wanted again.
@@ -199,7 +223,7 @@ class Batches:
         for part in back:
             self._count_names(part, -1)
         if back:
-            self.wanted.remove(span)
+            self.requested.remove(span)
         return back
 
     def _count_session(self, producer_id: ProducerId, more: int) -> None:
@@ -245,7 +269,7 @@ class Batches:
         batch = StoredBatch(record.number, header, now.mono - age_ms / 1000, durable=True)
         back: list[Span] = []
         at = 0
-        for section in header.sections:
+        for section in header.spans:
             for part in self.index.gaps(section) if section.producer_id not in self.closed else ():
                 if record.number not in self.stored:
                     if record.age_ms == AGE_UNKNOWN:  # before it could be packed
@@ -262,7 +286,7 @@ class Batches:
         """
         lost = [
             part
-            for section in record.batch.header.sections
+            for section in record.batch.header.spans
             if section.producer_id not in self.closed
             for gap in self.index.gaps(section)
             for part in self.worth_storing(gap)
@@ -283,14 +307,14 @@ class Batches:
     def mended(self) -> list[int]:
         """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed producer
         id."""
-        found = [
+        numbers = [
             number
             for number, spans in self.damaged.items()
             if not any(self.absent.within(span) for span in spans)
         ]
-        for number in found:
+        for number in numbers:
             del self.damaged[number]
-        return found
+        return numbers
 
     def drop(self, batch: StoredBatch) -> list[Span]:
         """Drop the payload of a batch; return its messages, which stay known, as reclaimed."""
@@ -324,7 +348,7 @@ class Batches:
 
         When that one is loaded again, those of closed producer ids are left out.
         """
-        over = among(numbers, dict.fromkeys(section.producer_id for section in batch.header.sections))
+        over = among(numbers, dict.fromkeys(section.producer_id for section in batch.header.spans))
         for part in self.parts_of(batch):
             if part.producer_id in over:
                 self._take_out(part)
@@ -346,12 +370,12 @@ class Batches:
 
     def want(self, span: Span) -> None:
         """Note that some group would read ``span``, which was reclaimed."""
-        self.wanted.add(span)
+        self.requested.add(span)
         self.digests.stale[span.producer_id] = None
 
     def unwant(self, span: Span) -> None:
         """Note that no group would read ``span``, which was reclaimed."""
-        if self.wanted.remove(span):
+        if self.requested.remove(span):
             self.digests.stale[span.producer_id] = None
 
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
@@ -370,9 +394,9 @@ class Batches:
         ):
             for part in self.reclaimed.spans_of(producer_id):
                 self._count_names(part, -1)
-        self.digests.stale.update(dict.fromkeys(forget(fresh, self.reclaimed)))
-        for table in (self.wanted, self.absent, self.idle_since):
-            forget(fresh, table)
+        self.digests.stale.update(dict.fromkeys(discard(fresh, self.reclaimed)))
+        for table in (self.requested, self.absent, self.idle_since):
+            discard(fresh, table)
         return merge_spans(fresh)
 
     # ------------------------------------------------------------- due and ages
@@ -389,12 +413,12 @@ class Batches:
         """Return a message of each batch whose age to ask ``peer`` for: of some batches at a time."""
         asked: list[Span] = []
         for number in list(islice(self.uncertain, LOOKED_AT)):
-            told = self.uncertain.pop(number)
-            self.uncertain[number] = told  # move to the end: the next call begins with others
+            ages = self.uncertain.pop(number)
+            self.uncertain[number] = ages  # move to the end: the next call begins with others
             batch = self.stored[number]
             if number not in self.waiting and not batch.header.ttl_ms and not ttl_s:
                 del self.uncertain[number]  # due by now: its age matters no more
-            elif peer not in told and len(asked) < limits.SPANS_PER_REQUEST_MAX:
+            elif peer not in ages and len(asked) < limits.SPANS_PER_REQUEST_MAX:
                 part = self.parts_of(batch)[0]
                 asked.append(part._replace(stop=part.start + 1))
         return tuple(asked)
@@ -404,16 +428,16 @@ class Batches:
 
         Once RF - majority + 1 peers have answered, at least one of their clocks is right: believed is the youngest age.
         """
-        told = self.uncertain.get(number)
-        if told is None:
+        ages = self.uncertain.get(number)
+        if ages is None:
             return False
-        told[sender] = now.mono - max(0, age_ms) / 1000
+        ages[sender] = now.mono - max(0, age_ms) / 1000
         wrong = len(self.members) - majority_of(len(self.members))  # the most clocks that are wrong
-        if len(told) <= wrong:
+        if len(ages) <= wrong:
             return False
         del self.uncertain[number]
         batch = self.stored[number]
-        born = sorted(told.values())[wrong]
+        born = sorted(ages.values())[wrong]
         if born < batch.born:
             batch.born, self.ages_moved = born, True
         if number not in self.waiting:
@@ -497,7 +521,7 @@ class Batches:
             assert producer_id not in self.closed, f"{producer_id} is closed, and something is kept of it"
         for span in self.reclaimed.items():
             assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
-        for span in self.wanted.items():
+        for span in self.requested.items():
             assert self.reclaimed.covers(span), f"{span} is wanted again and was not reclaimed"
         for span, slot in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"

@@ -15,8 +15,8 @@ from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import MASK, mix
-from quorumq.core.partition.offer import Offer
-from quorumq.core.partition.places import Slot
+from quorumq.core.partition.message_index import Slot
+from quorumq.core.partition.ready import ReadyMessages
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.limits import FETCH_MESSAGES_MAX
 from quorumq.core.values.types import NodeId, Now, Span
@@ -124,12 +124,12 @@ class Choice:
             named: only these messages, whichever coordinator they rank for.
             spare: number of tokens, at least one for each message; None if the group has no limit.
         """
-        offer = view.available if company is None else view.suspects
+        ready = view.available if company is None else view.suspects
         limited = spare is not None
         most = messages_max if spare is None else min(messages_max, spare)
         picked = Picked(most, bytes_max, runs_max, view.generation, company=company or 0, limited=limited)
         if named:
-            self._pick_named(view, offer, named, picked, now)
+            self._pick_named(view, ready, named, picked, now)
             return picked, None
         look_again: float | None = None
         batches = self.batches
@@ -138,7 +138,7 @@ class Choice:
         mature = now.mono - self.node.config.steal_after if patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
             scanned = 0
-            for made_ms, number, since, _ in offer.ready:
+            for made_ms, number, since, _ in ready.batches:
                 scanned += 1
                 if picked.full or scanned > SCAN_MAX or (end is not None and (made_ms, number) >= end):
                     break
@@ -148,13 +148,13 @@ class Choice:
                     look_again = again if look_again is None else min(look_again, again)
                     continue
                 batch = batches.stored[number]
-                for section in batch.header.sections:
+                for section in batch.header.spans:
                     if picked.full:
                         break
-                    for piece, _ in offer.spans.cut(section, runs_max):
+                    for chunk, _ in ready.spans.cut(section, runs_max):
                         if picked.full:
                             break
-                        for span, lot in offer.spans.within(piece):
+                        for span, lot in ready.spans.within(chunk):
                             if lot:
                                 picked.share(lot)
                             parts = (
@@ -180,7 +180,7 @@ class Choice:
             batch = self.batches.stored[number]
             for part in self.batches.parts_of(batch):
                 covered = view.covers(part.producer_id, batch.header.published_ms)
-                offered = [offer.spans.within(part) for offer in (view.available, view.suspects)]
+                offered = [ready.spans.within(part) for ready in (view.available, view.suspects)]
                 for span, kept in itertools.chain(*offered) if why == OVERDUE else spans.within(part):
                     if why == OVERDUE or kept == why:
                         self._pick_dying(view, span, covered, why, picked)
@@ -203,22 +203,22 @@ class Choice:
 
     def overdue(self, view: GroupView, now: Now) -> list[int]:
         """List the batches, of the oldest ones that offer something, whose time to live is over by our clock."""
-        found: list[int] = []
+        numbers: list[int] = []
         if not self.ttl_s and not self.batches.with_ttl:
-            return found
-        for offer in (view.available, view.suspects):
-            for _, number, _, _ in islice(offer.ready, SCAN_MAX):
+            return numbers
+        for ready in (view.available, view.suspects):
+            for _, number, _, _ in islice(ready.batches, SCAN_MAX):
                 if self.is_overdue(self.batches.stored[number], now):
-                    found.append(number)
+                    numbers.append(number)
                 elif self._is_by_age():
                     break  # all others are younger
-        return found
+        return numbers
 
     def cost_of_overdue(self, view: GroupView) -> int:
         """Return the cost of `overdue`: 1, and 1 more for each 8 batches that it may look at."""
         if self._is_by_age():
             return 1
-        return 1 + sum(min(offer.ready.size, SCAN_MAX) for offer in (view.available, view.suspects)) // 8
+        return 1 + sum(min(ready.batches.size, SCAN_MAX) for ready in (view.available, view.suspects)) // 8
 
     def _is_by_age(self) -> bool:
         return not (self.batches.with_ttl or self.batches.ages_moved)
@@ -229,28 +229,28 @@ class Choice:
         return ttl > 0 and now.mono >= batch.born + ttl
 
     def _pick_named(
-        self, view: GroupView, offer: Offer, named: tuple[Span, ...], picked: Picked, now: Now
+        self, view: GroupView, ready: ReadyMessages, named: tuple[Span, ...], picked: Picked, now: Now
     ) -> None:
         for span in named:
-            for part, lot in offer.spans.within(span):
+            for part, lot in ready.spans.within(span):
                 if lot:
                     picked.share(lot)
-                for piece, slot in self.batches.index.within(part):
+                for chunk, slot in self.batches.index.within(part):
                     if picked.full:
                         return
-                    self._pick(view, self.batches.stored[slot.number], [piece], picked, now)
+                    self._pick(view, self.batches.stored[slot.number], [chunk], picked, now)
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked, now: Now) -> None:
         """Take as much of ``parts`` as the limits let in; only messages in this very batch."""
         timed = (self.ttl_s or batch.header.ttl_ms) and not picked.limited
         overdue = timed and self.is_overdue(batch, now)
         for part in parts:
-            for piece, slot in self.batches.index.within(part):
+            for chunk, slot in self.batches.index.within(part):
                 if picked.full:
                     return
                 if slot.number != batch.number:
                     continue
-                cut, size = (piece, 0) if overdue else cut_to_fit(batch, slot, piece, picked)
+                cut, size = (chunk, 0) if overdue else cut_to_fit(batch, slot, chunk, picked)
                 if cut is None:
                     picked.bytes_left = 0
                     return

@@ -83,7 +83,7 @@ def among(numbers: Iterable[Span], table: Mapping[ProducerId, Any]) -> list[Prod
     return producer_ids
 
 
-def forget(
+def discard(
     numbers: Iterable[Span], table: SpanSet | SpanMap[Any] | dict[ProducerId, Any]
 ) -> list[ProducerId]:
     """Drop the entries of the producer ids with these numbers from ``table``, and return the producer ids that it

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from quorumq.core.messages.effects import Effect, Forget, Persist
+from quorumq.core.messages.effects import DropBatches, Effect, Persist
 from quorumq.core.messages.records import SessionsClosed, SessionsPromised
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.closed import among, forget, may_close, number_of, past_part
+from quorumq.core.partition.closed import among, discard, may_close, number_of, past_part
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
@@ -122,8 +122,8 @@ class Closing(PartitionComponent):
         for span in fresh:
             self.promised.remove(span)
         for view in self.views.with_holds():
-            forget(fresh, view.ballots)
-            view.digests.stale.update(dict.fromkeys(forget(fresh, view.records)))
+            discard(fresh, view.ballots)
+            view.digests.stale.update(dict.fromkeys(discard(fresh, view.records)))
             for producer_id in among(fresh, view.leases.runs):
                 view.keep_holds(producer_id)
         return [Persist((SessionsClosed(self.batches.partition, fresh),))]
@@ -166,7 +166,7 @@ class Closing(PartitionComponent):
         for span in numbers:
             for part in batches.closed.numbers.within(span):
                 dropping.remove(part)
-        return effects + [Forget(chunk) for chunk in chunks_of(gone, limits.RECLAIM_BATCHES_MAX)]
+        return effects + [DropBatches(chunk) for chunk in chunks_of(gone, limits.RECLAIM_BATCHES_MAX)]
 
     def _to_drop(self, numbers: Sequence[Span]) -> Iterator[int]:
         """Yield the batches with messages of producer ids with these numbers, while they are dropped."""

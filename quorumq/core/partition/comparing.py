@@ -36,7 +36,7 @@ _GROUP: Final = "group "
 Listed = Mapping[bytes, Mapping[ProducerId, bytes]]
 """A peer's digests, by table and producer id."""
 
-Told = m.SyncOffer | m.SyncListed | m.SyncState
+Told = m.SyncDigests | m.SyncListed | m.SyncState
 
 
 def label_of(group: str) -> bytes:
@@ -71,33 +71,33 @@ class Trees:
         total = sum([tree.root.sum for _, tree in self.trees if tree.root is not None])
         return (total % SUMS_END).to_bytes(DIGEST_BYTES, "big")
 
-    def sums(self, place: int) -> bytes:
+    def sums(self, location: int) -> bytes:
         """Return the sums of a node's parts."""
         sums = [0] * BRANCHES
         for _, tree in self.trees:
-            self.looks += tree.add_sums(place, sums) / 4
+            self.looks += tree.add_sums(location, sums) / 4
         return b"".join([(each % SUMS_END).to_bytes(DIGEST_BYTES, "big") for each in sums])
 
-    def has(self, place: int) -> bool:
+    def has(self, location: int) -> bool:
         """Return True if there is something in a node."""
         self.looks += 1
-        return any(tree.at(place) is not None for _, tree in self.trees)
+        return any(tree.at(location) is not None for _, tree in self.trees)
 
-    def is_listed(self, place: int) -> bool:
+    def is_listed(self, location: int) -> bool:
         """Return True if a node is compared producer id by producer id: there is little in it, or no use in parting
         it."""
         self.looks += len(self.trees)
-        nodes = [tree.at(place) for _, tree in self.trees]
+        nodes = [tree.at(location) for _, tree in self.trees]
         sizes = [node.size for node in nodes if node is not None]
-        return sum(sizes) <= LISTED_MAX or max(sizes) <= 1 or depth_of(place) == DIGITS
+        return sum(sizes) <= LISTED_MAX or max(sizes) <= 1 or depth_of(location) == DIGITS
 
-    def digests_in(self, place: int) -> list[tuple[bytes, list[m.Digest]]]:
+    def digests_in(self, location: int) -> list[tuple[bytes, list[m.Digest]]]:
         """Return the digests in a node, by table."""
         listed: list[tuple[bytes, list[m.Digest]]] = []
         for label, tree in self.trees:
             digests = [
                 m.Digest(producer_id, value.to_bytes(DIGEST_BYTES, "big"))
-                for producer_id, value in tree.items(place)
+                for producer_id, value in tree.items(location)
             ]
             self.looks += 1 + 2 * len(digests)
             if digests:
@@ -122,19 +122,19 @@ class Answer:
         self._listed: list[int] = []
         self._differing: dict[bytes, list[ProducerId]] = {}
 
-    def part(self, place: int, *, tells: bool) -> None:
+    def part(self, location: int, *, tells: bool) -> None:
         """Say the sums of a node's parts. ``tells``: in the end we tell what we have."""
-        self._parted[tells].append(place)
+        self._parted[tells].append(location)
 
-    def list_all(self, place: int) -> None:
+    def list_all(self, location: int) -> None:
         """Say all digests in a node."""
-        self._listed.append(place)
+        self._listed.append(location)
 
-    def tell(self, place: int, theirs: Listed) -> None:
+    def tell(self, location: int, theirs: Listed) -> None:
         """Tell our content of a node that differs from a peer's digests."""
-        for label, digests in self.trees.digests_in(place):
-            heard = theirs.get(label, {})
-            differing = [producer_id for producer_id, digest in digests if heard.get(producer_id) != digest]
+        for label, digests in self.trees.digests_in(location):
+            answer = theirs.get(label, {})
+            differing = [producer_id for producer_id, digest in digests if answer.get(producer_id) != digest]
             if differing:
                 self._differing.setdefault(label, []).extend(differing)
 
@@ -146,30 +146,32 @@ class Answer:
     def messages(self, batches: Batches, views: Views, now: Now) -> list[Told]:
         """Return all of it, in chunks that fit a frame."""
         partition, sums = batches.partition, self.trees.sums
-        offers = [
-            m.SyncOffer(partition, self.epoch, tells, chunk, b"".join(map(sums, chunk)))
-            for tells, places in self._parted.items()
-            for chunk in chunks_of(places, DIGESTS_MAX // BRANCHES)
+        digests = [
+            m.SyncDigests(partition, self.epoch, tells, chunk, b"".join(map(sums, chunk)))
+            for tells, locations in self._parted.items()
+            for chunk in chunks_of(locations, DIGESTS_MAX // BRANCHES)
         ]
-        return [*offers, *self._lists(batches), *self.states(batches, views, now)]
+        return [*digests, *self._lists(batches), *self.states(batches, views, now)]
 
     def _lists(self, batches: Batches) -> list[m.SyncListed]:
         chunks: list[m.SyncListed] = []
-        places: list[int] = []
+        locations: list[int] = []
         listed: dict[bytes, list[m.Digest]] = {}
-        for place in self._listed:
-            places.append(place)
-            for label, digests in self.trees.digests_in(place):
+        for location in self._listed:
+            locations.append(location)
+            for label, digests in self.trees.digests_in(location):
                 listed.setdefault(label, []).extend(digests)
-            if place == self._listed[-1] or sum(map(len, listed.values())) >= DIGESTS_MAX:
+            if location == self._listed[-1] or sum(map(len, listed.values())) >= DIGESTS_MAX:
                 producer_ids, closed = (tuple(listed.pop(label, ())) for label in (BATCHES, CLOSED))
                 groups = tuple(
                     m.GroupDigest(group_of(label), tuple(listed[label])) for label in sorted(listed)
                 )
                 chunks.append(
-                    m.SyncListed(batches.partition, self.epoch, tuple(places), producer_ids, groups, closed)
+                    m.SyncListed(
+                        batches.partition, self.epoch, tuple(locations), producer_ids, groups, closed
+                    )
                 )
-                places, listed = [], {}
+                locations, listed = [], {}
         return chunks
 
     def states(self, batches: Batches, views: Views, now: Now) -> list[m.SyncState]:
@@ -213,7 +215,7 @@ def group_states(view: GroupView, producer_ids: list[ProducerId], now: Now) -> l
     ]
     attempts = [item for producer_id in producer_ids for item in view.attempts_of(producer_id)]
     delays = [item for producer_id in producer_ids for item in view.delays_of(producer_id, now.mono)]
-    limit = limits.LETTERS_PER_CHUNK if any(item.record.letter is not None for item in records) else 2048
+    limit = limits.DEATHS_PER_CHUNK if any(item.record.letter is not None for item in records) else 2048
     chunks = zip_longest(
         chunks_of(records, limit), chunks_of(attempts, limit), chunks_of(delays, limit), fillvalue=()
     )

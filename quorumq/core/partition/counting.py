@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from quorumq.core.messages import Peeked, PeekReply, PeekRequest, StateCount
+from quorumq.core.messages import Peeked, ReplicaPeekReply, ReplicaPeekRequest, StateCount
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.listing import is_shown, peek, stored_parts
@@ -19,7 +19,7 @@ from quorumq.core.values.types import Now
 HOUR_MS = 3_600_000
 
 
-def count_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
+def count_of(batches: Batches, view: GroupView, message: ReplicaPeekRequest, now: Now) -> ReplicaPeekReply:
     """PEEK: return the counts of one page, and the place where the next page goes on.
 
     A page ends when it has many rows, or has looked at many batches or runs.
@@ -43,9 +43,9 @@ def count_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) 
 
 
 def reply(
-    message: PeekRequest, rows: dict[Hashable, StateCount], cursor: tuple[int, int] | None
-) -> PeekReply:
-    return PeekReply(message.round, (), cursor, "", (), tuple(rows.values()))
+    message: ReplicaPeekRequest, rows: dict[Hashable, StateCount], cursor: tuple[int, int] | None
+) -> ReplicaPeekReply:
+    return ReplicaPeekReply(message.round, (), cursor, "", (), tuple(rows.values()))
 
 
 def add(rows: dict[Hashable, StateCount], item: Peeked) -> None:

@@ -38,8 +38,8 @@ SUMS_END: Final = 1 << 8 * DIGEST_BYTES
 ROOT: Final = 1
 """A node is named by its digits behind a 1, as one number: the root has none."""
 
-_PLACE_BITS: Final = 4 * DIGITS
-_PLACES: Final = (1 << _PLACE_BITS) - 1
+_LOCATION_BITS: Final = 4 * DIGITS
+_LOCATIONS: Final = (1 << _LOCATION_BITS) - 1
 
 
 class Keyed(NamedTuple):
@@ -56,9 +56,9 @@ class Keyed(NamedTuple):
         keyed.update(text)
         return int.from_bytes(keyed.digest(), "big")
 
-    def place(self, name: bytes) -> int:
+    def location(self, name: bytes) -> int:
         """Return the place of a producer id, by its name as `named` gives it."""
-        return self._hash(name) & _PLACES
+        return self._hash(name) & _LOCATIONS
 
     def digest(self, label: bytes, name: bytes, content: bytes) -> int:
         """Return the digest of a table's content for a producer id."""
@@ -88,7 +88,7 @@ class Node:
     __slots__ = ("parts", "producer_ids", "size", "sum")
 
     def __init__(self, producer_ids: dict[ProducerId, int]) -> None:
-        self.sum = sum([value >> _PLACE_BITS for value in producer_ids.values()]) % SUMS_END
+        self.sum = sum([value >> _LOCATION_BITS for value in producer_ids.values()]) % SUMS_END
         self.size = len(producer_ids)
         self.parts: list[Node | None] | None = None
         self.producer_ids = producer_ids
@@ -168,19 +168,19 @@ class Digests:
             producer_id, _ = stale.popitem()
             content, name = content_of(producer_id), named(producer_id)
             count += 1 + len(content) // COUNTED_BYTES
-            place = keyed.place(name)
-            value = keyed.digest(label, name, content) << _PLACE_BITS | place if content else 0
-            self.put(place, producer_id, value)
+            location = keyed.location(name)
+            value = keyed.digest(label, name, content) << _LOCATION_BITS | location if content else 0
+            self.put(location, producer_id, value)
         return count
 
-    def put(self, place: int, producer_id: ProducerId, value: int) -> None:
+    def put(self, location: int, producer_id: ProducerId, value: int) -> None:
         """Have digest and place of a producer id be ``value``; 0 takes it out."""
         path: list[Node] = []
-        node, shift, digit = self.root, _PLACE_BITS, 0
+        node, shift, digit = self.root, _LOCATION_BITS, 0
         while node is not None and node.parts is not None:
             path.append(node)
             shift -= 4
-            digit = place >> shift & 15
+            digit = location >> shift & 15
             node = node.parts[digit]
         if node is None:
             if not value:
@@ -194,7 +194,7 @@ class Digests:
         if before == value:
             return
         path.append(node)
-        change, more = (value >> _PLACE_BITS) - (before >> _PLACE_BITS), bool(value) - bool(before)
+        change, more = (value >> _LOCATION_BITS) - (before >> _LOCATION_BITS), bool(value) - bool(before)
         for each in path:
             each.sum = (each.sum + change) % SUMS_END
             each.size += more
@@ -205,14 +205,14 @@ class Digests:
         if more > 0:
             node.part(len(path) - 1)
         elif more < 0:
-            self._shrink(path, place)
+            self._shrink(path, location)
 
-    def _shrink(self, path: list[Node], place: int) -> None:
+    def _shrink(self, path: list[Node], location: int) -> None:
         """Join nodes that are small by now, and take out empty ones."""
         for depth, node in enumerate(path):
             if not node.size:
                 if depth:
-                    path[depth - 1].parts[place >> _PLACE_BITS - 4 * depth & 15] = None  # type: ignore[index]
+                    path[depth - 1].parts[location >> _LOCATION_BITS - 4 * depth & 15] = None  # type: ignore[index]
                 else:
                     self.root = None
                 return
@@ -220,24 +220,26 @@ class Digests:
                 node.producer_ids, node.parts = node.all(), None
                 return
 
-    def at(self, place: int) -> Node | None:
+    def at(self, location: int) -> Node | None:
         """Return the node of that name, made up if it is part of one that is not parted."""
-        node, depth = self.root, depth_of(place)
+        node, depth = self.root, depth_of(location)
         for level in range(depth):
             if node is None:
                 return None
             if node.parts is None:
-                first, last = bounds_of(place)
+                first, last = bounds_of(location)
                 few = {
-                    key: value for key, value in node.producer_ids.items() if first <= value & _PLACES < last
+                    key: value
+                    for key, value in node.producer_ids.items()
+                    if first <= value & _LOCATIONS < last
                 }
                 return Node(few) if few else None
-            node = node.parts[place >> 4 * (depth - level - 1) & 15]
+            node = node.parts[location >> 4 * (depth - level - 1) & 15]
         return node
 
-    def add_sums(self, place: int, sums: list[int]) -> int:
+    def add_sums(self, location: int, sums: list[int]) -> int:
         """Add to ``sums`` those of the node's parts; the number of producer ids and parts that were looked at."""
-        node = self.at(place)
+        node = self.at(location)
         if node is None:
             return 1
         if node.parts is not None:
@@ -245,16 +247,16 @@ class Digests:
                 if part is not None:
                     sums[digit] += part.sum
             return BRANCHES
-        shift = 4 * (DIGITS - 1 - depth_of(place))
+        shift = 4 * (DIGITS - 1 - depth_of(location))
         for value in node.producer_ids.values():
-            sums[value >> shift & 15] += value >> _PLACE_BITS
+            sums[value >> shift & 15] += value >> _LOCATION_BITS
         return 1 + node.size
 
-    def items(self, place: int = ROOT) -> list[tuple[ProducerId, int]]:
+    def items(self, location: int = ROOT) -> list[tuple[ProducerId, int]]:
         """Return the producer ids of a node with their digests."""
-        node = self.at(place)
+        node = self.at(location)
         return (
-            [(producer_id, value >> _PLACE_BITS) for producer_id, value in node.all().items()]
+            [(producer_id, value >> _LOCATION_BITS) for producer_id, value in node.all().items()]
             if node is not None
             else []
         )
@@ -276,23 +278,23 @@ class Digests:
         anew.stale = fresh
         anew.renew(keyed, label, contents.__getitem__, limits.NUMBERS_END)
         for producer_id in self.stale:
-            kept.put(keyed.place(named(producer_id)), producer_id, 0)
+            kept.put(keyed.location(named(producer_id)), producer_id, 0)
         ours, theirs = (it.root and it.root.state() for it in (kept, anew))
         assert ours == theirs, f"digests of {label!r}: kept are {ours}, computed anew {theirs}"
 
 
-def depth_of(place: int) -> int:
+def depth_of(location: int) -> int:
     """Return how many digits a node's name has."""
-    return (place.bit_length() - 1) // 4
+    return (location.bit_length() - 1) // 4
 
 
-def bounds_of(place: int) -> tuple[int, int]:
+def bounds_of(location: int) -> tuple[int, int]:
     """Return the first place of a node, and the one behind its last."""
-    rest = 4 * (DIGITS - depth_of(place))
-    first = (place << rest) & _PLACES
+    rest = 4 * (DIGITS - depth_of(location))
+    first = (location << rest) & _LOCATIONS
     return first, first + (1 << rest)
 
 
-def parts_of(place: int) -> range:
+def parts_of(location: int) -> range:
     """Return the names of a node's parts."""
-    return range(place << 4, (place << 4) + BRANCHES)
+    return range(location << 4, (location << 4) + BRANCHES)

@@ -55,7 +55,7 @@ _new: Any = tuple.__new__
 """`_new(Lease, fields)` is a Lease in half the time: one for each message that is held or settled."""
 
 
-class Facts(NamedTuple):
+class RuleContext(NamedTuple):
     """Inputs of a rule besides the message: the time, the group, and the batch that the message is in."""
 
     now: float  # monotonic seconds
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
 Fate = tuple[Record, Lease, Ballots, Any]
 """State of a message after a rule, and the rule's answer."""
 
-Rule = Callable[[Record, Lease, Ballots, Facts, Any], Fate]
+Rule = Callable[[Record, Lease, Ballots, RuleContext, Any], Fate]
 
 
 # ------------------------------------------------------------------------------------ HOLD
@@ -96,29 +96,29 @@ class HoldAsk(NamedTuple):
     limited: bool = False  # the hold takes a token, unless the message is dying
 
 
-def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: HoldAsk) -> Fate:
+def on_hold(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
     """HOLD: grant this message to ``ask.owner`` from now on, as far as it goes by this replica, or refuse.
 
     Answers a vote without its span: `Granted`, `SpanRecord`, `NotDue` or `Refused`, and the other fields of that.
     """
-    heard = record
-    if record != ask.record or facts.closed:
-        heard, stands = hear(record, facts, ask.record)
+    answered = record
+    if record != ask.record or context.closed:
+        answered, stands = hear(record, context, ask.record)
         if stands[:3] != ask.record[:3]:
-            return heard, lease, ballots, (SpanRecord, stands)
+            return answered, lease, ballots, (SpanRecord, stands)
     if lease.held is not None or lease.claim is not None:
-        lease = in_time(heard, lease, facts)
+        lease = in_time(answered, lease, context)
     delayed_here = lease.delay is not None or lease.claim is not None
-    early = not_due(lease, facts, ask.record) if delayed_here or facts.early > 0 else None
+    early = not_due(lease, context, ask.record) if delayed_here or context.early > 0 else None
     if early is not None:
-        return heard, lease, ballots, (NotDue, *early)
+        return answered, lease, ballots, (NotDue, *early)
     if ask.ended or ask.interruptions:
         lease = counted(lease, Attempts(ask.record.generation, ask.record.n, *ask[5:9]))
     held, attempts = lease.held, NO_ATTEMPTS if lease.attempts is None else attempts_at(lease, ask.record)
     mine = held is not None and is_owner(held, ask.owner)
     if held is not None and mine and ballots.highest is not None:  # asked again
         held = held._replace(deadline=max(held.deadline, ask.until))
-    elif is_above(ask.owner.ballot, ballots, facts) and (
+    elif is_above(ask.owner.ballot, ballots, context) and (
         held is None or mine or may_replace(held, ask.owner)
     ):
         # A hold of this very owner that was learned from a peer was not granted here: it is now.
@@ -126,37 +126,39 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: H
         held = _new(Held, (ask.owner, until, ask.record.n, ask.record.generation, attempts, False))
         ballots = _new(Ballots, (ask.owner.ballot, ballots.min_ballot))
     else:
-        remaining = held.deadline - facts.now if held is not None else 0.0
-        highest = ballots.highest or Stamp(min_ballot_of(ballots, facts), "")
-        return heard, lease, ballots, (Refused, highest, remaining)
-    timed = ask.record.n == 0 and not facts.dead  # a redriven message, or a dead letter, has had its time
+        remaining = held.deadline - context.now if held is not None else 0.0
+        highest = ballots.highest or Stamp(min_ballot_of(ballots, context), "")
+        return answered, lease, ballots, (Refused, highest, remaining)
+    timed = ask.record.n == 0 and not context.dead  # a redriven message, or a dead letter, has had its time
     most = ask.max_deliveries
-    exhausted = attempts[2] >= most and is_exhausted(attempts, most) and not facts.dead
-    late = timed and bool(facts.ttl or ask.ttl) and is_expired(facts, ask.ttl)
-    granted = (Granted, attempts[2], exhausted, late, timed and facts.unseen, *attempts[3:])
+    exhausted = attempts[2] >= most and is_exhausted(attempts, most) and not context.dead
+    late = timed and bool(context.ttl or ask.ttl) and is_expired(context, ask.ttl)
+    granted = (Granted, attempts[2], exhausted, late, timed and context.unseen, *attempts[3:])
     if ask.limited and not (exhausted or late):
         held = held._replace(charged=True)
-    return heard, _new(Lease, (held, (), *lease[2:])), ballots, granted
+    return answered, _new(Lease, (held, (), *lease[2:])), ballots, granted
 
 
-def hear(record: Record, facts: Facts, asked: Record) -> tuple[Record, Record]:
+def hear(record: Record, context: RuleContext, asked: Record) -> tuple[Record, Record]:
     """Return our record after a HOLD that names ``asked``, and the record that it then reads as.
 
     The HOLD may follow a redrive that this replica has not heard of. A dead letter is granted only if the record is
     DEAD at exactly that n: a HOLD carries no letter to merge.
     """
-    return (record, record) if facts.dead else merge(record, facts, asked)
+    return (record, record) if context.dead else merge(record, context, asked)
 
 
-def not_due(lease: Lease, facts: Facts, asked: Record) -> tuple[Any, ...] | None:
+def not_due(lease: Lease, context: RuleContext, asked: Record) -> tuple[Any, ...] | None:
     """Return the delay that keeps the message, at ``asked``, from being delivered now: of the group, or the batch.
 
     The fields are those of `NotDue`, without the span.
     """
-    delay = kept_by(lease, facts.now, asked)
+    delay = kept_by(lease, context.now, asked)
     if delay is not None:
-        return told(delay, facts.now)
-    return (0, STAMP_ZERO, facts.early, 0) if facts.early > 0 and asked.n == 0 and not facts.dead else None
+        return told(delay, context.now)
+    return (
+        (0, STAMP_ZERO, context.early, 0) if context.early > 0 and asked.n == 0 and not context.dead else None
+    )
 
 
 def kept_by(lease: Lease, now: float, asked: Record) -> Delay | None:
@@ -169,11 +171,11 @@ def is_owner(held: Held, owner: Owner) -> bool:
     return held.owner == owner
 
 
-def is_above(ballot: Stamp, ballots: Ballots, facts: Facts) -> bool:
+def is_above(ballot: Stamp, ballots: Ballots, context: RuleContext) -> bool:
     """Return True if the ballot is above the highest granted for the message, or the minimum ballot if none is
     remembered."""
     if ballots.highest is None:
-        return ballot.time > facts.min_ballot and ballot.time > ballots.min_ballot
+        return ballot.time > context.min_ballot and ballot.time > ballots.min_ballot
     return ballot > ballots.highest
 
 
@@ -182,15 +184,15 @@ def may_replace(held: Held, owner: Owner) -> bool:
     return False
 
 
-def min_ballot_of(ballots: Ballots, facts: Facts) -> int:
+def min_ballot_of(ballots: Ballots, context: RuleContext) -> int:
     """Return the time up to which stamps may have been granted for the message, and forgotten."""
-    return max(facts.min_ballot, ballots.min_ballot)
+    return max(context.min_ballot, ballots.min_ballot)
 
 
-def is_expired(facts: Facts, ttl: float) -> bool:
+def is_expired(context: RuleContext, ttl: float) -> bool:
     """Return True if the batch's time to live, or else the topic's, is over by our clock."""
-    ttl = facts.ttl or ttl
-    return ttl > 0 and facts.now >= facts.born + ttl and not facts.unseen
+    ttl = context.ttl or ttl
+    return ttl > 0 and context.now >= context.born + ttl and not context.unseen
 
 
 # ------------------------------------------------------- the other steps of a delivery
@@ -201,7 +203,7 @@ class ReleaseAsk(NamedTuple):
     theirs: bool  # another node's: our own RELEASE, of a lost round, says nothing of the holder
 
 
-def on_release(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ReleaseAsk) -> Fate:
+def on_release(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ReleaseAsk) -> Fate:
     """RELEASE or LEAVE: end the hold if the owner matches exactly. Counts no attempt."""
     lease = release(lease, ask.owner)
     return record, unhinted(lease) if ask.theirs else lease, ballots, None
@@ -217,17 +219,17 @@ class ExtendAsk(NamedTuple):
     claims: bool = False  # for longer than any hold
 
 
-def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: ExtendAsk) -> Fate:
+def on_extend(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk) -> Fate:
     """EXTEND: prolong the hold to ``ask.until`` at least, or the claim, if exactly this owner has it.
 
     Answers which of the two is prolonged, or LOST.
     """
-    lease = in_time(record, lease, facts)
+    lease = in_time(record, lease, context)
     held, claim = lease.held, claim_of(lease.claim, ask.owner.ballot)
     kept = held if held is not None and is_owner(held, ask.owner) else claim  # nothing else revives a hold
-    if kept is None or is_acked(record, facts, kept.generation):  # by another delivery
+    if kept is None or is_acked(record, context, kept.generation):  # by another delivery
         return record, lease, ballots, LOST
-    if ask.claims and kept.generation < facts.since:
+    if ask.claims and kept.generation < context.since:
         return record, lease, ballots, LOST  # a deletion of the group ends claims, though no hold
     if ask.claims or kept is claim:
         if claim is None and held is not None:
@@ -235,7 +237,7 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
             before = held.before._replace(
                 generation=held.generation, n=held.n, last_expired=False, interruptions=0
             )
-            claim = Delay(held.n, ask.owner.ballot, facts.now, held.generation, before)
+            claim = Delay(held.n, ask.owner.ballot, context.now, held.generation, before)
         if claim is not None and claim.due < ask.until:
             lease = lease._replace(claim=claim._replace(due=ask.until))
         return record, lease, ballots, CLAIM
@@ -244,21 +246,21 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     return record, lease, ballots, HOLD
 
 
-def on_expire(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
+def on_expire(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: None) -> Fate:
     """Drop a hold if its time has run out. Answers the hold if it has not."""
-    lease = in_time(record, lease, facts)
+    lease = in_time(record, lease, context)
     return record, lease, ballots, lease.held
 
 
-def in_time(record: Record, lease: Lease, facts: Facts) -> Lease:
+def in_time(record: Record, lease: Lease, context: RuleContext) -> Lease:
     """Return the lease without a hold or a claim whose time has run out, timer or not: an attempt has ended."""
     held = lease.held
-    if held is not None and held.deadline <= facts.now:
+    if held is not None and held.deadline <= context.now:
         lease = with_hold(lease, None)
-        over = is_acked(record, facts, held.generation) or held.generation < facts.since
+        over = is_acked(record, context, held.generation) or held.generation < context.since
         if not over and claim_of(lease.claim, held.owner.ballot) is None:
             lease = count_attempt(lease, held, expired=True)
-    return unclaimed(record, lease, facts) if lease.claim is not None else lease
+    return unclaimed(record, lease, context) if lease.claim is not None else lease
 
 
 class AckAsk(NamedTuple):
@@ -266,24 +268,24 @@ class AckAsk(NamedTuple):
     record: Record  # ACKED; in a group of dead letters PURGED, which anything newer stands above
 
 
-def on_ack(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: AckAsk) -> Fate:
+def on_ack(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: AckAsk) -> Fate:
     """ACK: write it, and end the hold of this delivery. Another one may be live: its hold stays.
 
     Answers whether this delivery is `exclusive`, and the record as it stands.
     """
-    record, lease, ballots, stands = on_merge(record, lease, ballots, facts, ask.record)
+    record, lease, ballots, stands = on_merge(record, lease, ballots, context, ask.record)
     lease = release(lease, ask.owner)
     if lease.hint:
         lease = unhinted(lease)
-    return record, lease, ballots, (exclusive(ballots, facts, ask.owner), stands)
+    return record, lease, ballots, (exclusive(ballots, context, ask.owner), stands)
 
 
-def exclusive(ballots: Ballots, facts: Facts, owner: Owner) -> bool | None:
+def exclusive(ballots: Ballots, context: RuleContext, owner: Owner) -> bool | None:
     """Return True if no higher ballot than the owner's was granted here; None below the minimum ballot, where it is
     unknown."""
     if ballots.highest is not None:
         return ballots.highest <= owner.ballot
-    return True if owner.ballot.time > facts.min_ballot and owner.ballot.time > ballots.min_ballot else None
+    return True if owner.ballot.time > context.min_ballot and owner.ballot.time > ballots.min_ballot else None
 
 
 class RejectAsk(NamedTuple):
@@ -293,25 +295,25 @@ class RejectAsk(NamedTuple):
     interrupted: bool = False  # a clean stop of the consumer ended the delivery
 
 
-def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: RejectAsk) -> Fate:
+def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: RejectAsk) -> Fate:
     """REJECT: a compare-and-set on the hold; requeue with a delay, or DEAD or SKIPPED, in one step with the release.
 
     Answers whether it is applied, and the record that stands instead.
     """
-    lease, now = in_time(record, lease, facts), facts.now
+    lease, now = in_time(record, lease, context), context.now
     held, asked = lease.held, ask.record
     claim = claim_of(lease.claim, ask.owner.ballot)
     if held is None and claim is not None and claim.claim is not None:  # it outlasted the hold
         held = Held(ask.owner, claim.due, claim.n, claim.generation, claim.claim)
     if held is None or not is_owner(held, ask.owner):
-        return record, unhinted(lease), ballots, (is_retry(record, lease, facts, ask), None)
+        return record, unhinted(lease), ballots, (is_retry(record, lease, context, ask), None)
     lease = unhinted(with_hold(lease, None))
     if claim is not None:
         lease = lease._replace(claim=None)
     if asked.letter is not None or asked.kind == Kind.SKIPPED:
-        record, lease, ballots, stands = on_merge(record, lease, ballots, facts, asked)
+        record, lease, ballots, stands = on_merge(record, lease, ballots, context, asked)
     else:
-        stands = as_read(record, facts, asked.generation)
+        stands = as_read(record, context, asked.generation)
         if stands[:3] == asked[:3]:
             lease = count_attempt(lease, held, interrupted=ask.interrupted)
             step = max(1, min(attempts_at(lease, asked).ended, len(ask.backoff)))
@@ -325,17 +327,17 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask:
     return record, lease, ballots, (same, None if same else stands)
 
 
-def is_retry(record: Record, lease: Lease, facts: Facts, ask: RejectAsk) -> bool:
+def is_retry(record: Record, lease: Lease, context: RuleContext, ask: RejectAsk) -> bool:
     """Return True if a REJECT without a hold is a retry: its own ballot is in the record, or in the delay."""
     ballot = ask.owner.ballot
     if ask.record.letter is None:
         delay = lease.delay
         return delay is not None and delay.ballot == ballot
-    stands = as_read(record, facts, facts.generation)
+    stands = as_read(record, context, context.generation)
     return stands.n == ask.record.n and stands.letter is not None and stands.letter.ballot == ballot
 
 
-def on_stale(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Owner) -> Fate:
+def on_stale(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Owner) -> Fate:
     """ACK or REJECT of a delivery before a rewind: it settles nothing, but ends this owner's claim.
 
     Why: nothing else ends it for up to a week. A REJECT's delay without time ends it in the journal, too, and at
@@ -343,30 +345,30 @@ def on_stale(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: 
     """
     claim = claim_of(lease.claim, ask.ballot)
     if claim is not None:
-        lease = delayed(lease, Delay(claim.n, claim.ballot, facts.now, claim.generation))
+        lease = delayed(lease, Delay(claim.n, claim.ballot, context.now, claim.generation))
     return record, lease, ballots, None
 
 
 # ------------------------------------------------------------------------------- learning
 
 
-def on_merge(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Record) -> Fate:
+def on_merge(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Record) -> Fate:
     """MERGE, read repair, anti-entropy, replay: keep the larger record, and return the record as the group reads it
     then."""
-    kept, stands = merge(record, facts, ask)
+    kept, stands = merge(record, context, ask)
     if kept is not record:
-        lease = outlives(lease, facts, kept)
+        lease = outlives(lease, context, kept)
     return kept, lease, ballots, stands
 
 
-def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]:
+def merge(record: Record, context: RuleContext, theirs: Record) -> tuple[Record, Record]:
     """Return the record to keep, and how the message reads.
 
     OPEN at n = 0 is never written down: it is what a covered message is without a record of its generation.
     """
-    if facts.closed:
+    if context.closed:
         return record, Record(theirs.generation, 0, Kind.ACKED)
-    if record == theirs or theirs.generation < facts.since:
+    if record == theirs or theirs.generation < context.since:
         return record, record
     stands = theirs if record is OPEN_ZERO else merge_records(record, theirs)  # nothing is below that
     if stands == record or (theirs.kind == Kind.OPEN and theirs.n == 0):
@@ -374,7 +376,7 @@ def merge(record: Record, facts: Facts, theirs: Record) -> tuple[Record, Record]
     return stands, stands
 
 
-def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
+def outlives(lease: Lease, context: RuleContext, record: Record) -> Lease:
     """Return the lease that is left when the record has become ``record``: ACKED ends the attempts and the delay.
 
     No record ends a hold. Another delivery than the one that was acked, or died, may be live, and a rewind or a
@@ -384,7 +386,7 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     if attempts is None and delay is None and claim is None:
         return lease
     parts: list[Any] = [
-        None if part is not None and is_acked(record, facts, part.generation) else part
+        None if part is not None and is_acked(record, context, part.generation) else part
         for part in (attempts, delay, claim)
     ]
     attempts, delay, claim = parts
@@ -394,7 +396,7 @@ def outlives(lease: Lease, facts: Facts, record: Record) -> Lease:
     return lease if same else lease._replace(attempts=attempts, delay=delay, claim=claim)
 
 
-def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Held) -> Fate:
+def on_reported(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held) -> Fate:
     """Add a hold that a peer reported (core/partition/hold_recovery.py). All that are reported are kept; none was
     granted here.
 
@@ -413,56 +415,58 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, facts: Facts, as
     if theirs.owner not in rivals:
         rivals = (*rivals, theirs.owner)
     n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
-    nobody = Held(NO_OWNER, until, n, generation, greater(ours.before, theirs.before))
-    return record, lease._replace(held=nobody, rivals=rivals), ballots, None
+    no_node = Held(NO_OWNER, until, n, generation, greater(ours.before, theirs.before))
+    return record, lease._replace(held=no_node, rivals=rivals), ballots, None
 
 
-def on_counted(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Attempts) -> Fate:
+def on_counted(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Attempts) -> Fate:
     """Merge a peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
-    done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
+    done = is_acked(record, context, ask.generation) or ask.generation < context.since
     return record, lease if done else counted(lease, ask), ballots, None
 
 
-def on_won(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tuple[Owner, Attempts]) -> Fate:
+def on_won(
+    record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: tuple[Owner, Attempts]
+) -> Fate:
     """Add attempts that the voters knew and this replica had missed: they ended before the hold that is won here.
 
     Asked by its owner, with the greatest count of the replicas that granted it.
     """
     owner, attempts = ask
-    record, lease, ballots, _ = on_counted(record, lease, ballots, facts, attempts)
+    record, lease, ballots, _ = on_counted(record, lease, ballots, context, attempts)
     held = lease.held
     if held is not None and is_owner(held, owner):
         lease = lease._replace(held=held._replace(before=greater(held.before, attempts)))
     return record, lease, ballots, None
 
 
-def on_delay(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: Delay) -> Fate:
+def on_delay(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Delay) -> Fate:
     """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays, and a later grant a claim."""
-    done = is_acked(record, facts, ask.generation) or ask.generation < facts.since
+    done = is_acked(record, context, ask.generation) or ask.generation < context.since
     if ask.claim is not None:
         later = ballots.highest is not None and ballots.highest > ask.ballot
         done = done or later or is_rejected(record, ask)
     return record, lease if done else delayed(lease, ask), ballots, None
 
 
-def on_hint(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: float) -> Fate:
+def on_hint(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: float) -> Fate:
     """Leave the message out of our choices until ``ask``: a NOK said that another owner holds it."""
     return record, lease if lease.hint == ask else lease._replace(hint=ask), ballots, None
 
 
-def on_reclaim(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: None) -> Fate:
+def on_reclaim(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: None) -> Fate:
     """Drop the remembered ballots together with the payload: without them no ACK can be proved exclusive."""
     return record, unhinted(lease), NO_BALLOTS, None
 
 
-def on_return(record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: int) -> Fate:
+def on_return(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: int) -> Fate:
     """Raise the minimum ballot, as the payload is back: no grant that was made before, and forgotten, is above
     ``ask``."""
-    return record, lease, ballots._replace(min_ballot=ask) if ask > facts.min_ballot else ballots, None
+    return record, lease, ballots._replace(min_ballot=ask) if ask > context.min_ballot else ballots, None
 
 
 def on_restored(
-    record: Record, lease: Lease, ballots: Ballots, facts: Facts, ask: tuple[Held | None, Ballots]
+    record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: tuple[Held | None, Ballots]
 ) -> Fate:
     """Restore a hold, or none, and ballots from a clean stop; they may have been restored already."""
     held, theirs = ask
@@ -484,54 +488,54 @@ HELD, ELSEWHERE, DELAYED, DEAD, READY, EXHAUSTED = range(6)
 """Held here, held elsewhere as a NOK said, not due, a dead letter, available, out of deliveries."""
 
 
-def standing(record: Record, lease: Lease, facts: Facts) -> int | None:
+def standing(record: Record, lease: Lease, context: RuleContext) -> int | None:
     """Return the state of a present message of a durable batch for the group; None if the group has done with it."""
-    if not is_readable(record, facts):
-        return DEAD if is_dead_letter(record, facts) else None
+    if not is_readable(record, context):
+        return DEAD if is_dead_letter(record, context) else None
     if lease.held is not None:
         return HELD
-    if facts.early > 0:
+    if context.early > 0:
         return DELAYED
     if lease.delay is not None or lease.claim is not None:
-        delay = kept_by(lease, facts.now, as_read(record, facts, facts.generation))
+        delay = kept_by(lease, context.now, as_read(record, context, context.generation))
         if delay is not None:
             return DELAYED if delay.claim is None else HELD
-    if lease.hint > facts.now:
+    if lease.hint > context.now:
         return ELSEWHERE
-    if lease.attempts is not None and not facts.dead:
-        attempts = attempts_at(lease, as_read(record, facts, facts.generation))
-        if is_exhausted(attempts, facts.max_deliveries):
+    if lease.attempts is not None and not context.dead:
+        attempts = attempts_at(lease, as_read(record, context, context.generation))
+        if is_exhausted(attempts, context.max_deliveries):
             return EXHAUSTED
     return READY
 
 
-def lot_at(record: Record, lease: Lease, facts: Facts) -> int:
+def lot_at(record: Record, lease: Lease, context: RuleContext) -> int:
     """Return how many may be delivered together with the message, as the group reads it (`lot_of`)."""
-    attempts = attempts_at(lease, as_read(record, facts, facts.generation))
-    return counts.lot_of(attempts, NUMBERS_END if facts.dead else facts.max_deliveries)
+    attempts = attempts_at(lease, as_read(record, context, context.generation))
+    return counts.lot_of(attempts, NUMBERS_END if context.dead else context.max_deliveries)
 
 
-def is_readable(record: Record, facts: Facts) -> bool:
+def is_readable(record: Record, context: RuleContext) -> bool:
     """Return True if the message may be delivered, holds and delays aside.
 
     If the start predicate leaves it out, its older record stands. It is then read only if it was redriven, in any
     generation. A dead letter of an older generation is read only then.
     """
-    if facts.dead:
-        return is_dead_letter(record, facts)
-    if record.generation < facts.generation:
-        record = as_read(record, facts, facts.generation)
-    return record.kind == Kind.OPEN and (facts.covered or record.n > 0)
+    if context.dead:
+        return is_dead_letter(record, context)
+    if record.generation < context.generation:
+        record = as_read(record, context, context.generation)
+    return record.kind == Kind.OPEN and (context.covered or record.n > 0)
 
 
-def is_dead_letter(record: Record, facts: Facts) -> bool:
+def is_dead_letter(record: Record, context: RuleContext) -> bool:
     """Return True if the message is shown as a dead letter: one of an older generation only if that is left out."""
-    return record.kind == Kind.DEAD and not (facts.covered and record.generation < facts.generation)
+    return record.kind == Kind.DEAD and not (context.covered and record.generation < context.generation)
 
 
-def as_read(record: Record, facts: Facts, generation: int) -> Record:
+def as_read(record: Record, context: RuleContext, generation: int) -> Record:
     """Return the record as ``generation`` reads it: an older record is void, and the message open, if it covers it."""
-    if record.generation < generation and facts.covered and not facts.dead:
+    if record.generation < generation and context.covered and not context.dead:
         return Record(generation, 0, Kind.OPEN)
     return record
 
@@ -549,9 +553,9 @@ def release(lease: Lease, owner: Owner) -> Lease:
     return lease._replace(rivals=rivals) if rivals else with_hold(lease, None)
 
 
-def is_acked(record: Record, facts: Facts, generation: int) -> bool:
+def is_acked(record: Record, context: RuleContext, generation: int) -> bool:
     """Return True if the message is ACKED in ``generation`` or a newer one. A dead letter never is: it is PURGED."""
-    return record.kind == Kind.ACKED and record.generation >= generation and not facts.dead
+    return record.kind == Kind.ACKED and record.generation >= generation and not context.dead
 
 
 def count_attempt(lease: Lease, held: Held, **how: bool) -> Lease:
@@ -565,8 +569,8 @@ def count_attempt(lease: Lease, held: Held, **how: bool) -> Lease:
 
 def attempts_at(lease: Lease, asked: Record) -> Attempts:
     """Return the attempts that have ended at the generation and redrive number of ``asked``."""
-    found = lease.attempts
-    return found if found is not None and found[:2] == asked[:2] else NO_ATTEMPTS
+    kept = lease.attempts
+    return kept if kept is not None and kept[:2] == asked[:2] else NO_ATTEMPTS
 
 
 def delayed(lease: Lease, delay: Delay) -> Lease:
@@ -583,13 +587,13 @@ def delayed(lease: Lease, delay: Delay) -> Lease:
     )
 
 
-def unclaimed(record: Record, lease: Lease, facts: Facts) -> Lease:
+def unclaimed(record: Record, lease: Lease, context: RuleContext) -> Lease:
     """Return the lease without a claim whose time is over: an attempt has ended by expiry."""
     claim = lease.claim
-    if claim is None or claim.claim is None or claim.due > facts.now:
+    if claim is None or claim.claim is None or claim.due > context.now:
         return lease
     lease = lease._replace(claim=None)
-    over = is_acked(record, facts, claim.generation) or claim.generation < facts.since
+    over = is_acked(record, context, claim.generation) or claim.generation < context.since
     if over or (lease.held is not None and lease.held.owner.ballot == claim.ballot):
         return lease  # that hold's end is counted
     return counted(lease, counts.with_another(claim.claim, expired=True))

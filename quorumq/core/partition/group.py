@@ -20,19 +20,19 @@ from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.partition.delays import told
 from quorumq.core.partition.digests import Digests
-from quorumq.core.partition.fate import Facts, Rule
+from quorumq.core.partition.fate import Rule, RuleContext
 from quorumq.core.partition.lease import FREE, NO_BALLOTS, NO_OWNER, Ballots, Held, Lease
-from quorumq.core.partition.offer import Kept, Offer
+from quorumq.core.partition.ready import Kept, ReadyMessages
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
 from quorumq.core.values.names import begins_ms
 from quorumq.core.values.spans import SpanMap, SpanSet, across
 from quorumq.core.values.types import (
     OPEN_ZERO,
+    Death,
     Group,
     Kind,
     Latest,
-    Letter,
     Owner,
     ProducerId,
     Record,
@@ -111,8 +111,8 @@ class GroupView:
     records: CountedMap[Record] = field(default_factory=lambda: CountedMap(kind_of))
     leases: SpanMap[Lease] = field(default_factory=SpanMap)
     ballots: SpanMap[Ballots] = field(default_factory=SpanMap)
-    available: Offer = field(default_factory=Offer)
-    suspects: Offer = field(default_factory=Offer)
+    available: ReadyMessages = field(default_factory=ReadyMessages)
+    suspects: ReadyMessages = field(default_factory=ReadyMessages)
     kept: Kept = field(default_factory=Kept)
     backfill: Backfill | None = None
     given_up: dict[Owner, tuple[float, SpanSet]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class GroupView:
     def __post_init__(self) -> None:
         self.home = self if self.source is None else self.source
 
-    def facts(
+    def rule_context(
         self,
         now: float,
         covered: bool = True,
@@ -132,11 +132,11 @@ class GroupView:
         ttl: float = 0.0,
         unseen: bool = False,
         closed: bool = False,
-    ) -> Facts:
-        """Return the inputs of rules for messages of one batch; the arguments are those of `Facts`."""
+    ) -> RuleContext:
+        """Return the inputs of rules for messages of one batch; the arguments are those of `RuleContext`."""
         dead = self.source is not None
         home = self.home
-        return Facts(
+        return RuleContext(
             now, dead, home.generation, self.min_ballot, covered, early, born, ttl, unseen, closed, home.since
         )
 
@@ -147,7 +147,7 @@ class GroupView:
         span: Span,
         rule: Rule | None,
         ask: Any,
-        facts: Facts,
+        context: RuleContext,
         changes: Changes,
         key: tuple[int, int] | None = None,
     ) -> list[tuple[Span, Any]]:
@@ -158,7 +158,7 @@ class GroupView:
         Args:
             span: messages that share all facts.
             rule: a rule of core/partition/fate.py; None if only the available messages are to be worked out.
-            facts: the rule's inputs.
+            context: the rule's inputs.
             changes: receives the changes that the rule made.
             key: key of the messages' batch, as in `ready`, if that is durable.
         """
@@ -166,13 +166,13 @@ class GroupView:
         producer_id, home = span.producer_id, self.home
         balance, alone, looked, raised, over = 0, 0, False, False, False
         available, suspects = self.available.spans, self.suspects.spans
-        waits = facts.early > 0
+        waits = context.early > 0
         tables = (home.records, self.leases, self.ballots, available, suspects, self.kept.spans)
         for part, (record, lease, ballots, was_free, was_lot, was_kept) in across(span, tables):
             record, lease, ballots = record or OPEN_ZERO, lease or FREE, ballots or NO_BALLOTS
             changed = rule is None
             if rule is not None:
-                kept, left, granted, answer = rule(record, lease, ballots, facts, ask)
+                kept, after, granted, answer = rule(record, lease, ballots, context, ask)
                 if answer is not None:
                     if answers:
                         join(answers, (part, answer))
@@ -186,19 +186,19 @@ class GroupView:
                     else:
                         changes.records.append(_new(SpanRecord, (part, kept)))
                     record, changed, raised = kept, True, True
-                if left is not lease:
-                    lease, changed = self._keep(part, lease, left, facts, changes), True
+                if after is not lease:
+                    lease, changed = self._keep(part, lease, after, context, changes), True
                 if granted is not ballots:
                     self.ballots.put(part, granted if granted != NO_BALLOTS else None)
             if changed and key is not None:
                 looked = not waits
-                stands = fate.standing(record, lease, facts)
+                stands = fate.standing(record, lease, context)
                 over = over or stands is None
                 free = stands == fate.READY
                 why = None if free else stands
                 if why != was_kept:
                     self.kept.put(key, part, was_kept, why)
-                lot = fate.lot_at(record, lease, facts) if free and lease.attempts is not None else 0
+                lot = fate.lot_at(record, lease, context) if free and lease.attempts is not None else 0
                 free = free and not lot
                 if free is (was_free is None):
                     available.put(part, 0 if free else None)
@@ -208,23 +208,23 @@ class GroupView:
                     if not lot or not was_lot:
                         alone += part[2] - part[1] if lot else part[1] - part[2]
                 if not waits and (lease.delay is not None or lease.hint or lease.claim is not None):
-                    changes.wakes += [(time, self.name, part) for time in wakes(lease, facts.now)]
+                    changes.wakes += [(time, self.name, part) for time in wakes(lease, context.now)]
         if looked and key is not None:
-            self._count(key, balance, alone, facts.now, changes)
+            self._count(key, balance, alone, context.now, changes)
         elif over and key is not None:  # settled before it was due
             changes.idle.append(key[1])
         if raised:
             other = home.dead if home is self else home
             if other is not None:
-                dead = not facts.dead
+                dead = not context.dead
                 other.apply(
-                    span, None, None, facts._replace(dead=dead, min_ballot=other.min_ballot), changes, key
+                    span, None, None, context._replace(dead=dead, min_ballot=other.min_ballot), changes, key
                 )
         return answers
 
-    def _keep(self, span: Span, before: Lease, lease: Lease, facts: Facts, changes: Changes) -> Lease:
+    def _keep(self, span: Span, before: Lease, lease: Lease, context: RuleContext, changes: Changes) -> Lease:
         """Put a lease into the table, and its parts that outlast a restart into ``changes``."""
-        if facts.closed:
+        if context.closed:
             lease = Lease(lease.held, lease.rivals)
         self.leases.put(span, lease if lease != FREE else None)
         attempts, delay, claim = lease.attempts, lease.delay, lease.claim
@@ -235,7 +235,7 @@ class GroupView:
         self.claims = self.claims or claim is not None
         for part, old in ((delay, before.delay), (claim, before.claim)):
             if part is not None and part is not old:
-                join(changes.delays, NotDue(span, *told(part, facts.now)))
+                join(changes.delays, NotDue(span, *told(part, context.now)))
         return lease
 
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
@@ -246,7 +246,7 @@ class GroupView:
             self.available.count(key, balance, now)
         if alone:
             self.suspects.count(key, alone, now)
-        one, other = self.available.ready, self.suspects.ready
+        one, other = self.available.batches, self.suspects.batches
         if (
             balance <= 0
             and alone <= 0
@@ -288,10 +288,10 @@ class GroupView:
         Ask it of messages that the generation covers: older records of them are void, and they are
         OPEN at n = 0 (docs/protocol.md, "group, generation").
         """
-        facts = self.facts(0.0)
-        current = facts.generation if generation is None else generation
+        context = self.rule_context(0.0)
+        current = context.generation if generation is None else generation
         return [
-            (part, fate.as_read(record or OPEN_ZERO, facts, current))
+            (part, fate.as_read(record or OPEN_ZERO, context, current))
             for part, record in self.home.records.split(span)
         ]
 
@@ -302,11 +302,11 @@ class GroupView:
             span: messages of one batch.
             covered: True if the start predicate holds for that batch.
         """
-        facts = self.facts(0.0, covered)
+        context = self.rule_context(0.0, covered)
         return [
-            (part, fate.as_read(record or OPEN_ZERO, facts, facts.generation))
+            (part, fate.as_read(record or OPEN_ZERO, context, context.generation))
             for part, record in self.home.records.split(span)
-            if fate.is_readable(record or OPEN_ZERO, facts)
+            if fate.is_readable(record or OPEN_ZERO, context)
         ]
 
     def shown(self, span: Span, covered: bool) -> list[tuple[Span, Record]]:
@@ -323,7 +323,7 @@ class GroupView:
         n, kind = (0, Kind.ACKED) if self.source is None else (n, Kind.PURGED)
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
-    def letters(self, span: Span) -> list[tuple[Span, Letter | None]]:
+    def deaths(self, span: Span) -> list[tuple[Span, Death | None]]:
         """Return ``span`` in chunks, each with the letter of its deliveries: in a dead-letter group, why it died."""
         if self.source is None:
             return [(span, None)]
@@ -385,11 +385,11 @@ class GroupView:
 
     def attempts_of(self, producer_id: ProducerId) -> list[Counted]:
         """Return the attempts counted of a producer id's messages."""
-        found: list[Counted] = []
+        attempts: list[Counted] = []
         for part, lease in self.leases.spans_of(producer_id):
             if lease.attempts is not None:
-                join(found, counted(part, lease.attempts))
-        return found
+                join(attempts, counted(part, lease.attempts))
+        return attempts
 
     def delays_of(self, producer_id: ProducerId, now: float) -> list[NotDue]:
         """Return a REJECT's delays of a producer id's messages as a peer hears them: durations, never times."""
@@ -452,9 +452,9 @@ class GroupView:
                 if view is not None:
                     view.void_leases()
 
-    def offer_anew(self) -> None:
+    def reset_ready(self) -> None:
         """Offer nothing; all messages here have to be looked at again."""
-        self.available, self.suspects, self.kept = Offer(), Offer(), Kept()
+        self.available, self.suspects, self.kept = ReadyMessages(), ReadyMessages(), Kept()
         self.backfill = None
 
     @property
@@ -492,7 +492,7 @@ class GroupView:
         """
         self.min_ballot = min_ballot
         self.ballots = SpanMap()
-        self.offer_anew()
+        self.reset_ready()
         self.compare_anew()
 
     # ------------------------------------------------------------- a clean stop
@@ -512,7 +512,7 @@ class GroupView:
 
     def restore(self, span: Span, held: Held | None, ballots: Ballots) -> None:
         """Take back a hold, if there is one, and ballots from CLEAN_STOP."""
-        self.apply(span, fate.on_restored, (held, ballots), self.facts(0.0), Changes())
+        self.apply(span, fate.on_restored, (held, ballots), self.rule_context(0.0), Changes())
 
     # --------------------------------------------------------------- invariants
 
@@ -537,8 +537,8 @@ class GroupView:
                 assert not late, f"{span}: {dated} is of before the group was deleted"
             assert lease.delay is None or lease.delay.claim is None, f"{span}: a claim is kept as a delay"
         for span, held in self.all_held():
-            for offer in (self.available, self.suspects):
-                assert not offer.spans.within(span), f"{span} is available and held"
+            for ready in (self.available, self.suspects):
+                assert not ready.spans.within(span), f"{span} is available and held"
             for _, ballots in self.ballots.within(span):
                 highest = ballots.highest or held.owner.ballot
                 assert held.owner.ballot <= highest, f"{span}: held under {held.owner}, above {highest}"

@@ -87,7 +87,7 @@ class HoldRecovery:
         Earlier answers are dropped: they are of members of another set.
         """
         if replica.partition in self.awaited:
-            self._forget(replica.partition)
+            self._discard(replica.partition)
         if now.mono < replica.quarantine_until and replica.is_trusted:
             me = replica.node.me
             others = [node for node in (*replica.members, *replica.former) if node != me]
@@ -118,20 +118,20 @@ class HoldRecovery:
         for partition in list(self.awaited):
             replica = replicas.get(partition)  # None: its topic was deleted
             if replica is None or not replica.in_quarantine(now):
-                self._forget(partition)
-        wanted = [partition for partition, awaited in self.awaited.items() if peer in awaited]
+                self._discard(partition)
+        partitions = [partition for partition, awaited in self.awaited.items() if peer in awaited]
         before = self._asked.pop(peer, None)
         for key in [key for key in self._chunks if key[1] == peer]:
             del self._chunks[key]
-        if not wanted or peer not in state.links:
+        if not partitions or peer not in state.links:
             return []
         number = state.next_round()
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
         self._asked[peer] = Asked(number, pause)
         state.at(now.mono + pause, ("recover", peer, number))
-        epochs = tuple([replicas[partition].epoch for partition in wanted])
+        epochs = tuple([replicas[partition].epoch for partition in partitions])
         moved = any(epoch != FIRST_LAYOUT for epoch in epochs)
-        return [Send(peer, HoldsRequest(number, tuple(wanted), epochs if moved else ()))]
+        return [Send(peer, HoldsRequest(number, tuple(partitions), epochs if moved else ()))]
 
     def ask_soon(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
         """Ask ``peer`` about a replica that was just added; in a moment, if a question to it is open.
@@ -152,7 +152,7 @@ class HoldRecovery:
         if self.awaited:
             self.greeted[peer] = None
 
-    def forget_greetings(self) -> None:
+    def discard_greetings(self) -> None:
         """Drop the greetings, for a driver that loses no request sent too early."""
         self.greeted.clear()
 
@@ -176,7 +176,7 @@ class HoldRecovery:
         replica = replicas.get(message.partition)
         if replica is None or not replica.in_quarantine(now):
             # It grants already: a late answer may be older than its grants.
-            self._forget(message.partition)
+            self._discard(message.partition)
             return
         chunks = self._chunks.setdefault((message.partition, sender), {})
         chunks[message.chunk] = message.holds
@@ -187,15 +187,15 @@ class HoldRecovery:
         reported = self._reported.setdefault(message.partition, [])
         for holds in chunks.values():
             reported += [Reported(hold, now.mono + hold.remaining) for hold in holds]
-        if self.has_heard_enough(replica, awaited):
+        if self.has_enough_answers(replica, awaited):
             replica.end_quarantine(reported, now)
             for released in self.releases:
                 if released.partition == message.partition:
                     replica.on_release(released, now)
             self.releases = {each: None for each in self.releases if each.partition != message.partition}
-            self._forget(message.partition)
+            self._discard(message.partition)
 
-    def has_heard_enough(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
+    def has_enough_answers(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
         """Return True if every other replica has answered; or, of a new slot, enough nodes that voted before it.
 
         A node that left and had our slot tells alone: it grants nothing any more. If slots were added, n − majority + 1
@@ -207,7 +207,7 @@ class HoldRecovery:
             return True
         return not any(node in replica.members for node in awaited)
 
-    def _forget(self, partition: PartitionId) -> None:
+    def _discard(self, partition: PartitionId) -> None:
         self.awaited.pop(partition, None)
         self._reported.pop(partition, None)
         if not self.awaited:
@@ -235,8 +235,8 @@ def tell(
         if replica is None or sender not in replica.members or not is_teller(replica, epoch, now):
             continue
         granted = replica.node.grants(now) if granted is None else granted
-        told = replica.recall.holds_to_tell(now, granted.get(partition, ()))
-        chunks = chunks_of(told, HOLDS_PER_CHUNK) or [()]
+        holds = replica.recall.holds_to_tell(now, granted.get(partition, ()))
+        chunks = chunks_of(holds, HOLDS_PER_CHUNK) or [()]
         effects += [
             Send(sender, HoldsReply(message.round, partition, number, len(chunks), chunk))
             for number, chunk in enumerate(chunks)

@@ -12,7 +12,7 @@ from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.delays import delay_from
 from quorumq.core.partition.group import Changes, GroupView
-from quorumq.core.values.limits import LETTERS_PER_CHUNK
+from quorumq.core.values.limits import DEATHS_PER_CHUNK
 from quorumq.core.values.types import STAMP_ZERO, Kind, NodeId, Now, Owner, Span
 
 
@@ -28,12 +28,12 @@ class Learning(PartitionComponent):
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:
         """Adopt delays that a peer has sent: the higher (generation, n, ballot) wins, at equality ours stays."""
-        told = [
+        items = [
             (item.span, delay_from(item, now.mono))
             for item in delays
             if item.ballot != STAMP_ZERO  # else of the batch, by the peer's clock: ours has its own
         ]
-        return self._learn(self.views.named(name), fate.on_delay, told, now)
+        return self._learn(self.views.named(name), fate.on_delay, items, now)
 
     def adopt_won(self, name: str, owner: Owner, won: Counted, now: Now) -> list[Effect]:
         """Adopt attempts that this coordinator missed, from the voters for a hold of its own."""
@@ -42,8 +42,8 @@ class Learning(PartitionComponent):
 
     def adopt_attempts(self, name: str, attempts: tuple[Counted, ...], now: Now) -> list[Effect]:
         """Adopt counts of attempts; the greater count stays."""
-        told = [(item.span, Attempts(item.generation, item.n, item.ended, *item[4:])) for item in attempts]
-        return self._learn(self.views.named(name), fate.on_counted, told, now)
+        items = [(item.span, Attempts(item.generation, item.n, item.ended, *item[4:])) for item in attempts]
+        return self._learn(self.views.named(name), fate.on_counted, items, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
         """Anti-entropy: merge a peer's state of a group. It comes again if there is no room for it."""
@@ -58,11 +58,11 @@ class Learning(PartitionComponent):
         self._learn(self.views.named(name), fate.on_hint, [(span, until)], now)
 
     def _learn(
-        self, view: GroupView, rule: fate.Rule, told: Iterable[tuple[Span, Any]], now: Now
+        self, view: GroupView, rule: fate.Rule, items: Iterable[tuple[Span, Any]], now: Now
     ) -> list[Effect]:
-        """Have ``rule`` decide about the spans of ``told``, each with its request. No caller waits for the disk."""
+        """Have ``rule`` decide about the spans of ``items``, each with its request. No caller waits for the disk."""
         changes = Changes()
-        for span, ask in told:
+        for span, ask in items:
             self.views.apply(view, span, rule, ask, now, changes)
         records = self.views.finish(view, changes, now)
         return [Persist(records)] if records else []
@@ -74,5 +74,5 @@ class Learning(PartitionComponent):
         if not known:
             return []
         return [
-            Send(peer, Merge(0, self.batches.partition, epoch, home.name, tuple(known[:LETTERS_PER_CHUNK])))
+            Send(peer, Merge(0, self.batches.partition, epoch, home.name, tuple(known[:DEATHS_PER_CHUNK])))
         ]

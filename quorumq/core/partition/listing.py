@@ -1,4 +1,4 @@
-"""PEEK and Survey: a group's state of the messages of one partition on one node. Nothing is held or counted."""
+"""PEEK and ReplicaList: a group's state of the messages of one partition on one node. Nothing is held or counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from quorumq.core.messages import Peeked, PeekReply, PeekRequest, ShownGroup, ShowReply, Slice, Survey
+from quorumq.core.messages import (
+    Peeked,
+    ReplicaList,
+    ReplicaPeekReply,
+    ReplicaPeekRequest,
+    ShownGroup,
+    ShowReply,
+    Slice,
+)
 from quorumq.core.partition import fate
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView, join
@@ -29,7 +37,7 @@ _new: Any = tuple.__new__
 """`_new(Span, fields)` is a Span in half the time."""
 
 
-def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -> PeekReply:
+def page_of(batches: Batches, view: GroupView, message: ReplicaPeekRequest, now: Now) -> ReplicaPeekReply:
     """PEEK: return a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
     A page ends at its limit, at a megabyte of dead letters, with bodies at the bytes of one answer, or after many
@@ -39,7 +47,7 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
     """
     items: list[Peeked] = []
     if message.follow and message.cursor[0] < 0:
-        return PeekReply(message.round, (), end_of(batches), "")
+        return ReplicaPeekReply(message.round, (), end_of(batches), "")
     limit = min(message.limit, limits.PEEK_ITEMS_MAX)
     capacity = PEEK_BYTES_MAX
     bytes_left = limits.FETCH_BYTES_MAX
@@ -48,13 +56,13 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
         scanned += batch.number != last
         last = batch.number
         if scanned > limits.PEEK_SCAN_MAX:
-            return PeekReply(message.round, tuple(items), (batch.number, part.start + shift), "")
+            return ReplicaPeekReply(message.round, tuple(items), (batch.number, part.start + shift), "")
         if message.since_ms and batch.header.published_ms < message.since_ms:
             continue
         first = len(items)
         for chunk, runs in view.chunks(part):
             if scanned > limits.PEEK_SCAN_MAX:
-                return PeekReply(message.round, tuple(items), (batch.number, chunk.start + shift), "")
+                return ReplicaPeekReply(message.round, tuple(items), (batch.number, chunk.start + shift), "")
             scanned += runs - 1
             for item in peek(batches, view, chunk, batch, now):
                 if not is_shown(item, message.group, message.which):
@@ -62,12 +70,14 @@ def page_of(batches: Batches, view: GroupView, message: PeekRequest, now: Now) -
                 span = fitting(batches, item.span, bytes_left) if message.bodies else item.span
                 if len(items) >= limit or capacity <= 0 or span is None:
                     cursor = (batch.number, item.span.start + shift)
-                    return PeekReply(message.round, tuple(items), cursor, "")
+                    return ReplicaPeekReply(message.round, tuple(items), cursor, "")
                 capacity -= append(items, item._replace(span=span), first)
                 bytes_left -= batches.bytes_of(span) if message.bodies else 0
                 if span.stop < item.span.stop:
-                    return PeekReply(message.round, tuple(items), (batch.number, span.stop + shift), "")
-    return PeekReply(message.round, tuple(items), end_of(batches) if message.follow else None, "")
+                    return ReplicaPeekReply(
+                        message.round, tuple(items), (batch.number, span.stop + shift), ""
+                    )
+    return ReplicaPeekReply(message.round, tuple(items), end_of(batches) if message.follow else None, "")
 
 
 def end_of(batches: Batches) -> tuple[int, int]:
@@ -100,7 +110,7 @@ def stored_parts(batches: Batches, cursor: tuple[int, int]) -> Iterator[tuple[Sp
     for _, number in batches.order.onward(at.key if at is not None else None):
         begin = cursor[1] if number == cursor[0] else 0
         batch = batches.stored[number]
-        for section in batch.header.sections:
+        for section in batch.header.spans:
             for part, slot in batches.index.within(section):
                 start = max(part.start, begin - slot.shift)
                 if slot.number == number and start < part.stop:
@@ -130,10 +140,10 @@ def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slic
     return tuple(slices)
 
 
-def survey_of(
-    batches: Batches, view: GroupView, message: Survey, now: Now
+def replica_list_of(
+    batches: Batches, view: GroupView, message: ReplicaList, now: Now
 ) -> tuple[tuple[Peeked, ...], Span | None]:
-    """Survey: return the group's state of every message known here, payload or not, in the order of ids.
+    """ReplicaList: return the group's state of every message known here, payload or not, in the order of ids.
 
     Returns:
         The states found, and the last span that was looked at; None if that is all.
@@ -146,7 +156,7 @@ def survey_of(
     last = message.after
     for part, batch in known_after(batches, last):
         for chunk, runs in view.chunks(part):
-            if len(items) >= limit or capacity <= 0 or scanned > limits.SURVEY_SCAN_MAX:
+            if len(items) >= limit or capacity <= 0 or scanned > limits.REPLICA_LIST_SCAN_MAX:
                 return tuple(items), last
             scanned += runs
             last = chunk
@@ -159,9 +169,9 @@ def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: 
     """Return every group's state of one message, and whether its payload is here."""
     batch = next((batches.stored[slot.number] for _, slot in batches.index.within(span)), None)
     groups = [
-        ShownGroup(name, found, ballots.highest or STAMP_ZERO)
+        ShownGroup(name, peeked, ballots.highest or STAMP_ZERO)
         for name, view in sorted(views.items())
-        for found in peek(batches, view, span, batch, now)
+        for peeked in peek(batches, view, span, batch, now)
         for _, known in view.ballots.split(span)
         for ballots in (known or NO_BALLOTS,)
     ]
@@ -171,39 +181,39 @@ def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: 
 
 
 def unsettled_of(
-    batches: Batches, view: GroupView, message: Survey
+    batches: Batches, view: GroupView, message: ReplicaList
 ) -> tuple[tuple[Peeked, ...], tuple[Span, ...], Span | None]:
-    """Survey for a group that begins: return every message known here, reclaimed or not, in the order of ids.
+    """ReplicaList for a group that begins: return every message known here, reclaimed or not, in the order of ids.
 
     Returns:
-        The messages that the generation has settled, and those it has not; and the last span, as in `survey_of`.
+        The messages that the generation has settled, and those it has not; and the last span, as in `replica_list_of`.
     """
     if not list_some(batches, message.after):
         return (), (), message.after or FIRST
     settled: list[Peeked] = []
-    left: list[Span] = []
+    unsettled: list[Span] = []
     least = record_rank(Record(message.generation, 0, Kind.SKIPPED))
     records = view.home.records
     capacity, last = float(min(message.limit, limits.BEGIN_RUNS_MAX)), message.after
     for part in known_spans(batches, last):
         if capacity <= 0:
-            return tuple(settled), tuple(left), last
+            return tuple(settled), tuple(unsettled), last
         if part.producer_id not in records.runs:  # nearly all
             capacity -= 1
             last = part
-            left.append(part)
+            unsettled.append(part)
             continue
         for chunk, runs in view.chunks(part):
             if capacity <= 0:
-                return tuple(settled), tuple(left), last
-            capacity -= runs * limits.BEGIN_RUNS_MAX / limits.SURVEY_SCAN_MAX
+                return tuple(settled), tuple(unsettled), last
+            capacity -= runs * limits.BEGIN_RUNS_MAX / limits.REPLICA_LIST_SCAN_MAX
             last = chunk
             for known, record in records.split(chunk):
                 if record is None or record_rank(record) < least:
-                    left.append(known)
+                    unsettled.append(known)
                 else:
                     settled.append(Peeked(known, "", record._replace(letter=None), 0, 0.0, None))
-    return tuple(settled), tuple(left), None
+    return tuple(settled), tuple(unsettled), None
 
 
 def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
@@ -265,9 +275,9 @@ def list_some(batches: Batches, after: Span | None) -> bool:
         batches.listed = SortedList()
         tables = (batches.present, batches.absent, batches.reclaimed)
         batches.unlisted = [producer_id for table in tables for producer_id in table.runs]
-    some = batches.unlisted[-limits.LISTED_PER_STEP :]
+    numbers = batches.unlisted[-limits.LISTED_PER_STEP :]
     del batches.unlisted[-limits.LISTED_PER_STEP :]
-    batches.listed.update(some)
+    batches.listed.update(numbers)
     return not batches.unlisted
 
 
@@ -305,14 +315,14 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
     """Return the same; ``covered`` by the start predicate or not, ``span`` is due in ``early`` seconds."""
     items: list[Peeked] = []
     readable = SpanSet.from_spans(part for part, _ in view.readable(span, covered))
-    facts = view.facts(now.mono, covered, early)
+    rule_context = view.rule_context(now.mono, covered, early)
     for whole, record in view.shown(span, covered):
         for part, lease in view.leases.split(whole):
             lease = lease or FREE
             held, count = lease.held, fate.attempts_at(lease, record)
             state, remaining, owner = record.kind.name.lower(), 0.0, None
             if readable.covers(part):
-                due = fate.not_due(lease, facts, record)
+                due = fate.not_due(lease, rule_context, record)
                 state, remaining = ("delayed", due[2]) if due is not None else ("ready", 0.0)
                 if due is not None and len(due) > 4 and due[4]:
                     state = "held"  # claimed for longer than a hold

@@ -109,8 +109,8 @@ class Recall(ClosingComponent):
             case r.AttemptsCounted():
                 view = self.views.named(record.group)
                 for item in record.entries:
-                    told = Attempts(item.generation, item.n, item.ended, *item[4:])
-                    self.views.note(view, item.span, fate.on_counted, told)
+                    attempts = Attempts(item.generation, item.n, item.ended, *item[4:])
+                    self.views.note(view, item.span, fate.on_counted, attempts)
             case r.DelaysSet():
                 view = self.views.named(record.group)
                 gone = self.node.passed_s(record, record.at_ms, now)
@@ -162,12 +162,12 @@ class Recall(ClosingComponent):
             # that many neighbours are one run.
             key = math.frexp(until - now.mono)[1], name
             ends[key] = max(until, ends.get(key, 0.0))
-            found = spans.setdefault(key, [])
+            parts = spans.setdefault(key, [])
             given_up = views[name].given_up
             if given_up and owner in given_up:
-                found += subtract(span, given_up[owner][1].within(span))
+                parts += subtract(span, given_up[owner][1].within(span))
             else:
-                found.append(span)
+                parts.append(span)
         for key in sorted(ends):
             view, until = views[key[1]], ends[key]
             done = Kind.ACKED if view.source is None else Kind.PURGED

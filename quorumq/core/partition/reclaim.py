@@ -5,8 +5,8 @@ Disk space comes back in these steps:
 1. An ACK leaves a batch without available messages (`GroupView.idle`), and `Views.finish` queues it for RECLAIM.
 2. A timer sweeps (`Upkeep.reclaim`). A batch that no group needs is settled from then on.
 3. Once a majority has listed its groups after that, and retention is over, `drop` returns a `Reclaimed` record and
-   `Forget`.
-4. `Journal.forget` notes the batch as dropped. A segment without live batches is obsolete.
+   `DropBatches`.
+4. `Journal.drop` notes the batch as dropped. A segment without live batches is obsolete.
 5. `Journal.compact` copies the live batches of sparse segments, a little after each fsync.
 6. The next roll deletes the files of obsolete segments, once its own segment is durable.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 
-from quorumq.core.messages.effects import Effect, Forget, Persist
+from quorumq.core.messages.effects import DropBatches, Effect, Persist
 from quorumq.core.messages.records import Reclaimed
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.component import PartitionComponent
@@ -82,11 +82,11 @@ class Reclaim(PartitionComponent):
         """Return the time since which no group needs the newest batch to reclaim; minus infinity if there is none."""
         return next(reversed(self.settled.values()), float("-inf"))
 
-    def drop(self, heard: float, retention_s: float, now: Now) -> list[Effect]:
+    def drop(self, listed_at: float, retention_s: float, now: Now) -> list[Effect]:
         """RECLAIM: drop the payload of batches that no group needs, once their retention is over.
 
         Args:
-            heard: latest time (monotonic seconds) such that a majority of the replica set, this node included, has
+            listed_at: latest time (monotonic seconds) such that a majority of the replica set, this node included, has
                 listed its groups in answer to a question asked then or later. A group that was there when the batch
                 was settled has
                 a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
@@ -97,7 +97,7 @@ class Reclaim(PartitionComponent):
         if self.views.unmade:
             return []
         for number, since in list(itertools.islice(self.settled.items(), limits.RECLAIM_BATCHES_MAX)):
-            if since > heard or since + retention_s > now.mono:
+            if since > listed_at or since + retention_s > now.mono:
                 break
             if self.node.reclaims_left <= 0:
                 self.more = True
@@ -113,14 +113,14 @@ class Reclaim(PartitionComponent):
         if not numbers:
             return []
         record = Reclaimed(self.batches.partition, merge_spans(spans), tuple(numbers))
-        return [Persist((record,)), Forget(tuple(numbers))]
+        return [Persist((record,)), DropBatches(tuple(numbers))]
 
     def _drop_batch(self, batch: StoredBatch) -> list[Span]:
         """Remove a batch and note its messages as reclaimed. They stay known."""
         spans = self.batches.drop(batch)
         self.node.reclaims_left -= len(spans) * (1 + len(self.views.groups))
         self.views.withdraw(batch, spans)
-        self.views.forget(spans)
+        self.views.discard(spans)
         return spans
 
     def check(self) -> None:

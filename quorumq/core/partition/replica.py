@@ -32,7 +32,7 @@ from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, R
 from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.hashing import salt_of
 from quorumq.core.partition.learning import Learning
-from quorumq.core.partition.listing import page_of, slices_of, survey_of, unsettled_of
+from quorumq.core.partition.listing import page_of, replica_list_of, slices_of, unsettled_of
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.reclaim import Reclaim
 from quorumq.core.partition.release import Release
@@ -221,8 +221,8 @@ class Replica:
         if view.paused:
             return m.refusal(message, "", self.vector()), self._news(sender, view)
         if message.generation != view.home.generation:
-            wanted = [(want.span, want.n) for want in message.wants]
-            if self.is_stale(view, message.generation, wanted, unseen=True):
+            items = [(want.span, want.n) for want in message.wants]
+            if self.is_stale(view, message.generation, items, unseen=True):
                 return m.refusal(message, Code.STALE_GENERATION, self.vector()), self._news(sender, view)
         votes: dict[type, list[Any]] = {m.Granted: [], m.SpanRecord: [], m.NotDue: [], m.Refused: []}
         changes = Changes()
@@ -294,8 +294,8 @@ class Replica:
             return []
         (span, _), *rest = view.cut(span)
         if rest:  # if every second message was acked, each is a run
-            left = span._replace(start=span.stop, stop=rest[-1][0].stop)
-            self.node.at(now.mono, ("expire", self.partition, name, left, owner))
+            remainder = span._replace(start=span.stop, stop=rest[-1][0].stop)
+            self.node.at(now.mono, ("expire", self.partition, name, remainder, owner))
         changes = Changes()
         for part, held in self.views.apply(view, span, fate.on_expire, None, now, changes):
             # Extended since the timer was set, or another one.
@@ -426,14 +426,14 @@ class Replica:
         settled: list[m.SpanRecord] = []
         backoff = (message.delay,) if message.delay != limits.TOPIC_BACKOFF_S else self.topic.backoff
         changes = Changes()
-        undelivered = message.drop or (message.letter is not None and message.letter.reason != "rejected")
+        undelivered = message.drop or (message.death is not None and message.death.reason != "rejected")
         for span, owner, n in message.entries:
             asked = view.asked(message.generation, n)
             if undelivered and self.node.buckets:
                 self._give_back(view, (span,), owner, now)
-            if message.letter is not None:
-                letter = message.letter._replace(ballot=owner.ballot, redrives=n)
-                asked = self.node.fitted(Record(message.generation, n, Kind.DEAD, letter))
+            if message.death is not None:
+                death = message.death._replace(ballot=owner.ballot, redrives=n)
+                asked = self.node.fitted(Record(message.generation, n, Kind.DEAD, death))
             elif message.drop:
                 asked = Record(message.generation, n, Kind.SKIPPED)
             ask = RejectAsk(owner, asked, backoff or (0.0,), message.interrupted)
@@ -454,10 +454,10 @@ class Replica:
 
         A dead letter that the topic's limits make is written as an ACK is: without it nothing would come to an end.
         """
-        letter = message.letter
-        if letter is None:
+        death = message.death
+        if death is None:
             return self.node.no_capacity(Kind.SKIPPED if message.drop else "delay")
-        return self.node.no_capacity(Kind.DEAD if letter.reason == "rejected" else Kind.ACKED)
+        return self.node.no_capacity(Kind.DEAD if death.reason == "rejected" else Kind.ACKED)
 
     # ---------------------------------------------------- MERGE (REDRIVE, repair)
 
@@ -482,7 +482,9 @@ class Replica:
         entries: Iterable[tuple[Span, Record]] = message.entries
         if message.alike:
             asked = message.entries[-1].record
-            slow = [span for span in message.alike if not self.views.begin_behind(view, span, asked, changes)]
+            slow = [
+                span for span in message.alike if not self.views.begin_backfill(view, span, asked, changes)
+            ]
             entries = (*message.entries, *((span, asked) for span in slow))
         for span, entry in entries:
             asked = self.node.fitted(entry)
@@ -517,7 +519,7 @@ class Replica:
 
     # ------------------------------------------- PEEK, anti-entropy, closing producer ids
 
-    def on_peek(self, message: m.PeekRequest, now: Now) -> m.PeekReply:
+    def on_peek(self, message: m.ReplicaPeekRequest, now: Now) -> m.ReplicaPeekReply:
         """PEEK: send a page of what this replica sees, with bodies if they are asked for."""
         if message.counted:
             return count_of(self.batches, self.views.look(message.group), message, now)
@@ -528,23 +530,23 @@ class Replica:
             slices=slices_of(self.batches, self.topic.name, (item.span for item in page.items))
         )
 
-    def on_survey(self, message: m.Survey, now: Now) -> m.SurveyReply:
-        """Survey: send the group's state of every message known here."""
+    def on_replica_list(self, message: m.ReplicaList, now: Now) -> m.ReplicaListReply:
+        """ReplicaList: send the group's state of every message known here."""
         if message.named:
             known = [part for span in message.named for part in self.batches.known_of(span)]
-            return m.SurveyReply(message.round, (), None, "", self.vector(), False, tuple(known))
+            return m.ReplicaListReply(message.round, (), None, "", self.vector(), False, tuple(known))
         view = self.views.look(message.group)
-        left: tuple[Span, ...] = ()
+        unsettled: tuple[Span, ...] = ()
         if message.reclaimed:
-            items, left, upto = unsettled_of(self.batches, view, message)
+            items, unsettled, upto = unsettled_of(self.batches, view, message)
         else:
-            items, upto = survey_of(self.batches, view, message, now)
+            items, upto = replica_list_of(self.batches, view, message, now)
         register = self.node.catalogue.group(self.partition.topic, message.group)
-        begun = register is not None and (
+        has_begun = register is not None and (
             register.generation > message.generation
             or (register.generation == message.generation and register.latest != Latest.SKIPPING)
         )
-        return m.SurveyReply(message.round, items, upto, "", self.vector(), begun, left)
+        return m.ReplicaListReply(message.round, items, upto, "", self.vector(), has_begun, unsettled)
 
     def on_sync_state(
         self, sender: NodeId, message: m.SyncState, now: Now, *, pull: bool = True

@@ -45,7 +45,7 @@ class StoredBatch:
     def salt(self) -> int:
         """Return the number that its chunks are ranked by, with a node's own: used if several nodes fetch."""
         if self._salt < 0:
-            node, n, nonce, k = self.header.sections[0].producer_id
+            node, n, nonce, k = self.header.spans[0].producer_id
             # All nodes rank by this very text: it depends on no name in the code.
             self._salt = salt_of(f"Origin(node={node!r}, n={n}, nonce={nonce}, k={k})")
         return self._salt
@@ -79,11 +79,11 @@ class StoredBatches(dict[int, StoredBatch]):
         """Keep batches that are here, and will not change, as rows, if a row can hold all of them."""
         rows: list[tuple[Any, ...]] = []
         for batch in batches:
-            _, sections, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
+            _, spans, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
             whole = len(crcs) == 4 and int.from_bytes(crcs, "little") == crc and not codec
             if not whole or not batch.durable or max(delay_ms, ttl_ms) >= 1 << 32:
                 continue
-            producer_id, start, _ = sections[0]
+            producer_id, start, _ = spans[0]
             number = self._numbers.get(producer_id)
             if number is None:
                 number = next(reversed(self._names), -1) + 1

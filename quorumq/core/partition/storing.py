@@ -6,7 +6,7 @@ from quorumq.core.messages import Part, Store
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.closing import ClosingComponent
-from quorumq.core.partition.places import Slot
+from quorumq.core.partition.message_index import Slot
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import (
@@ -69,7 +69,7 @@ class Storing(ClosingComponent):
         error = detail = ""
         new: list[tuple[Span, int]] = []
         at, closed, named = 0, self.batches.closed, False
-        for section in header.sections:
+        for section in header.spans:
             named = named or section.producer_id.node == NAMED
             shift = at - section.start
             at += section.stop - section.start

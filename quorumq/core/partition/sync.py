@@ -49,20 +49,20 @@ ALL: Final = 1 << 62
 
 
 class Compare(NamedTuple):
-    """A peer's sums of the parts of node ``place`` of its tree; of the root itself if that is 0.
+    """A peer's sums of the parts of node ``location`` of its tree; of the root itself if that is 0.
 
     ``tells``: the peer tells in the end what it has, and we learn.
     """
 
-    place: int
+    location: int
     sums: bytes
     tells: bool
 
 
 class Tell(NamedTuple):
-    """A peer's digests, all of them in the node ``place``: the peer then gets our state that differs."""
+    """A peer's digests, all of them in the node ``location``: the peer then gets our state that differs."""
 
-    place: int
+    location: int
     theirs: Listed
 
 
@@ -76,18 +76,18 @@ class Sync(PartitionComponent):
         keyed: makes the digests.
         pulling_until: a pull is under way until then (monotonic seconds).
         owed: the peers that are to have an offer, and whether they are to be asked for what is absent.
-        offers: the newest offer of each peer that is not answered yet.
+        digests: the newest offer of each peer that is not answered yet.
         waiting: other comparisons with each peer, and state to send to it.
     """
 
-    __slots__ = ("keyed", "offers", "owed", "pulling_until", "waiting")
+    __slots__ = ("digests", "keyed", "owed", "pulling_until", "waiting")
 
     def __init__(self, batches: Batches, views: Views, key: bytes) -> None:
         super().__init__(batches, views)
         self.keyed = Keyed(key)
         self.pulling_until = 0.0
         self.owed: dict[NodeId, bool] = {}
-        self.offers: dict[NodeId, bytes] = {}
+        self.digests: dict[NodeId, bytes] = {}
         self.waiting: dict[NodeId, deque[Compare | Tell]] = {}
 
     # ---------------------------------------------------------------- digests
@@ -138,32 +138,32 @@ class Sync(PartitionComponent):
 
     # ----------------------------------------------------- what peers have sent
 
-    def take(self, sender: NodeId, message: m.SyncOffer | m.SyncListed) -> None:
+    def take(self, sender: NodeId, message: m.SyncDigests | m.SyncListed) -> None:
         """Note a peer's message, to be worked off. Of its first offers only the newest counts."""
-        if isinstance(message, m.SyncOffer) and not message.places:
-            self.offers[sender] = message.sums
+        if isinstance(message, m.SyncDigests) and not message.locations:
+            self.digests[sender] = message.sums
             return
         tasks = self.waiting.setdefault(sender, deque())
-        if isinstance(message, m.SyncOffer):
+        if isinstance(message, m.SyncDigests):
             size = BRANCHES * DIGEST_BYTES
-            for at, place in enumerate(message.places):
-                tasks.append(Compare(place, message.sums[at * size : (at + 1) * size], message.tells))
+            for at, location in enumerate(message.locations):
+                tasks.append(Compare(location, message.sums[at * size : (at + 1) * size], message.tells))
         else:
             listed = [(BATCHES, message.producer_ids), (CLOSED, message.closed)]
             listed += [(label_of(group), digests) for group, digests in message.groups]
             theirs = {label: dict(digests) for label, digests in listed}
-            tasks += [Tell(place, theirs) for place in message.places]
+            tasks += [Tell(location, theirs) for location in message.locations]
         while len(tasks) > WAITING_MAX:
             tasks.pop()
 
     def discard_comparisons(self) -> None:
         """Drop all comparisons with peers: they are of another layout."""
         self.pulling_until = 0.0
-        self.owed, self.offers, self.waiting = {}, {}, {}
+        self.owed, self.digests, self.waiting = {}, {}, {}
 
     def is_left(self) -> bool:
         """Return True if something waits for a step with more time."""
-        return bool(self.owed or self.offers or self.waiting)
+        return bool(self.owed or self.digests or self.waiting)
 
     def work(self, topic: Topic, now: Now) -> list[Effect]:
         """Make the offers that are owed, and answer messages of peers, as far as this step has time."""
@@ -172,14 +172,14 @@ class Sync(PartitionComponent):
         if not self.is_left() or not self.renew():
             return effects
         trees = self.trees()
-        for peer in list(dict.fromkeys([*self.waiting, *self.offers])):
+        for peer in list(dict.fromkeys([*self.waiting, *self.digests])):
             effects += self._answer(peer, trees, self.batches.epoch, now)
         while self.owed and trees.looks < node.compares_left:
             peer, absent = self.owed.popitem()
             # Where the last comparison is not worked off, another one would begin it anew.
             if peer in node.links and peer not in self.waiting and peer in self.batches.partners:
-                offer = m.SyncOffer(self.batches.partition, self.batches.epoch, True, (), trees.root())
-                effects.append(Send(peer, offer))
+                digests = m.SyncDigests(self.batches.partition, self.batches.epoch, True, (), trees.root())
+                effects.append(Send(peer, digests))
             ages = self.batches.ages_wanted(peer, topic.ttl_s)
             if ages:
                 effects.append(Send(peer, m.SyncPull(self.batches.partition, (), ages)))
@@ -191,14 +191,14 @@ class Sync(PartitionComponent):
     def _answer(self, peer: NodeId, trees: Trees, epoch: int, now: Now) -> list[Effect]:
         answer = Answer(trees, epoch)
         tasks = self.waiting.pop(peer, None) or deque()
-        while trees.looks < self.node.compares_left and (tasks or peer in self.offers):
-            task = tasks.popleft() if tasks else Compare(0, self.offers.pop(peer), tells=True)
+        while trees.looks < self.node.compares_left and (tasks or peer in self.digests):
+            task = tasks.popleft() if tasks else Compare(0, self.digests.pop(peer), tells=True)
             if isinstance(task, Compare):
                 compare(task, answer)
-            elif trees.is_listed(task.place):
-                answer.tell(task.place, task.theirs)
+            elif trees.is_listed(task.location):
+                answer.tell(task.location, task.theirs)
             else:
-                tasks.extendleft([Tell(part, task.theirs) for part in reversed(parts_of(task.place))])
+                tasks.extendleft([Tell(part, task.theirs) for part in reversed(parts_of(task.location))])
         if tasks:
             self.waiting[peer] = tasks
         return [Send(peer, each) for each in answer.messages(self.batches, self.views, now)]
@@ -211,17 +211,17 @@ class Sync(PartitionComponent):
         Nothing may be stale.
         """
         answer = Answer(self.trees(), self.batches.epoch)
-        places, following = [ROOT], 0
-        while places:
-            place = places.pop()
-            _, last = bounds_of(place)
+        locations, following = [ROOT], 0
+        while locations:
+            location = locations.pop()
+            _, last = bounds_of(location)
             if last > start and answer.differing >= most:
-                following = bounds_of(place)[0]
+                following = bounds_of(location)[0]
                 break
-            if last > start and answer.trees.is_listed(place):
-                answer.tell(place, NOTHING)
+            if last > start and answer.trees.is_listed(location):
+                answer.tell(location, NOTHING)
             elif last > start:
-                places += reversed(parts_of(place))
+                locations += reversed(parts_of(location))
         states = answer.states(self.batches, self.views, now)
         for view in self.views.sorted() if not start else ():
             states += claim_states(self.batches.partition, view, self.batches.epoch, now)
@@ -314,7 +314,7 @@ class Sync(PartitionComponent):
         ]
         nowhere = [part for gap in gaps for part in subtract(gap, batches.reclaimed.within(gap))]
         reclaimed = [part for gap in gaps for part in batches.reclaimed.within(gap)]
-        left = m.SyncState(
+        remainder = m.SyncState(
             partition=batches.partition,
             epoch=epoch,
             spans=merge_spans(rest) if may_give else (),
@@ -324,23 +324,23 @@ class Sync(PartitionComponent):
             nowhere=merge_spans(nowhere[: limits.SPANS_PER_REQUEST_MAX]),
             ages=tuple(ages),
         )
-        return [*effects, Send(sender, left)]
+        return [*effects, Send(sender, remainder)]
 
 
 def compare(task: Compare, answer: Answer) -> None:
     """Go on where sums differ: the learning replica lists what is little; both go down if there is more."""
     trees = answer.trees
-    places = parts_of(task.place) if task.place else (ROOT,)
-    ours = trees.sums(task.place) if task.place else trees.root()
+    locations = parts_of(task.location) if task.location else (ROOT,)
+    ours = trees.sums(task.location) if task.location else trees.root()
     if ours == task.sums:
         return
-    for at, place in enumerate(places):
+    for at, location in enumerate(locations):
         few = slice(at * DIGEST_BYTES, (at + 1) * DIGEST_BYTES)
         if ours[few] == task.sums[few]:
             continue
-        if task.tells and trees.is_listed(place):
-            answer.list_all(place)
-        elif depth_of(place) == DIGITS:
-            answer.tell(place, NOTHING)
-        elif task.tells or trees.has(place):  # a replica with nothing there has nothing to tell
-            answer.part(place, tells=not task.tells)
+        if task.tells and trees.is_listed(location):
+            answer.list_all(location)
+        elif depth_of(location) == DIGITS:
+            answer.tell(location, NOTHING)
+        elif task.tells or trees.has(location):  # a replica with nothing there has nothing to tell
+            answer.part(location, tells=not task.tells)

@@ -20,10 +20,10 @@ from quorumq.core.messages.records import AttemptsCounted, DelaysSet, JournalRec
 from quorumq.core.partition import fate
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.fate import Facts, Rule
+from quorumq.core.partition.fate import Rule, RuleContext
 from quorumq.core.partition.group import Changes, GroupView, join
 from quorumq.core.partition.lease import FREE
-from quorumq.core.partition.offer import Kept
+from quorumq.core.partition.ready import Kept
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.limits import NUMBERS_END, REFRESHED_PER_STEP, RUNS_PER_STEP
@@ -36,8 +36,8 @@ NEVER = Now(0.0, 0)
 PASSED_OVER = 0.2
 """Cost of passing over a batch that has its turn another time, in looks."""
 
-_new_facts: Callable[[tuple[Any, ...]], Facts] = partial(tuple.__new__, Facts)
-"""Makes a `Facts` in half the time of its constructor: one is made for each message that is published, held or
+_new_rule_context: Callable[[tuple[Any, ...]], RuleContext] = partial(tuple.__new__, RuleContext)
+"""Makes a `RuleContext` in half the time of its constructor: one is made for each message that is published, held or
 settled."""
 
 
@@ -126,9 +126,9 @@ class Views:
 
     def look(self, name: str) -> GroupView:
         """Return the view of a group, or a temporary one if there is none: reading does not create a group."""
-        found = self.find(name)
-        if found is not None:
-            return found
+        known = self.find(name)
+        if known is not None:
+            return known
         min_ballot = max(self.min_ballot, self.node.clock.min_ballot)
         closed = self.batches.closed
         if name.endswith(DEAD_SUFFIX):
@@ -167,9 +167,9 @@ class Views:
         if register.deleted:
             self._end(register)
             return
-        for found in (name, name + DEAD_SUFFIX):
-            if found in self.over:
-                self.groups[found] = self.over.pop(found)
+        for group in (name, name + DEAD_SUFFIX):
+            if group in self.over:
+                self.groups[group] = self.over.pop(group)
         view = self.find(name)
         if view is None:
             self.begin({name: None})
@@ -196,7 +196,7 @@ class Views:
                 self._look_anew(view, now)
 
     def _look_anew(self, view: GroupView, now: Now) -> None:
-        view.offer_anew()
+        view.reset_ready()
         view.backfill = Backfill(view.first_ms, ever=False)
         self.catch_up(view, now)
 
@@ -275,7 +275,7 @@ class Views:
 
     def _look_at(self, view: GroupView, backfill: Backfill, batch: StoredBatch, now: Now) -> bool:
         """Offer what the group may have of a batch; return False if the step has no time for all of it."""
-        spans = batch.header.sections
+        spans = batch.header.spans
         made_ms, from_ms = batch.header.published_ms, backfill.from_ms
         covered = made_ms >= from_ms
         if from_ms:
@@ -286,7 +286,7 @@ class Views:
                 return False
             self.node.looks_left -= PASSED_OVER
             return True
-        first, seq = backfill.place if batch.key == backfill.key else (0, 0)
+        first, seq = backfill.cursor if batch.key == backfill.key else (0, 0)
         for number, section in enumerate(spans[first:], first):
             if not seq and self.is_over(view, section):
                 self.node.looks_left -= PASSED_OVER
@@ -332,7 +332,7 @@ class Views:
             or producer_id in view.kept.spans.runs
         )
 
-    def begin_behind(self, view: GroupView, span: Span, record: Record, changes: Changes) -> bool:
+    def begin_backfill(self, view: GroupView, span: Span, record: Record, changes: Changes) -> bool:
         """Settle messages of an unknown producer id for a group that skips its backlog; return False in other cases.
 
         It is a fast path of `fate.on_merge`: nothing was offered yet, and the backlog is examined afterwards.
@@ -371,28 +371,30 @@ class Views:
         answers: list[tuple[Span, Any]] = []
         for part, slot in self.batches.index.split(span):
             if slot is None or not read:
-                facts, key = view.facts(now.mono, unseen=True, closed=closed), None
+                rule_context, key = view.rule_context(now.mono, unseen=True, closed=closed), None
             else:
-                facts, key = self._facts_of(view, part.producer_id, self.batches.stored[slot.number], now)
-            found = view.apply(part, rule, ask, facts, changes, key)
+                rule_context, key = self._rule_context_of(
+                    view, part.producer_id, self.batches.stored[slot.number], now
+                )
+            answers_of_part = view.apply(part, rule, ask, rule_context, changes, key)
             if not answers:
-                answers = found
+                answers = answers_of_part
                 continue
-            for answer in found:
+            for answer in answers_of_part:
                 join(answers, answer)
         return answers
 
-    def _facts_of(
+    def _rule_context_of(
         self, view: GroupView, producer_id: ProducerId, batch: StoredBatch, now: Now
-    ) -> tuple[Facts, tuple[int, int] | None]:
+    ) -> tuple[RuleContext, tuple[int, int] | None]:
         """Return the inputs of rules for the messages of a section; and the key of its batch, if that is durable."""
         header = batch.header
         early = batch.due - now.mono if batch.number in self.batches.waiting else 0.0
         home = view.home
         covered = not home.from_ms or view.covers(producer_id, header.published_ms)
         group = (now.mono, home is not view, home.generation, view.min_ballot)
-        facts = (*group, covered, early, batch.born, header.ttl_ms / 1000, False, False, home.since)
-        return _new_facts((*facts, self.max_deliveries)), batch.key if batch.durable else None
+        rule_context = (*group, covered, early, batch.born, header.ttl_ms / 1000, False, False, home.since)
+        return _new_rule_context((*rule_context, self.max_deliveries)), batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """Carry out the consequences of a pass (wake FETCHes, set timers, queue batches for RECLAIM); return its
@@ -437,10 +439,10 @@ class Views:
     def refresh_batch(self, batch: StoredBatch, now: Now, first: int = 0) -> None:
         """Refresh a durable, or due, batch: its sections from ``first`` on, as many as one step has time for."""
         stop = first + max(1, REFRESHED_PER_STEP // max(1, len(self.groups)))
-        for section in batch.header.sections[first:stop]:
+        for section in batch.header.spans[first:stop]:
             for view in self.groups.values():
                 self._refresh_one(view, section, now)
-        if stop < len(batch.header.sections):
+        if stop < len(batch.header.spans):
             self.node.at(now.mono, ("batch", self.partition, batch.number, stop))
 
     def refresh_all(self, now: Now) -> None:
@@ -470,7 +472,7 @@ class Views:
             for span in spans:
                 self.note(view, span, fate.on_return, self.node.clock.value)
 
-    def forget(self, spans: list[Span]) -> None:
+    def discard(self, spans: list[Span]) -> None:
         """Drop state that was kept for the payload of ``spans`` alone, as the payload is gone."""
         for view in self.groups.values():
             for span in spans:
@@ -478,8 +480,8 @@ class Views:
 
     def note(self, view: GroupView, span: Span, rule: Rule, ask: Any, now: float = 0.0) -> None:
         """Apply changes that are in the journal already, when availability does not change or is computed later."""
-        facts = view.facts(now, closed=span.producer_id in self.batches.closed)
-        view.apply(span, rule, ask, facts, Changes())
+        rule_context = view.rule_context(now, closed=span.producer_id in self.batches.closed)
+        view.apply(span, rule, ask, rule_context, Changes())
 
     def check(self, now: Now) -> None:
         """Assert what holds between any two events; what is offered is compared with its definition."""
@@ -498,17 +500,17 @@ class Views:
             anew = Kept()
             for span, slot in batches.index.items():
                 batch = batches.stored[slot.number]
-                facts, key = self._facts_of(view, span.producer_id, batch, now)
+                rule_context, key = self._rule_context_of(view, span.producer_id, batch, now)
                 free: tuple[SpanMap[int], SpanMap[int]] = (SpanMap(), SpanMap())
                 for part, (record, lease) in across(span, (view.home.records, view.leases)):
-                    why = fate.standing(record or OPEN_ZERO, lease or FREE, facts)
+                    why = fate.standing(record or OPEN_ZERO, lease or FREE, rule_context)
                     if why == fate.READY:
-                        lot = fate.lot_at(record or OPEN_ZERO, lease or FREE, facts)
+                        lot = fate.lot_at(record or OPEN_ZERO, lease or FREE, rule_context)
                         free[lot > 0].put(part, lot)
                     elif key is not None and why is not None:
                         anew.put(key, part, None, why)
-                for offer, expected in zip((view.available, view.suspects), free, strict=True):
-                    have = offer.spans.within(span)
+                for ready, expected in zip((view.available, view.suspects), free, strict=True):
+                    have = ready.spans.within(span)
                     if not batch.durable or slot.number in batches.waiting:
                         assert not have, f"{span} is available too early"
                         continue
@@ -517,13 +519,13 @@ class Views:
                     else:
                         due = expected.items()
                     assert have == due, f"{view.name}: offered is {have}, should be {expected}"
-            for offer in (view.available, view.suspects):
+            for ready in (view.available, view.suspects):
                 counts: dict[int, int] = {}
-                for span, _ in offer.spans.items():
+                for span, _ in ready.spans.items():
                     for part, slot in batches.index.within(span):
                         counts[slot.number] = counts.get(slot.number, 0) + part.size
-                offer.ready.check()
-                have_counts = {number: count for _, number, _, count in offer.ready}
+                ready.batches.check()
+                have_counts = {number: count for _, number, _, count in ready.batches}
                 assert counts == have_counts, f"{view.name}: offers {have_counts}, should offer {counts}"
             if not view.home.skipping:
                 view.kept.spans.check()

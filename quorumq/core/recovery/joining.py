@@ -109,11 +109,11 @@ def on_told(context: Context, sender: NodeId, message: ResyncReply, now: Now) ->
 def join(context: Context, replica: Replica) -> list[Effect]:
     """Make durable that all promises of the slot are here. A node that answered knows each ballot that won by it."""
     clock = context.state.clock
-    joined = Joined(replica.partition, replica.since, clock.wanted)
+    joined = Joined(replica.partition, replica.since, clock.highest)
     under_way = [each for each in context.completions.values() if isinstance(each, Joined)]
     if any(each[:2] == joined[:2] for each in under_way):
         return []
-    reserve = clock.reserving = max(clock.wanted + RESERVE_STEP, clock.reserving)
+    reserve = clock.reserving = max(clock.highest + RESERVE_STEP, clock.reserving)
     done = (Done(reserve_token(reserve)), context.when_durable(joined))
     absent = replica.recall.note_absent()
     return [Persist((Reserved(reserve), *absent, PartitionTrusted(replica.partition, replica.since)), done)]

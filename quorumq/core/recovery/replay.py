@@ -123,7 +123,7 @@ class Replay:
                 self.slots[partition] = since
             case r.PartitionDropped(partition):
                 self._drop(partition)
-            case r.Trusted() | r.TrustLost() | r.Placed():
+            case r.Trusted() | r.TrustLost() | r.DirectoryLocation():
                 if isinstance(record, r.TrustLost):
                     self.slots = {}
                 self.starts = self.trust.replay(record, self.starts)
@@ -196,11 +196,11 @@ class Replay:
             once_lost=bool(self.trust.above) or self.trust.resync is not None,
             voter_since=self.slots.get(VOTERS, 0),
         )
-        begun = self.trust.begun if boot else ()
+        started = self.trust.starts if boot else ()
         others = {
-            start.incarnation.n for start in begun if start.boot != boot
+            start.incarnation.n for start in started if start.boot != boot
         }  # a copy of the directory may have used such a number, too
-        state.same_boot = frozenset(start.incarnation.n for start in begun) - others
+        state.same_boot = frozenset(start.incarnation.n for start in started) - others
         state.known[self.config.node] = incarnation
         for node, seen in self.seen.items():
             state.learn(node, seen[-1].incarnation)
@@ -342,7 +342,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     records: list[r.JournalRecord] = [
         r.DirectoryMade(state.me, state.config.cluster_id, state.directory),
         cluster_made(state.config),
-        *trust.begun,
+        *trust.starts,
         r.Reserved(state.clock.reserving),
     ]
     layout = max([catalogue.cluster.layout, *context.adopting])
@@ -353,7 +353,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
         records.append(r.PartitionTrusted(VOTERS, context.slots[VOTERS]))
     records += context.peers.snapshot()
     records += [r.TopicPut(topic) for topic in catalogue.registers()]
-    records += [r.DecisionPut(catalogue.decisions[found]) for found in sorted(catalogue.decisions)]
+    records += [r.DecisionPut(catalogue.decisions[key]) for key in sorted(catalogue.decisions)]
     records += map(r.GroupPut, catalogue.all_groups())
     records += catalogue.deleted.records()
     records += map(r.LabelsPut, catalogue.labels.registers())

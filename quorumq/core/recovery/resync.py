@@ -137,7 +137,7 @@ class Resync:
             return "still missing nothing but its own disk"
         others = [node for node in context.catalogue.cluster.present if node != context.state.me]
         away = [node for node in others if node not in context.state.links]
-        learning = [node for node in others if not context.peers.facts.get(node, {}).get("trusted", True)]
+        learning = [node for node in others if not context.peers.reported.get(node, {}).get("trusted", True)]
         if away:
             lacks.append(f"{', '.join(away)} cannot be reached")
         elif learning and all(peer in learning for peer, _ in context.answers.asked):
@@ -248,9 +248,9 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         answers, following = _packed_from(catalogue.deleted, message.start - 1)
     elif message.partition is None:
         following = 1 if len(catalogue.deleted) else 0
-        topics = [catalogue.topics[found] for found in sorted(catalogue.topics)]
+        topics = [catalogue.topics[key] for key in sorted(catalogue.topics)]
         answers += [(chunk, None, (), ()) for chunk in in_chunks(topics, catalogue.all_groups())]
-        decisions = [catalogue.decisions[found] for found in sorted(catalogue.decisions)]
+        decisions = [catalogue.decisions[key] for key in sorted(catalogue.decisions)]
         answers += [(nothing, None, chunk, ()) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
         labels = chunks_of(catalogue.labels.registers(), LABELS_PER_CHUNK)
         answers += [(nothing, None, (), chunk) for chunk in labels]
@@ -329,7 +329,7 @@ def in_chunks(topics: list[Topic], groups: list[Group], packed: bytes = b"") -> 
             chunks.append([])
             size = sets
         chunks[-1].append(topic)
-    told = [SyncTopics(tuple(chunk), ()) for chunk in chunks]
-    told += [SyncTopics((), chunk) for chunk in chunks_of(groups, limits.GROUPS_PER_CHUNK)]
+    messages = [SyncTopics(tuple(chunk), ()) for chunk in chunks]
+    messages += [SyncTopics((), chunk) for chunk in chunks_of(groups, limits.GROUPS_PER_CHUNK)]
     size = limits.GROUPS_PER_CHUNK * limits.DELETED_BYTES
-    return told + [SyncTopics((), (), packed[at : at + size]) for at in range(0, len(packed), size)]
+    return messages + [SyncTopics((), (), packed[at : at + size]) for at in range(0, len(packed), size)]

@@ -40,14 +40,14 @@ def tell(
     if message.survivors and state.voting_epoch < 0:
         context.survivors = message.survivors
     seen = [m.Seen(state.me, state.incarnation, state.directory), *context.peers.newest_starts()]
-    told = m.SurvivorsReply(
+    reply = m.SurvivorsReply(
         message.round,
         state.trusted,
         resync.reason[:WHY_CHARS_MAX] if resync is not None else "",
         tuple(seen),
         resync.survivors if resync is not None else (),
     )
-    return [Persist((), (Send(sender, told),))]
+    return [Persist((), (Send(sender, reply),))]
 
 
 class DeclareCoordinator(Coordinator):
@@ -57,12 +57,12 @@ class DeclareCoordinator(Coordinator):
         request: the survivors as the operator knows them; with none, only the question is asked.
     """
 
-    __slots__ = ("plan", "request", "told")
+    __slots__ = ("plan", "replies", "request")
 
     def __init__(self, key: int, request: m.DeclareSurvivors) -> None:
         super().__init__(key)
         self.request = request
-        self.told: dict[NodeId, tuple[Incarnation, m.SurvivorsReply]] = {}
+        self.replies: dict[NodeId, tuple[Incarnation, m.SurvivorsReply]] = {}
         self.plan: m.DeclareSurvivorsReply | None = None
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -81,25 +81,25 @@ class DeclareCoordinator(Coordinator):
         self, context: Context, nodes: tuple[NodeId, ...], survivors: tuple[NodeId, ...], now: Now
     ) -> list[Effect]:
         """Begin a round of SURVIVORS-ASK among ``nodes``."""
-        self.told.clear()
-        this = self.open_round(context, nodes, now)
-        return [Send(node, m.SurvivorsRequest(this.number, survivors)) for node in nodes]
+        self.replies.clear()
+        round_ = self.open_round(context, nodes, now)
+        return [Send(node, m.SurvivorsRequest(round_.number, survivors)) for node in nodes]
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.SurvivorsReply)
-        this = self.rounds[message.round]
-        if this.hear(sender, incarnation):
-            self.told[sender] = (incarnation, message)
-        if not this.everyone:
+        round_ = self.rounds[message.round]
+        if round_.hear(sender, incarnation):
+            self.replies[sender] = (incarnation, message)
+        if not round_.everyone:
             return []
         self.close_round(context, message.round)
         if self.plan is not None:
             return self.finish(context, self.plan)
-        if this.members != context.catalogue.cluster.present:  # they changed meanwhile
+        if round_.members != context.catalogue.cluster.present:  # they changed meanwhile
             return self.start(context, now)
-        plan = self.judge(context)
+        plan = self.decide(context)
         if isinstance(plan, m.Failed):
             return self.finish(context, plan)
         if not self.request.survivors:
@@ -113,24 +113,24 @@ class DeclareCoordinator(Coordinator):
         self.plan = plan
         return self.ask_all(context, context.catalogue.cluster.present, plan.survivors, now)
 
-    def judge(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
+    def decide(self, context: Context) -> m.DeclareSurvivorsReply | m.Failed:
         """Return the survivors and the learners, once all nodes have answered; or why nothing can be declared."""
-        survivors = tuple(node for node in context.catalogue.cluster.present if self.told[node][1].trusted)
+        survivors = tuple(node for node in context.catalogue.cluster.present if self.replies[node][1].trusted)
         others = [node for node in context.catalogue.cluster.present if node not in survivors]
-        waiting = [node for node in others if not self.told[node][1].why]
+        waiting = [node for node in others if not self.replies[node][1].why]
         if waiting:  # new, or about to be trusted: with what it has, it is no node that learns
             return _refused(
                 f"{', '.join(waiting)} is not trusted yet, and does not resync: its status says what it waits for"
             )
         if not self.is_needed(context, survivors):
-            left = f"; {' and '.join(others)} learn from them by themselves" if others else ""
+            rest = f"; {' and '.join(others)} learn from them by themselves" if others else ""
             return m.Failed(
-                Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} is trusted{left}"
+                Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} is trusted{rest}"
             )
         for learner in others:
-            own = m.Seen(learner, self.told[learner][0], self.told[learner][1].seen[0].directory)
+            own = m.Seen(learner, self.replies[learner][0], self.replies[learner][1].seen[0].directory)
             unseen = [
-                node for node in context.catalogue.cluster.present if own not in self.told[node][1].seen
+                node for node in context.catalogue.cluster.present if own not in self.replies[node][1].seen
             ]
             if unseen:
                 detail = (
@@ -139,7 +139,7 @@ class DeclareCoordinator(Coordinator):
                 )
                 return _refused(detail)
         return m.DeclareSurvivorsReply(
-            survivors, tuple(m.Learner(node, self.told[node][1].why) for node in others)
+            survivors, tuple(m.Learner(node, self.replies[node][1].why) for node in others)
         )
 
     def is_needed(self, context: Context, survivors: tuple[NodeId, ...]) -> bool:
@@ -161,12 +161,14 @@ class DeclareCoordinator(Coordinator):
         )
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        silent = [node for node in self.rounds[number].members if node not in self.told]
+        silent = [node for node in self.rounds[number].members if node not in self.replies]
         if self.plan is None:
             return self.refuse(context, f"{_cannot(silent, 'be heard')}: {_bring_back(silent)}")
         detail = f"{', '.join(silent)} did not answer, and may have been told or not: do it again"
-        heard = len(context.catalogue.cluster.present) - len(silent)
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, len(context.catalogue.cluster.present), heard)
+        answered = len(context.catalogue.cluster.present) - len(silent)
+        return self.fail(
+            context, Code.OUTCOME_UNKNOWN, detail, len(context.catalogue.cluster.present), answered
+        )
 
     def refuse(self, context: Context, detail: str) -> list[Effect]:
         """Answer that nothing was declared."""
@@ -177,8 +179,8 @@ def _refused(detail: str) -> m.Failed:
     return m.Failed(Code.NOT_STORED, f"nothing was declared: {detail}")
 
 
-def _cannot(nodes: list[NodeId], what: str) -> str:
-    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes)} cannot {what}"
+def _cannot(nodes: list[NodeId], action: str) -> str:
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes)} cannot {action}"
 
 
 def _bring_back(nodes: list[NodeId]) -> str:

@@ -56,9 +56,9 @@ class Trust:
     """Knowledge of a node about its own data directory, in one start.
 
     Attributes:
-        place: location of the directory at this start, as a number; 0 if the driver cannot tell.
-        placed: location of the directory by the journal; None if it names none.
-        begun: the last starts of this directory, this one last.
+        location: location of the directory at this start, as a number; 0 if the driver cannot tell.
+        located: location of the directory by the journal; None if it names none.
+        starts: the last starts of this directory, this one last.
         once: True if it could be trusted in this start or one before.
         moved: True if it may be an old copy: no vote until every other node has been heard.
         resync: the resync in progress; None if none is needed.
@@ -69,9 +69,9 @@ class Trust:
     """
 
     config: NodeConfig
-    place: int
-    placed: r.Placed | None = None
-    begun: tuple[r.Started, ...] = ()
+    location: int
+    located: r.DirectoryLocation | None = None
+    starts: tuple[r.Started, ...] = ()
     once: bool = False
     moved: bool = False
     resync: Resync | None = None
@@ -85,14 +85,14 @@ class Trust:
 
     def note_start(self, start: r.Started) -> None:
         """Note that the directory has this start."""
-        self.begun = (*(begun for begun in self.begun if begun != start), start)[-STARTS_KEPT:]
+        self.starts = (*(earlier for earlier in self.starts if earlier != start), start)[-STARTS_KEPT:]
 
-    def replay(self, record: r.Trusted | r.TrustLost | r.Placed, starts: int) -> int:
+    def replay(self, record: r.Trusted | r.TrustLost | r.DirectoryLocation, starts: int) -> int:
         """Take in a record of the journal, which has ``starts`` starts so far; return how many there are after it."""
         if isinstance(record, r.Trusted):
             self.once, self.resync = True, None
-        elif isinstance(record, r.Placed):
-            self.placed = record
+        elif isinstance(record, r.DirectoryLocation):
+            self.located = record
         else:
             self.once, self.resync = False, Resync(record.reason)
             self.above = max(self.above, record.above or far_above(starts))
@@ -107,8 +107,8 @@ class Trust:
             records.append(r.TrustLost(self.above, reason))
         if trusted or (self.moved and self.once):
             records.append(r.Trusted())
-        if self.placed is not None:
-            records.append(self.placed)
+        if self.located is not None:
+            records.append(self.located)
         return records
 
     # --------------------------------------------------------------------- the place
@@ -116,7 +116,7 @@ class Trust:
     @property
     def is_elsewhere(self) -> bool:
         """Return True if the data directory was found elsewhere than the journal says."""
-        return bool(self.place) and self.placed is not None and self.placed.place != self.place
+        return bool(self.location) and self.located is not None and self.located.location != self.location
 
     def begin(self, starts: int, *, newest: bool) -> tuple[int, bool]:
         """Return the start to begin above, and True if the directory is trusted now: the journal is read.
@@ -144,7 +144,7 @@ class Trust:
         if self.resync is not None and self.is_elsewhere:
             records.append(r.TrustLost(self.above, self.resync.reason))
         if not self.moved:
-            records += self._trust_place(
+            records += self._trust_location(
                 start,
                 "it could not be trusted anyway, and resyncs"
                 if self.resync is not None
@@ -155,7 +155,7 @@ class Trust:
             records.append(r.TrustLost(self.above, self.resync.reason))
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
-            records += [*self._trust_place(start, why), r.Trusted()]
+            records += [*self._trust_location(start, why), r.Trusted()]
         return records
 
     def on_started(self, context: Context) -> None:
@@ -173,13 +173,13 @@ class Trust:
         """Return True if there is no other node to ask."""
         return context.catalogue.cluster.present == (self.config.node,)
 
-    def _trust_place(self, start: int, why: str) -> list[r.JournalRecord]:
+    def _trust_location(self, start: int, why: str) -> list[r.JournalRecord]:
         """Return the record that makes this start's place the one that later starts compare theirs with."""
-        if not self.place or (self.placed is not None and self.placed.place == self.place):
+        if not self.location or (self.located is not None and self.located.location == self.location):
             return []
-        why = f"it was copied here, or restored from a backup; {why}" if self.placed is not None else ""
-        self.placed = r.Placed(self.place, start, why)
-        return [self.placed]
+        why = f"it was copied here, or restored from a backup; {why}" if self.located is not None else ""
+        self.located = r.DirectoryLocation(self.location, start, why)
+        return [self.located]
 
     # -------------------------------------------------------------------- gaining it
 
@@ -205,7 +205,7 @@ class Trust:
         if self.unconfirmed(context):
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
-        trusted = self._trust_place(context.state.incarnation.n, why)
+        trusted = self._trust_location(context.state.incarnation.n, why)
         return [Persist((*trusted, r.Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context, now: Now) -> list[Effect]:
@@ -219,7 +219,7 @@ class Trust:
             return []
         if adopted := adopt_chosen(context, now):
             return adopted
-        self.min_ballot = state.clock.wanted
+        self.min_ballot = state.clock.highest
         reserve = max(self.min_ballot + RESERVE_STEP, state.clock.reserving)
         state.clock.reserving = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
@@ -270,7 +270,7 @@ class Trust:
                     f"{event.peer} has seen start {seen.n} of node {state.me!r}, which the data directory of start "
                     f"{state.incarnation.n} does not have: it was emptied, or is an old copy"
                 )
-        after = next((start for start in self.begun if start.incarnation.n > event.position_by), None)
+        after = next((start for start in self.starts if start.incarnation.n > event.position_by), None)
         if (
             not positions.counting
             or self.resync is not None
@@ -290,8 +290,8 @@ class Trust:
 
         The number alone does not say: an old copy that is started counts on from its own, and uses numbers again.
         """
-        return start.n < self.begun[0].incarnation.n or any(
-            begun.incarnation == start for begun in self.begun
+        return start.n < self.starts[0].incarnation.n or any(
+            earlier.incarnation == start for earlier in self.starts
         )
 
     def lose(self, context: Context, seen_n: int, reason: str) -> list[Effect]:
@@ -306,7 +306,7 @@ class Trust:
         context.state.trusted = False
         self.resync = Resync(reason)
         above = max(self.above, far_above(seen_n))
-        trusted = self._trust_place(context.state.incarnation.n, f"it was an old copy: {reason}")
+        trusted = self._trust_location(context.state.incarnation.n, f"it was an old copy: {reason}")
         self.moved = False
         return [Persist((*trusted, r.TrustLost(above, reason)), (Done(TOKEN_LOST),))]
 

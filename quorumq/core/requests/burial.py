@@ -52,14 +52,14 @@ class Burial(FetchCoordinator):
         why: `EXHAUSTED` or `OVERDUE`.
     """
 
-    __slots__ = ("begun", "why")
+    __slots__ = ("rounds_begun", "why")
 
     def __init__(self, key: int, replica: Replica, group: str, why: int, hold_time: float, now: Now) -> None:
         most = limits.FETCH_MESSAGES_MAX
         request = m.Fetch((replica.topic.name,), group, most, 1 << 40, 1, 0, 0.0, hold_time, now.mono)
         super().__init__(key, request, (replica.partition,), 0, now)
         self.why = why
-        self.begun = 0  # rounds
+        self.rounds_begun = 0  # rounds
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self.advance(context, now)
@@ -72,33 +72,38 @@ class Burial(FetchCoordinator):
             replica = context.replicas[partition]
             view = replica.views.groups.get(self.request.group)
             ballot = None
-            if view is not None and self.begun < ROUNDS and not self.conflict and replica.may_vote(now):
+            if (
+                view is not None
+                and self.rounds_begun < ROUNDS
+                and not self.conflict
+                and replica.may_vote(now)
+            ):
                 picked = replica.choice.choose_dying(view, now, self.why, limits.RUNS_PER_STEP)
                 if picked.wants:
                     ballot = context.state.clock.fresh(now)
             if ballot is None:
                 return effects + self.finish(context, None)
-            self.begun += 1
+            self.rounds_begun += 1
             effects += self._hold(context, replica, picked, ballot, now)
         return effects
 
     def open_hold(self, context: Context, *args: Any) -> tuple[HoldRound, m.Hold]:
         """Mark the HOLD of an overdue message, so that replicas that may not know its age abstain."""
-        this, hold = super().open_hold(context, *args)
-        return this, hold._replace(overdue=self.why == OVERDUE)
+        round_, hold = super().open_hold(context, *args)
+        return round_, hold._replace(overdue=self.why == OVERDUE)
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         """Finish without a reply, because no client waits for one."""
         return super().finish(context, None)
 
     def _win(
-        self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
+        self, context: Context, round_: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
         """Give the message back, with the voters' count of its attempts, because they do not call it dead."""
-        effects = self._learn(this, span, attempts, now) if attempts != NO_ATTEMPTS else []
+        effects = self._learn(round_, span, attempts, now) if attempts != NO_ATTEMPTS else []
         self.conflict = True  # stop here: the same message would be chosen again
         return effects + context.free(
-            [m.Released(this.partition, self.request.group, this.owner, (span,))], now
+            [m.Released(round_.partition, self.request.group, round_.owner, (span,))], now
         )
 
 
@@ -170,10 +175,10 @@ def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
     """Return the reasons for which messages of the group are dying here."""
     if view.skipping or view.paused or view.source is not None:
         return []
-    found = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
+    whys = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
     if not replica.node.is_uncertain(now) and replica.choice.overdue(view, now):
-        found.append(OVERDUE)
-    return found
+        whys.append(OVERDUE)
+    return whys
 
 
 def is_first(context: Context, replica: Replica, group: str) -> bool:

@@ -43,25 +43,29 @@ class CloseCoordinator(Coordinator):
         self.done_with: SpanMap[int] = SpanMap()  # bits of those that promised and are done
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        this = self.open_round(context, context.catalogue.members_of(self.partition), now)
+        round_ = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.epoch_of(self.partition)
         return self.ask(
-            context, this, self.partition, CloseRequest(this.number, self.partition, epoch, self.numbers), now
+            context,
+            round_,
+            self.partition,
+            CloseRequest(round_.number, self.partition, epoch, self.numbers),
+            now,
         )
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, CloseReply)
-        this = self.rounds[message.round]
-        context.state.learn_vector(this.members, message.known)
-        bit = this.hear(sender, incarnation)
+        round_ = self.rounds[message.round]
+        context.state.learn_vector(round_.members, message.known)
+        bit = round_.hear(sender, incarnation)
         for span in message.done:
             self.done_with.update(span, lambda bits: (bits or 0) | bit)
-        if not this.everyone:
+        if not round_.everyone:
             return []
-        everyone = (1 << len(this.members)) - 1
-        valid = this.valid(context.state)
+        everyone = (1 << len(round_.members)) - 1
+        valid = round_.valid(context.state)
         replica = context.replicas.get(self.partition)
         closed = [
             part

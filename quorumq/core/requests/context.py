@@ -393,8 +393,8 @@ class Context(Placing):
 
     def take_in_decisions(self, decisions: Iterable[Decision]) -> list[Effect]:
         """Adopt others' promises and acceptances, because this directory may have made them and lost them."""
-        changed = [found for found in decisions if self.catalogue.take_decision(found)]
-        return [Persist((DecisionPut(self.catalogue.decisions[found.instance]),)) for found in changed]
+        changed = [decision for decision in decisions if self.catalogue.take_decision(decision)]
+        return [Persist((DecisionPut(self.catalogue.decisions[decision.instance]),)) for decision in changed]
 
     def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """Merge a register that a peer has, and carry out its consequences: partitions begin, or end."""
@@ -406,7 +406,7 @@ class Context(Placing):
         self.state.clock.merge(topic.stamp.time)
         effects: list[Effect] = [Persist((TopicPut(merged),))]
         if not merged.deleted and merged.layout != (ours.layout if ours is not None else None):
-            self.peer_groups.forget(topic.id)
+            self.peer_groups.discard(topic.id)
             effects = self.put_layout(merged)
             effects += self.end_rounds(ours, merged, now) if ours is not None else []
         there = before if before is not None and not before.deleted else merged
@@ -529,9 +529,9 @@ class Context(Placing):
                 effects += discarded(table.pop(partition))
         self.state.producer_ids.pop(topic.id, None)
         self.state.names.pop(topic.id, None)
-        self.catalogue.forget_groups(topic.id)
+        self.catalogue.drop_groups(topic.id)
         self.catalogue.labels.drop(topic.id)
-        self.peer_groups.forget(topic.id)
+        self.peer_groups.discard(topic.id)
         self.limiting.drop(topic.id)
         for hints in (self.state.parked, self.state.active):
             for hint in [hint for hint in hints if hint[0].topic == topic.id]:

@@ -45,9 +45,9 @@ class Coordinator(Pending):
         self, context: Context, members: tuple[NodeId, ...], now: Now, timeout: float | None = None
     ) -> Round:
         """Open a round among ``members``, with a timer of ``timeout`` seconds (the request timeout if None)."""
-        this = Round(context.state.next_round(), members)
-        self.adopt(context, this, now, timeout)
-        return this
+        round_ = Round(context.state.next_round(), members)
+        self.adopt(context, round_, now, timeout)
+        return round_
 
     def open_register_round(self, context: Context, now: Now, timeout: float | None = None) -> Round:
         """Open a round among all members, in which the voters are counted, and which replica sets need a part of."""
@@ -65,45 +65,45 @@ class Coordinator(Pending):
         self.adopt(context, round_, now, timeout)
         return round_
 
-    def adopt(self, context: Context, this: Round, now: Now, timeout: float | None) -> None:
-        """Add ``this`` round to our own: replies to it and its timer come here."""
+    def adopt(self, context: Context, round_: Round, now: Now, timeout: float | None) -> None:
+        """Add ``round_`` to our own: replies to it and its timer come here."""
         assert not self.done, "a request that is answered opens no round"
-        self.rounds[this.number] = this
-        context.rounds[this.number] = self
+        self.rounds[round_.number] = round_
+        context.rounds[round_.number] = self
         wait = context.config.request_timeout if timeout is None else timeout
-        context.state.at(now.mono + wait, ("round", this.number))
+        context.state.at(now.mono + wait, ("round", round_.number))
 
     def ask(
-        self, context: Context, this: Round, partition: PartitionId, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, partition: PartitionId, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         """Send ``message`` to the members of the round. A copy is kept in case a member does not know the topic.
 
         A member without a link is not asked and not waited for.
         """
-        self.requests[this.number] = (partition, message)
+        self.requests[round_.number] = (partition, message)
         state = context.state
         effects: list[Effect] = []
-        for at, member in enumerate(this.members):
+        for at, member in enumerate(round_.members):
             if member == state.me or member in state.links:
                 effects.append(Send(member, message))
             else:
-                this.unreachable |= 1 << at
+                round_.unreachable |= 1 << at
         return effects
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
     ) -> list[Effect]:
         """Handle a replica's reply to `ask`. A replica that does not know the topic gets it, and is asked again."""
-        this = self.rounds[message.round]
-        context.state.learn_vector(this.members, message.known)
+        round_ = self.rounds[message.round]
+        context.state.learn_vector(round_.members, message.known)
         if message.error and (message.error == Code.UNKNOWN_TOPIC or self.is_ahead(message, sender)):
             return self.teach(context, message.round, sender)
-        return self.on_answer(context, this, sender, this.hear(sender, incarnation), message, now)
+        return self.on_answer(context, round_, sender, round_.hear(sender, incarnation), message, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        """Handle the reply of a replica that knows the topic. ``bit`` is its bit in ``this``, or 0 if not counted."""
+        """Handle the reply of a replica that knows the topic. ``bit`` is its bit in ``round_``, or 0 if not counted."""
         raise NotImplementedError
 
     def is_ahead(self, message: Any, sender: NodeId) -> bool:
@@ -144,9 +144,9 @@ class Coordinator(Pending):
 
         It is asked for by name, too: a node finds it by its id only until it packs it.
         """
-        this = self.open_voter_round(context, now)
-        ask = m.RegistersRequest(this.number, (topic.name,), (topic.id,), (), "" if groups else None)
-        return [Send(node, ask) for node in this.members]
+        round_ = self.open_voter_round(context, now)
+        ask = m.RegistersRequest(round_.number, (topic.name,), (topic.id,), (), "" if groups else None)
+        return [Send(node, ask) for node in round_.members]
 
     def take_in(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.RegistersReply, now: Now
@@ -155,18 +155,18 @@ class Coordinator(Pending):
 
         A register may say that the topic was deleted: then this request may be over.
         """
-        this = self.rounds[message.round]
+        round_ = self.rounds[message.round]
         effects = [effect for topic in message.topics for effect in context.take_in_topic(topic, now)]
         effects += [effect for group in message.groups for effect in context.take_in_group(group, now)]
         effects += context.take_in_packed(message.packed, now)
         if message.more and message.page:
-            ask = m.RegistersRequest(this.number, (), (topic_of(message.packed),), (), "", message.page)
+            ask = m.RegistersRequest(round_.number, (), (topic_of(message.packed),), (), "", message.page)
             return [*effects, Send(sender, ask)], 0
         if message.more and message.groups:
             last = message.groups[-1]
-            ask = m.RegistersRequest(this.number, (), (last.topic,), (), last.name, PAGES)
+            ask = m.RegistersRequest(round_.number, (), (last.topic,), (), last.name, PAGES)
             return [*effects, Send(sender, ask)], 0
-        return effects, this.hear(sender, incarnation)
+        return effects, round_.hear(sender, incarnation)
 
     def refuse_unstamped(self, context: Context) -> list[Effect]:
         """Fail, because no stamp is available for some milliseconds."""

@@ -61,7 +61,7 @@ COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     ),
     **dict.fromkeys(m.SETTLING, lambda catalogue, request: runs(len(request.items))),
     **dict.fromkeys(
-        (m.StatusRequest, m.BrowseRequest, m.ShowRequest, m.PurgeRequest, m.RedriveRequest, m.SetGroup,
+        (m.StatusRequest, m.PeekRequest, m.ShowRequest, m.PurgeRequest, m.RedriveRequest, m.SetGroup,
          m.DeleteGroup, m.CreateTopic, m.AlterTopic, m.DeleteTopic, m.MovePartition, m.LabelsRequest, m.PauseGroup,
          m.LimitGroup, m.ChangeMembers),
         lambda catalogue, request: limits.COSTLY_PER_STEP,

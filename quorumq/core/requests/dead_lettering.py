@@ -11,7 +11,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.values.printable import plural
-from quorumq.core.values.types import Letter, NodeId, Now, Span
+from quorumq.core.values.types import Death, NodeId, Now, Span
 
 
 class DeadLettering(Coordinator):
@@ -43,16 +43,16 @@ class DeadLettering(Coordinator):
             for chunk, slot in replica.batches.index.within(part):
                 published_ms = replica.batches.stored[slot.number].header.published_ms
                 effects += self._reject(
-                    context, replica, chunk, n, self._letter(context, n, published_ms, now), now
+                    context, replica, chunk, n, self._death(context, n, published_ms, now), now
                 )
         return effects
 
-    def _letter(self, context: Context, n: int, published_ms: int, now: Now) -> Letter:
+    def _death(self, context: Context, n: int, published_ms: int, now: Now) -> Death:
         ended = plural(self.attempts.ended, "delivery", "deliveries")
         message = f"{ended} ended without an ack"
         if self.reason == "expired":
             message = f"its time to live was over, after {ended}"
-        return Letter(
+        return Death(
             ballot=self.won.owner.ballot,
             reason=self.reason,
             message=message,
@@ -66,7 +66,7 @@ class DeadLettering(Coordinator):
         )
 
     def _reject(
-        self, context: Context, replica: Replica, span: Span, n: int, letter: Letter | None, now: Now
+        self, context: Context, replica: Replica, span: Span, n: int, death: Death | None, now: Now
     ) -> list[Effect]:
         """Have every replica make a dead letter of the messages, or drop them if there is no letter."""
         round_ = self.open_round(context, replica.members, now)
@@ -78,16 +78,16 @@ class DeadLettering(Coordinator):
             self.won.generation,
             (Owned(span, self.won.owner, n),),
             0.0,
-            letter,
-            drop=letter is None,
+            death,
+            drop=death is None,
         )
         return self.ask(context, round_, self.won.partition, reject, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        if this.everyone:
-            self.close_round(context, this.number)
+        if round_.everyone:
+            self.close_round(context, round_.number)
         return []
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:

@@ -26,14 +26,14 @@ class Won(NamedTuple):
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
     """Append the deliveries of ``span``, extending the last slice and receipt if they continue there."""
     topic = replica.topic.name
-    for chunk, slot, letter in [
-        (chunk, slot, letter)
-        for part, letter in replica.group(group).letters(span)
+    for chunk, slot, death in [
+        (chunk, slot, death)
+        for part, death in replica.group(group).deaths(span)
         for chunk, slot in replica.batches.index.within(part)
     ]:
         first, stop = chunk.start + slot.shift, chunk.stop + slot.shift
         receipt = Receipt(won.partition, group, won.generation, won.n, chunk, won.owner)
-        delivery = Delivery(receipt, won.attempt, b"", letter, won.lot > 0, won.interruptions)
+        delivery = Delivery(receipt, won.attempt, b"", death, won.lot > 0, won.interruptions)
         last = slices[-1] if slices else None
         if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
             header = replica.batches.stored[slot.number].header

@@ -101,8 +101,8 @@ class FetchCoordinator(GroupReader):
             began, self.tried = context.state.round_count, True
             effects += self._start_rounds(context, now)
             if context.state.round_count == began and not (over and self.tried):
-                self.told = not self.won and self._tells(context, now)
-                return effects + self.answer(context, now) if self.told else effects
+                self.hinted = not self.won and self._tells(context, now)
+                return effects + self.answer(context, now) if self.hinted else effects
         return effects
 
     def _satisfied(self) -> bool:
@@ -123,10 +123,10 @@ class FetchCoordinator(GroupReader):
             producer_id, start, stop = won.span
             capacity = min(capacity, won.lot - self.won_messages)
             if capacity > 0:
-                some = min(capacity, stop - start)
-                self._keep(context, won._replace(span=Span(producer_id, start, start + some)))
-                start += some
-                capacity -= some
+                count = min(capacity, stop - start)
+                self._keep(context, won._replace(span=Span(producer_id, start, start + count)))
+                start += count
+                capacity -= count
             if start < stop:
                 spans = (Span(producer_id, start, stop),)
                 given = m.Released(won.partition, self.request.group, won.owner, spans)
@@ -183,7 +183,7 @@ class FetchCoordinator(GroupReader):
             if view.backfill is not None:
                 replica.views.catch_up(view, now)
             if view.paused or (
-                not (view.suspects if suspects else view.available).ready.size and not view.begins
+                not (view.suspects if suspects else view.available).batches.size and not view.begins
             ):
                 continue
             spare = None
@@ -239,23 +239,23 @@ class FetchCoordinator(GroupReader):
     ) -> list[Effect]:
         """Hold here for the full time, then ask the others."""
         patience, wants = self.patience(context, replica), picked.wants
-        this, message = self.open_hold(context, replica, wants, picked.generation, ballot, patience, now)
+        round_, message = self.open_hold(context, replica, wants, picked.generation, ballot, patience, now)
         reply, effects = replica.on_hold(context.state.me, context.state.incarnation, message, now)
-        self._count(context, this, context.state.me, context.state.incarnation, reply, now)
-        asked = wants_of(reply.granted, this.redrives)
-        if asked and len(this.members) > 1:
-            context.note_asked(this.number, now)
+        self._count(context, round_, context.state.me, context.state.incarnation, reply, now)
+        asked = wants_of(reply.granted, round_.redrives)
+        if asked and len(round_.members) > 1:
+            context.note_asked(round_.number, now)
             if asked != message.wants:
                 message = message._replace(wants=asked)
-            self.requests[this.number] = (replica.partition, message)
+            self.requests[round_.number] = (replica.partition, message)
             state = context.state
-            for at, member in enumerate(this.members):
+            for at, member in enumerate(round_.members):
                 if member in state.links:
                     owed = state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(released=owed) if owed else message))
                 elif member != state.me:
-                    this.unreachable |= 1 << at
-        effects += self._settle(context, this, now, timed_out=False)
+                    round_.unreachable |= 1 << at
+        effects += self._settle(context, round_, now, timed_out=False)
         self._hurry(context, now)
         return effects
 
@@ -278,22 +278,22 @@ class FetchCoordinator(GroupReader):
             number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
         )
         owner = Owner(state.me, state.incarnation, ballot)
-        this = HoldRound(replica, hold, owner, now.mono, patience[0])
-        this.until = now.mono + patience[1]
-        self.adopt(context, this, now, patience[1])
-        return this, hold
+        round_ = HoldRound(replica, hold, owner, now.mono, patience[0])
+        round_.until = now.mono + patience[1]
+        self.adopt(context, round_, now, patience[1])
+        return round_, hold
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.HoldReply)
-        this = self.rounds[message.round]
-        assert isinstance(this, HoldRound)
-        context.state.learn_vector(this.members, message.known)
+        round_ = self.rounds[message.round]
+        assert isinstance(round_, HoldRound)
+        context.state.learn_vector(round_.members, message.known)
         if message.error and (message.error == Code.UNKNOWN_TOPIC or self.is_ahead(message, sender)):
             return self.teach(context, message.round, sender)
-        effects = self._count(context, this, sender, incarnation, message, now)
-        effects += self._settle(context, this, now, timed_out=False)
+        effects = self._count(context, round_, sender, incarnation, message, now)
+        effects += self._settle(context, round_, now, timed_out=False)
         self._hurry(context, now)
         return effects + self.advance(context, now)
 
@@ -308,38 +308,40 @@ class FetchCoordinator(GroupReader):
 
     def _hurry(self, context: Context, now: Now) -> None:
         """End rounds after their usual time once a majority has answered, or while a won message waits, too."""
-        for this in self.rounds.values():
-            some = self.won or self.lot
-            if isinstance(this, HoldRound) and (some or this.is_majority(this.valid(context.state))):
-                until = max(now.mono, this.started + this.usual)
-                if until < this.until:
-                    this.until = until
-                    context.state.at(until, ("round", this.number))
+        for round_ in self.rounds.values():
+            has_messages = self.won or self.lot
+            if isinstance(round_, HoldRound) and (
+                has_messages or round_.is_majority(round_.valid(context.state))
+            ):
+                until = max(now.mono, round_.started + round_.usual)
+                if until < round_.until:
+                    round_.until = until
+                    context.state.at(until, ("round", round_.number))
 
     def _count(
         self,
         context: Context,
-        this: HoldRound,
+        round_: HoldRound,
         sender: NodeId,
         incarnation: Incarnation,
         reply: m.HoldReply,
         now: Now,
     ) -> list[Effect]:
         """Count a reply's votes in the round, and learn everything else that it says."""
-        replica, group = this.replica, self.request.group
+        replica, group = round_.replica, self.request.group
         effects: list[Effect] = []
-        bit = this.hear(sender, incarnation)
+        bit = round_.hear(sender, incarnation)
         if bit:
-            this.count(bit, reply, now)
+            round_.count(bit, reply, now)
             if reply.tokens is not None:
-                tokens = this.tokens_of_majority
-                effects += context.limiting.learn(sender, this.partition, group, tokens, now)
+                tokens = round_.tokens_of_majority
+                effects += context.limiting.learn(sender, round_.partition, group, tokens, now)
             self.conflict = self.conflict or reply.abstained  # asked again at once it would abstain again
         for span, highest, remaining in reply.refused:
             context.state.clock.merge(highest.time)
             self.conflict = True
             if remaining > 0 and sender != context.state.me:
-                this.note_held(span, remaining)
+                round_.note_held(span, remaining)
         if sender != context.state.me:
             if reply.settled:
                 effects += replica.learning.repair(group, reply.settled, now)
@@ -347,80 +349,92 @@ class FetchCoordinator(GroupReader):
             if delays:
                 effects += replica.learning.adopt_delays(group, delays, now)
         for item in reply.settled:
-            stale = this.lose_settled(item, replica.group(group).asked(this.generation, 0))
+            stale = round_.lose_settled(item, replica.group(group).asked(round_.generation, 0))
             if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it
                 effects += replica.learning.tell(sender, group, stale, replica.epoch)
         return effects
 
-    def _settle(self, context: Context, this: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
+    def _settle(self, context: Context, round_: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
         """Decide which messages are won and which are lost; close the round when nothing is pending."""
         effects: list[Effect] = []
-        replica = this.replica
+        replica = round_.replica
         most = replica.topic.max_deliveries
-        valid = this.valid(context.state)
-        mine = 1 << this.members.index(context.state.me)
+        valid = round_.valid(context.state)
+        mine = 1 << round_.members.index(context.state.me)
         lost: list[Span] = []
         buried: list[tuple[Span, Attempts, str]] = []
-        for span, yes, no, dead, late, attempts in this.atoms(valid):
-            if this.is_won(yes, mine):
-                if dead and this.is_majority(dead):
+        for span, yes, no, dead, late, attempts in round_.atoms(valid):
+            if round_.is_won(yes, mine):
+                if dead and round_.is_majority(dead):
                     buried.append((span, attempts, "max-deliveries"))
                 elif dead & ~mine and not dead & mine and is_exhausted(attempts, most):
-                    effects += self._learn(this, span, attempts, now)
+                    effects += self._learn(round_, span, attempts, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
-                elif late and this.is_over(late):
+                elif late and round_.is_over(late):
                     buried.append((span, attempts, "expired"))
-                elif late and not timed_out and not this.everyone:
+                elif late and not timed_out and not round_.everyone:
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
-                    effects += self._win(context, this, span, attempts, now)
-            elif timed_out or this.is_out_of_reach(no) or (context.state.me in this.heard and not yes & mine):
+                    effects += self._win(context, round_, span, attempts, now)
+            elif (
+                timed_out
+                or round_.is_out_of_reach(no)
+                or (context.state.me in round_.answered_by and not yes & mine)
+            ):
                 lost.append(span)
             else:
                 continue
-            this.pending.remove(span)
-        if this.is_majority(valid):
+            round_.pending.remove(span)
+        if round_.is_majority(valid):
             replica.unanswered = 0
         elif timed_out:
             replica.unanswered = min(replica.unanswered + 1, DOUBLINGS_MAX)
             self.unanswered = True
         if lost:
             # RELEASE at all others, regardless of their answers.
-            given = m.Released(this.partition, self.request.group, this.owner, tuple(lost))
+            given = m.Released(round_.partition, self.request.group, round_.owner, tuple(lost))
             effects += context.free([given], now)
-            for part, remaining in this.hints(lost):
+            for part, remaining in round_.hints(lost):
                 replica.learning.hint(self.request.group, part, now.mono + remaining, now)
         for span, attempts, reason in buried:
-            dead_lettering = DeadLettering(this, span, attempts, reason, self.request)
+            dead_lettering = DeadLettering(round_, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)
-        if not this.pending.runs:
-            self.close_round(context, this.number)
+        if not round_.pending.runs:
+            self.close_round(context, round_.number)
             self.blocked = False
-            if lost and this.is_out_of_reach(0):  # too few to ask: another node may have links to them
+            if lost and round_.is_out_of_reach(0):  # too few to ask: another node may have links to them
                 self.unanswered = True
                 self.park_until = now.mono
-            elif lost and (self.conflict or this.short) and not self.done:
+            elif lost and (self.conflict or round_.short) and not self.done:
                 self.conflict = False
-                self.abstained = self.abstained + 1 if this.abstained else 0
+                self.abstained = self.abstained + 1 if round_.abstained else 0
                 paused = replica.group(self.request.group).paused  # as those that abstained say
                 # One that abstained once may have raised its reserve.
-                self.blocked = not paused and self.abstained > 1 and this.is_refused(this.abstained)
-                self.look_at = now.mono + this.pause(self.abstained, context.rng)
+                self.blocked = not paused and self.abstained > 1 and round_.is_refused(round_.abstained)
+                self.look_at = now.mono + round_.pause(self.abstained, context.rng)
                 if self.park_until > now.mono:
                     self.look_at = min(self.look_at, self.park_until)
                 context.state.at(self.look_at, ("advance", self.key))
         return effects
 
     def _win(
-        self, context: Context, this: HoldRound, span: Span, attempts: Attempts, now: Now
+        self, context: Context, round_: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
         """Keep a first-timer; keep a suspect apart until all rounds are over."""
         effects: list[Effect] = []
-        lot = this.replica.lot_of(self.request.group, attempts) if attempts[3] else 0
-        for part, n in this.redrives.within(span):
+        lot = round_.replica.lot_of(self.request.group, attempts) if attempts[3] else 0
+        for part, n in round_.redrives.within(span):
             attempt, before = attempts.ended + 1, attempts.interruptions
             won = Won(
-                this.partition, part, n, this.generation, this.owner, attempt, this.expires, lot, before
+                round_.partition,
+                part,
+                n,
+                round_.generation,
+                round_.owner,
+                attempt,
+                round_.expires,
+                lot,
+                before,
             )
             if lot:
                 self.lot.append(won)
@@ -436,18 +450,18 @@ class FetchCoordinator(GroupReader):
                 self._keep(context, won._replace(span=Span(producer_id, start, start + capacity)))
             if stop - start > capacity:
                 rest = (Span(producer_id, start + capacity, stop),)
-                given = m.Released(this.partition, self.request.group, this.owner, rest)
+                given = m.Released(round_.partition, self.request.group, round_.owner, rest)
                 effects += context.free([given], now)
         if attempts != NO_ATTEMPTS:
-            effects += self._learn(this, span, attempts, now)
+            effects += self._learn(round_, span, attempts, now)
         return effects
 
-    def _learn(self, this: HoldRound, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
+    def _learn(self, round_: HoldRound, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
         """Teach our own replica how many attempts have ended: it may have missed some."""
         effects: list[Effect] = []
-        for part, n in this.redrives.within(span):
-            counted = m.Counted(part, n, attempts.ended, this.generation, *attempts[3:])
-            effects += this.replica.learning.adopt_won(self.request.group, this.owner, counted, now)
+        for part, n in round_.redrives.within(span):
+            counted = m.Counted(part, n, attempts.ended, round_.generation, *attempts[3:])
+            effects += round_.replica.learning.adopt_won(self.request.group, round_.owner, counted, now)
         return effects
 
     def _keep(self, context: Context, won: Won) -> None:
@@ -461,9 +475,9 @@ class FetchCoordinator(GroupReader):
             context.state.at(used, ("advance", self.key))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
-        assert isinstance(this, HoldRound)
-        effects = self._settle(context, this, now, timed_out=True)
+        round_ = self.rounds[number]
+        assert isinstance(round_, HoldRound)
+        effects = self._settle(context, round_, now, timed_out=True)
         return effects + self.advance(context, now)
 
     # -------------------------------------------------------------------- answer
@@ -487,8 +501,8 @@ class FetchCoordinator(GroupReader):
             )
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
-        told = self.told or self._tells(context, now)
-        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), told)
+        hinted = self.hinted or self._tells(context, now)
+        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), hinted)
         return self.finish(context, reply)
 
     def _tells(self, context: Context, now: Now) -> bool:
@@ -500,15 +514,15 @@ class FetchCoordinator(GroupReader):
         if self.request.idle or self.unregistered or self.request.spans:
             return False
         views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
-        waiting = [view.suspects for view in views if view.suspects.ready]
+        waiting = [view.suspects for view in views if view.suspects.batches]
         if not waiting or any(now.mono < view.suspects.told_until for view in views):
             return False
         times = [view.available.oldest_ms for view in views]
         oldest = [ms for ms in times if ms is not None]
-        if oldest and all(offer.oldest_ms is None or min(oldest) <= offer.oldest_ms for offer in waiting):
+        if oldest and all(ready.oldest_ms is None or min(oldest) <= ready.oldest_ms for ready in waiting):
             return False
-        for offer in waiting:
-            offer.told_until = now.mono + self.request.hold_time
+        for ready in waiting:
+            ready.told_until = now.mono + self.request.hold_time
         return True
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
@@ -544,7 +558,7 @@ class FetchCoordinator(GroupReader):
             return effects + self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)
         return effects + self.answer(context, now)
 
-    def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
+    def quit_topic(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         effects = self._abandon(context, lambda one: one.topic == topic.id, now)
         self.awaited.pop(topic.id, None)
         if not self.partitions and topic.name in self.request.topics:

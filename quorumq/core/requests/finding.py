@@ -48,12 +48,12 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             partitions = (request.batch.header.partition,)
         case m.FindName():
             partitions = (request.partition,)
-        case m.AckRequest() | m.RejectRequest() | m.ExtendRequest() | m.LeaveRequest():
+        case m.AckRequest() | m.RejectRequest() | m.ExtendRequest() | m.ReleaseRequest():
             partitions = dict.fromkeys([item.receipt.partition for item in request.items])
         case m.Fetch():
             names, group = dead_letter_names(request.topics, request.group)
             highest = max(request.partitions, default=-1)
-        case m.PurgeRequest() | m.BrowseRequest() | m.RedriveRequest():
+        case m.PurgeRequest() | m.PeekRequest() | m.RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
             highest = request.partition
         case m.LabelsRequest():
@@ -73,7 +73,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             ids[request.id] = (
                 None  # also if it is another topic's, so that no client learns that there is one
             )
-    wanted: dict[str, None] = {}
+    unknown: dict[str, None] = {}
     for partition in partitions:
         if not catalogue.members_of(partition) and not catalogue.is_deleted(partition.topic):
             ids[partition.topic] = None
@@ -82,7 +82,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         topic = catalogue.topic_named(name)
         if topic is None:
             if not is_pattern(name):
-                wanted[name] = None
+                unknown[name] = None
             continue
         if highest >= topic.partitions:
             ids[topic.id] = None
@@ -90,14 +90,14 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         if isinstance(request, m.Fetch):
             needed = source != group or not catalogue.makes_group(topic, group)
         else:  # a topic or group known as deleted may have been created again
-            needed = (group != "" and not isinstance(request, m.BrowseRequest)) or source != group
+            needed = (group != "" and not isinstance(request, m.PeekRequest)) or source != group
             needed = needed or catalogue.is_group_deleted(topic.id, source)
         if needed and not catalogue.reads(topic.id, source):
             groups[(topic.id, source)] = None
-    if not (wanted or ids or groups):
+    if not (unknown or ids or groups):
         return None
     return m.RegistersRequest(
-        0, tuple(wanted), tuple(ids), tuple(Group(topic, name, 0, 0) for topic, name in groups)
+        0, tuple(unknown), tuple(ids), tuple(Group(topic, name, 0, 0) for topic, name in groups)
     )
 
 
@@ -105,9 +105,9 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
     """REGISTERS-ASK: answer with registers known here, only if this node is trusted: its silence is no answer."""
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
-    topics += [catalogue.topics.get(found) for found in message.ids]
-    found = [catalogue.group(group.topic, group.name) for group in message.groups]
-    groups = [group for group in found if group is not None][:TOLD_MAX]
+    topics += [catalogue.topics.get(id_) for id_ in message.ids]
+    id_ = [catalogue.group(group.topic, group.name) for group in message.groups]
+    groups = [group for group in id_ if group is not None][:TOLD_MAX]
     more: list[Group] = []
     packed, page = b"", PAGES
     if message.after is not None:
@@ -115,7 +115,7 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
             packed, page = catalogue.deleted.of_topic(message.ids[0], message.page, GROUPS_PER_CHUNK)
         later = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
         more = [catalogue.groups[key] for key in sorted(later)] if page == PAGES else []
-    told = m.RegistersReply(
+    reply = m.RegistersReply(
         message.round,
         tuple({topic.id: topic for topic in topics if topic is not None}.values())[:TOLD_MAX],
         (*groups, *more[:GROUPS_PER_CHUNK]),
@@ -125,32 +125,32 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
         page if page < PAGES else 0,
         context.state.voting_epoch,
     )
-    return [Send(sender, told)]
+    return [Send(sender, reply)]
 
 
 class FindCoordinator(Coordinator):
     """Handles a request with unknown names: asks the others for them, then takes the request up.
 
     Args:
-        wanted: result of `to_find`.
+        lookup: result of `to_find`.
     """
 
-    __slots__ = ("request", "sets", "wanted")
+    __slots__ = ("lookup", "request", "sets")
 
-    def __init__(self, key: int, request: m.ClientRequest, wanted: m.RegistersRequest) -> None:
+    def __init__(self, key: int, request: m.ClientRequest, lookup: m.RegistersRequest) -> None:
         super().__init__(key)
         self.request = request
-        self.wanted = wanted
+        self.lookup = lookup
         self.sets: tuple[tuple[NodeId, ...], ...] = ()  # some majority of each has what was confirmed
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        groups = [context.catalogue.topics[group.topic] for group in self.wanted.groups]
+        groups = [context.catalogue.topics[group.topic] for group in self.lookup.groups]
         self.sets = tuple(dict.fromkeys(members for topic in groups for members in topic.replicas))
         round_ = self.open_register_round(context, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
         effects: list[Effect] = []
         for at, node in enumerate(round_.members):
             if node == context.state.me or node in context.state.links:
-                effects.append(Send(node, self.wanted._replace(round=round_.number)))
+                effects.append(Send(node, self.lookup._replace(round=round_.number)))
             else:
                 round_.unreachable |= 1 << at
         return effects or self.give_up(context, round_)
@@ -159,37 +159,38 @@ class FindCoordinator(Coordinator):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.RegistersReply)
-        this = self.rounds[message.round]
+        round_ = self.rounds[message.round]
         effects, _ = self.take_in(context, sender, incarnation, message, now)
-        left = to_find(context, self.request)
-        if left != self.wanted or self.is_enough(context, this, this.valid(context.state)):
-            return effects + self.take_up(context, looked=left == self.wanted)
-        if this.everyone:
-            return effects + self.give_up(context, this)
+        lookup = to_find(context, self.request)
+        if lookup != self.lookup or self.is_enough(context, round_, round_.valid(context.state)):
+            return effects + self.take_up(context, looked=lookup == self.lookup)
+        if round_.everyone:
+            return effects + self.give_up(context, round_)
         return effects
 
-    def is_enough(self, context: Context, this: Round, bits: int) -> bool:
+    def is_enough(self, context: Context, round_: Round, bits: int) -> bool:
         """Return True if one of these nodes is in every majority that may have confirmed a register."""
-        heard = [node for at, node in enumerate(this.members) if bits & (1 << at)]
-        return this.is_read(bits) and all(
-            sum(node in heard for node in nodes) > len(nodes) - majority_of(len(nodes)) for nodes in self.sets
+        answered = [node for at, node in enumerate(round_.members) if bits & (1 << at)]
+        return round_.is_read(bits) and all(
+            sum(node in answered for node in nodes) > len(nodes) - majority_of(len(nodes))
+            for nodes in self.sets
         )
 
     def take_up(self, context: Context, *, looked: bool) -> list[Effect]:
         """Go on with the request; ``looked``: names that are not known here are unknown everywhere."""
         return [*self.finish(context, None), Again(self.key, self.request, looked, self.caller)]
 
-    def give_up(self, context: Context, this: Round) -> list[Effect]:
+    def give_up(self, context: Context, round_: Round) -> list[Effect]:
         """Fail, because too few nodes answered; go on if that is enough for the request."""
-        bits = this.valid(context.state)
+        bits = round_.valid(context.state)
         # An unknown one of many receipts does not affect the others.
-        if isinstance(self.request, m.SETTLING) or self.is_enough(context, this, bits):
+        if isinstance(self.request, m.SETTLING) or self.is_enough(context, round_, bits):
             return self.take_up(context, looked=True)
-        what = [*map(repr, self.wanted.names), *(found.hex() for found in self.wanted.ids)]
-        what += [f"group {group.name!r}" for group in self.wanted.groups]
+        items = [*map(repr, self.lookup.names), *(id_.hex() for id_ in self.lookup.ids)]
+        items += [f"group {group.name!r}" for group in self.lookup.groups]
         nodes = len(context.catalogue.cluster.voters)
         detail = (
-            f"{', '.join(what[:5])} is not known to node {context.state.me}, and too few others could be asked: "
+            f"{', '.join(items[:5])} is not known to node {context.state.me}, and too few others could be asked: "
             "try again, through any node"
         )
         needed = nodes - majority_of(nodes) + 1

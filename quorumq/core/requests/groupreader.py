@@ -23,12 +23,20 @@ class GroupReader(Coordinator):
         register_name: group whose register is needed: for a dead-letter group, its source.
         may_make: True if the group may have been made for it somewhere: then no failure says that nothing was done.
         unregistered: True if too few replicas are trusted to have it registered now.
-        told: True if the answer says that suspects wait.
+        hinted: True if the answer says that suspects wait.
     """
 
     __slots__ = (
-        "awaited", "may_make", "park_until", "partitions", "register_name", "request", "told", "unregistered",
-        "won_bytes", "won_messages",
+        "awaited",
+        "hinted",
+        "may_make",
+        "park_until",
+        "partitions",
+        "register_name",
+        "request",
+        "unregistered",
+        "won_bytes",
+        "won_messages",
     )  # fmt: skip
 
     def __init__(self, key: int, request: Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
@@ -38,7 +46,7 @@ class GroupReader(Coordinator):
         self.park_until = now.mono + min(request.max_wait, request.hold_time / 10)
         self.register_name = request.group.removesuffix(DEAD_SUFFIX)
         self.unregistered = False
-        self.told = False
+        self.hinted = False
         self.won_messages = 0
         self.won_bytes = 0
         self.may_make = False
@@ -52,15 +60,19 @@ class GroupReader(Coordinator):
         return any(partition.topic == topic for partition in self.partitions)
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.leave(context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now)
+        return self.quit_topic(
+            context, topic, Failed(Code.NOT_FOUND, f"topic {topic.name!r} was deleted"), now
+        )
 
     def reads(self, topic: bytes, group: str) -> bool:
         return self.register_name == group and self.concerns(topic)
 
     def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.leave(context, topic, context.catalogue.no_group(topic.name, self.register_name), now)
+        return self.quit_topic(
+            context, topic, context.catalogue.no_group(topic.name, self.register_name), now
+        )
 
-    def leave(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
+    def quit_topic(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
         """End with ``topic``: answer with messages won in others; if none can be won, say why."""
         raise NotImplementedError
 
@@ -76,13 +88,13 @@ class GroupReader(Coordinator):
     def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
         """Have the group registered in these partitions, in a limited number of topics at a time (`on_registered`)."""
         effects: list[Effect] = []
-        wanted: dict[bytes, list[int]] = {}
+        numbers_of: dict[bytes, list[int]] = {}
         for partition in new:
-            wanted.setdefault(partition.topic, []).append(partition.number)
+            numbers_of.setdefault(partition.topic, []).append(partition.number)
         latest = self.request.start == "latest"
-        some = list(wanted.items())[: limits.GROUPS_MADE_PER_STEP]
-        self.awaited.update(dict.fromkeys([topic for topic, _ in some]))
-        for topic, numbers in some:
+        chosen = list(numbers_of.items())[: limits.GROUPS_MADE_PER_STEP]
+        self.awaited.update(dict.fromkeys([topic for topic, _ in chosen]))
+        for topic, numbers in chosen:
             self.may_make = self.may_make or context.catalogue.group(topic, self.register_name) is None
             effects += register(
                 context, self.key, topic, self.register_name, tuple(numbers), now, latest=latest
@@ -99,11 +111,11 @@ class GroupReader(Coordinator):
         self.awaited.pop(topic, None)
         if self.done or self.awaited:
             return []
-        left = self.unsettled(context)
-        if not left and self.cost > limits.CHEAP:  # many requests may wait for this answer
+        unsettled = self.unsettled(context)
+        if not unsettled and self.cost > limits.CHEAP:  # many requests may wait for this answer
             context.state.at(now.mono, ("advance", self.key))
             return []
-        return self.register(context, left, now) if left else self.advance(context, now)
+        return self.register(context, unsettled, now) if unsettled else self.advance(context, now)
 
     def on_unregistered(
         self, context: Context, topic: bytes, problem: Failed | None, now: Now
@@ -121,5 +133,5 @@ class GroupReader(Coordinator):
             self.unregistered = True
             return self.advance(context, now) if not self.awaited else []
         if problem.code == Code.NOT_FOUND:
-            return self.leave(context, context.catalogue.topics[topic], problem, now)
+            return self.quit_topic(context, context.catalogue.topics[topic], problem, now)
         return self.finish(context, problem)

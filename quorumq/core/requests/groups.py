@@ -71,7 +71,7 @@ class GroupCoordinator(GroupChange):
             return self.fail(context, Code.CONFLICT, detail)
         number = known.generation + 1 if known is not None else 0
         instance = Instance(self.topic, self.request.group, number)
-        if self.is_behind_another(context, instance):
+        if self.follows_another(context, instance):
             if now.mono >= self.began + context.config.request_timeout:
                 return self.fail_unknown(context)
             context.state.at(now.mono + TURN_S, ("again", self.key))
@@ -79,7 +79,7 @@ class GroupCoordinator(GroupChange):
         if self.proposer is None or self.proposer.instance != instance:
             self.changes += 1
             alike = self.wish(known, STAMP_ZERO) == Group(self.topic, self.request.group, 0)
-            self.leave_instance(context)
+            self.release_instance(context)
             context.proposing[instance] = self.key
             self.proposer = Proposer(instance, alike=alike, base=known)
         if self.changes > PROPOSALS_MAX or self.proposer.proposals >= PROPOSALS_MAX:
@@ -87,7 +87,7 @@ class GroupCoordinator(GroupChange):
             return self.fail(context, Code.OUTCOME_UNKNOWN, detail, 1)
         return self.proposer.propose(self, context, now)
 
-    def is_behind_another(self, context: Context, instance: Instance) -> bool:
+    def follows_another(self, context: Context, instance: Instance) -> bool:
         """Return True if an earlier request of this node proposes in the same instance.
 
         Why: all requests of a node would compete with each other, and with those of other nodes, in one instance. If
@@ -95,13 +95,13 @@ class GroupCoordinator(GroupChange):
         """
         return context.proposing.get(instance, self.key) != self.key
 
-    def leave_instance(self, context: Context) -> None:
+    def release_instance(self, context: Context) -> None:
         """Let others of this node propose in the instance of this request."""
         if self.proposer is not None:
             context.proposing.pop(self.proposer.instance, None)
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        self.leave_instance(context)
+        self.release_instance(context)
         return super().finish(context, reply)
 
     def finds_none(self, known: Group | None) -> bool:
@@ -149,10 +149,10 @@ class GroupCoordinator(GroupChange):
         return effects + proposer.retry(self, context, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert self.skipping is not None
-        effects = self.skipping.on_answer(context, this, sender, bit, message, now)
+        effects = self.skipping.on_answer(context, round_, sender, bit, message, now)
         if not self.skipping.done:
             return effects
         if self.skipping.unclear:

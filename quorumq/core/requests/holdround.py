@@ -179,13 +179,13 @@ class HoldRound(Round):
         Returns:
             spans whose requested dead letter the member does not know.
         """
-        letters_gone: list[Span] = []
+        dead_letters_gone: list[Span] = []
         for part, n in self.redrives.within(item.span):
             if record_rank(item.record) > record_rank(asked._replace(n=n)):
                 self.votes.add((part,), ((1 << len(self.members)) - 1) << NO)
             else:
-                letters_gone.append(part)
-        return letters_gone
+                dead_letters_gone.append(part)
+        return dead_letters_gone
 
     # ------------------------------------------------------------ winning and losing
 

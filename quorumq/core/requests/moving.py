@@ -197,7 +197,7 @@ class LayoutCoordinator(TopicCoordinator):
             round_: Round = self.rounds[number]
             if self.may_propose(context, round_, self.required):
                 return self.propose(context, self.topic, now)
-            silent = [node for node in self.required if node not in round_.heard]
+            silent = [node for node in self.required if node not in round_.answered_by]
             return self.refuse_slots(context, f"{', '.join(silent)} did not answer")
         return super().on_timeout(context, number, now)
 

@@ -44,14 +44,14 @@ class NameCoordinator(Coordinator):
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
         asked = self.open_round(context, members, now)
         epoch = context.catalogue.epoch_of(partition)
-        ask = m.Survey(asked.number, partition, epoch, "", None, 1, named=self.spans)
+        ask = m.ReplicaList(asked.number, partition, epoch, "", None, 1, named=self.spans)
         effects = self.ask(context, asked, partition, ask, now)
         return self.give_up(context, asked) if asked.is_refused(asked.unreachable) else effects
 
     def on_answer(
         self, context: Context, asked: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, m.SurveyReply)
+        assert isinstance(message, m.ReplicaListReply)
         if message.error:
             return self.give_up(context, asked) if asked.everyone else []
         for span in self.spans:
@@ -66,7 +66,7 @@ class NameCoordinator(Coordinator):
         """Fail: too few replicas answered."""
         detail = f"too few replicas of {self.request.partition} said if they know the name: try again, through any node"
         needed = len(asked.members) - asked.majority + 1
-        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, len(asked.heard))
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, needed, len(asked.answered_by))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.give_up(context, self.rounds[number])

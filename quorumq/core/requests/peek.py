@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import BrowseReply, PeekReply, PeekRequest, PeerMessage
+from quorumq.core.messages import PeekReply, PeerMessage, ReplicaPeekReply, ReplicaPeekRequest
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -15,7 +15,7 @@ class PeekCoordinator(Coordinator):
 
     __slots__ = ("request",)
 
-    def __init__(self, key: int, request: PeekRequest) -> None:
+    def __init__(self, key: int, request: ReplicaPeekRequest) -> None:
         super().__init__(key)
         self.request = request
 
@@ -25,16 +25,18 @@ class PeekCoordinator(Coordinator):
         if not up:
             detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
             return self.fail(context, Code.NOT_STORED, detail, 1)
-        this = self.open_round(context, (up[0],), now)
-        return self.ask(context, this, self.request.partition, self.request._replace(round=this.number), now)
+        round_ = self.open_round(context, (up[0],), now)
+        return self.ask(
+            context, round_, self.request.partition, self.request._replace(round=round_.number), now
+        )
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, PeekReply)
+        assert isinstance(message, ReplicaPeekReply)
         if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
-        page = BrowseReply(
+        page = PeekReply(
             self.request.partition, message.items, message.cursor, message.slices, None, message.counts
         )
         return self.finish(context, page)

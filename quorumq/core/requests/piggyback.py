@@ -25,10 +25,10 @@ def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | No
 
     A round of it is open then: the votes come with STORED, our own as well.
     """
-    if len(header.sections) != 1 or header.delay_ms or context.state.capacity or context.state.memory_full:
+    if len(header.spans) != 1 or header.delay_ms or context.state.capacity or context.state.memory_full:
         return None
     replica = context.replicas.get(header.partition)
-    if replica is None or not replica.may_vote(now) or not is_new(context, replica, header.sections[0]):
+    if replica is None or not replica.may_vote(now) or not is_new(context, replica, header.spans[0]):
         return None
     if context.completions and replica.epoch != context.catalogue.epoch_of(header.partition):
         return None  # our replica takes the batch in once it has adopted the layout, and would grant the HOLD before
@@ -59,7 +59,7 @@ def is_new(context: Context, replica: Replica, span: Span) -> bool:
 
 def may_choose(view: GroupView, header: BatchHeader) -> bool:
     """Return True if the group may have new messages: its generation covers them, and has no record of them yet."""
-    (span,) = header.sections
+    (span,) = header.spans
     return (
         view.covers(span.producer_id, header.published_ms)  # voters on a HOLD do not ask
         and view.backfill is None
@@ -84,7 +84,7 @@ def share_of(fetch: FetchCoordinator, header: BatchHeader, spare: int | None = N
     Args:
         spare: number of tokens of the group's limit; None if it has none.
     """
-    producer_id, start, stop = header.sections[0]
+    producer_id, start, stop = header.spans[0]
     count = min(stop - start, fetch.request.max_messages - fetch.won_messages)
     count = count if spare is None else min(count, spare)
     if count <= 0:
@@ -104,9 +104,9 @@ def ride(
     usual, longest = fetch.patience(context, replica)
     patience = (max(usual, least), max(longest, least))
     wants = [Want(span, 0)]
-    this, hold = fetch.open_hold(context, replica, wants, view.generation, ballot, patience, now)
-    fetch.requests[this.number] = (replica.partition, hold)
-    for at, member in enumerate(this.members):
+    round_, hold = fetch.open_hold(context, replica, wants, view.generation, ballot, patience, now)
+    fetch.requests[round_.number] = (replica.partition, hold)
+    for at, member in enumerate(round_.members):
         if member != context.state.me and member not in context.state.links:
-            this.unreachable |= 1 << at
+            round_.unreachable |= 1 << at
     return hold

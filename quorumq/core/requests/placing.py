@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages import PeerMessage
-from quorumq.core.messages.effects import Done, Effect, Forget, Persist
+from quorumq.core.messages.effects import Done, DropBatches, Effect, Persist
 from quorumq.core.messages.records import PartitionDropped, PartitionTrusted, TopicPut
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.hold_recovery import HoldRecovery
@@ -31,7 +31,7 @@ from quorumq.core.values.types import (
 )
 
 DROPPED_MAX = 10_000
-"""Batches in one Forget."""
+"""Batches in one DropBatches."""
 
 JOIN_AGAIN_S: Final = 0.5
 """Seconds after which questions about a slot that is new here are repeated."""
@@ -236,4 +236,4 @@ def discarded(replica: Replica) -> list[Effect]:
 
 def drop_batches(numbers: list[int]) -> list[Effect]:
     """Drop these batches, in chunks of bounded size, because no group needs them any more."""
-    return [Forget(chunk) for chunk in chunks_of(numbers, DROPPED_MAX)]
+    return [DropBatches(chunk) for chunk in chunks_of(numbers, DROPPED_MAX)]

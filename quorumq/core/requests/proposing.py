@@ -190,9 +190,9 @@ class Proposer:
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
         self.asked_at = now.mono
-        self.round = this = owner.open_voter_round(context, now)
-        self.question = message._replace(round=this.number)
-        return [Send(node, self.question) for node in this.members]
+        self.round = round_ = owner.open_voter_round(context, now)
+        self.question = message._replace(round=round_.number)
+        return [Send(node, self.question) for node in round_.members]
 
     def close(self, owner: Coordinator, context: Context) -> None:
         """End the round that is open: its answers no longer matter."""
@@ -214,11 +214,11 @@ class Proposer:
         Returns:
             the effects; and True if the owner is to look again: the outcome is known, or another proposer is ahead.
         """
-        this = self.round
-        if this is None or message.round != this.number:
+        round_ = self.round
+        if round_ is None or message.round != round_.number:
             return [], False
         if message.error == Code.UNKNOWN_TOPIC:
-            return self._teach(owner, context, this, sender), False
+            return self._teach(owner, context, round_, sender), False
         if message.cluster is not None:
             self.close(owner, context)
             return context.take_in_cluster(message.cluster, now), not owner.done
@@ -229,7 +229,7 @@ class Proposer:
                 effects += context.take_in_group(message.group, now)
             return effects, not owner.done
         theirs = message.decision
-        if theirs is None or not this.hear(sender, incarnation):  # a node that is not trusted has no vote
+        if theirs is None or not round_.hear(sender, incarnation):  # a node that is not trusted has no vote
             return [], False
         if theirs.promised > self.ballot:
             context.state.clock.merge(theirs.promised.time)
@@ -238,19 +238,19 @@ class Proposer:
         if self.value is None and theirs.value is not None:
             highest = self.accepted
             self.accepted = theirs if highest is None or theirs.ballot > highest.ballot else highest
-        if not this.is_majority(this.valid(context.state)):
+        if not round_.is_majority(round_.valid(context.state)):
             return [], False
         if self.value is None:
             return self.accept(owner, context, now), False
         self.close(owner, context)
         return context.take_in_chosen(self.value, now), not owner.done
 
-    def _teach(self, owner: Coordinator, context: Context, this: Round, sender: NodeId) -> list[Effect]:
+    def _teach(self, owner: Coordinator, context: Context, round_: Round, sender: NodeId) -> list[Effect]:
         """Send the group's topic to ``sender``, which does not know it, and ask again, once."""
         topic = context.catalogue.topics.get(self.instance.topic)
-        if topic is None or (this.number, sender) in owner.taught:
+        if topic is None or (round_.number, sender) in owner.taught:
             return []
-        owner.taught[(this.number, sender)] = None
+        owner.taught[(round_.number, sender)] = None
         assert self.question is not None
         return [Send(sender, PutTopic(0, topic)), Send(sender, self.question)]
 

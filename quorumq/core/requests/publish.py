@@ -44,7 +44,7 @@ class PublishCoordinator(Coordinator):
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
             return self.fail(context, Code.NOT_FOUND, context.catalogue.why_not_here(partition))
-        for span in self.publish.batch.header.sections:
+        for span in self.publish.batch.header.spans:
             if span.producer_id.node == NAMED:
                 problem, not_yet = problem_with(span), early(span, now.wall_ms)
                 if problem or not_yet:
@@ -60,7 +60,7 @@ class PublishCoordinator(Coordinator):
         return m.Part(context.catalogue.epoch_of(batch.header.partition), batch, age_ms)
 
     def decide(
-        self, context: Context, this: Round, stored: int, valid: int, *, timed_out: bool
+        self, context: Context, round_: Round, stored: int, valid: int, *, timed_out: bool
     ) -> list[Effect]:
         """Answer once the outcome is clear.
 
@@ -73,20 +73,20 @@ class PublishCoordinator(Coordinator):
             valid: bits of the replicas whose replies count.
             timed_out: True if the coordinator waits for nothing more.
         """
-        if this.is_majority(stored & valid):
+        if round_.is_majority(stored & valid):
             return self.finish(context, m.PublishReply((stored & valid).bit_count()))
-        if not timed_out and not this.everyone:
+        if not timed_out and not round_.everyone:
             return []
-        if not stored and this.everyone:  # every replica that was asked refused, so none keeps it
+        if not stored and round_.everyone:  # every replica that was asked refused, so none keeps it
             refusals = dict(self.problems.values())
             closed = [node for node, (code, _) in self.problems.items() if code == Code.SESSION_CLOSED]
             if Code.CONFLICT in refusals:
                 return self.fail(context, Code.CONFLICT, refusals[Code.CONFLICT])
-            if closed and this.is_refused(this.bits_of(closed)):
+            if closed and round_.is_refused(round_.bits_of(closed)):
                 return self.fail(context, Code.SESSION_CLOSED, refusals[Code.SESSION_CLOSED])
             if refusals.keys() == {Code.STORAGE_FULL}:
                 full = plural(len(self.problems), "replica")
-                detail = f"{full} of {len(this.members)} have no room: {refusals[Code.STORAGE_FULL]}"
+                detail = f"{full} of {len(round_.members)} have no room: {refusals[Code.STORAGE_FULL]}"
                 return self.fail(context, Code.STORAGE_FULL, detail)
         detail = "it may be stored: publish the same batch again, through any node"
         if self.problems:
@@ -94,7 +94,7 @@ class PublishCoordinator(Coordinator):
                 f"{node}: {text or code}" for node, (code, text) in self.problems.items()
             )
         answered = (stored & valid).bit_count()
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, round_.majority, answered)
 
 
 class StoreCoordinator(Coordinator):
@@ -125,10 +125,10 @@ class StoreCoordinator(Coordinator):
         if self.publishes:
             if len(self.publishes) >= limits.STORE_BATCHES_MAX or self._bytes + size > limits.STORE_BYTES_MAX:
                 return False
-            for section in header.sections:
+            for section in header.spans:
                 if section.start < self._stops.get((header.partition, section.producer_id), 0):
                     return False
-        for section in header.sections:
+        for section in header.spans:
             self._stops[(header.partition, section.producer_id)] = section.stop
         self.publishes.append(publish)
         self._bytes += size
@@ -142,70 +142,70 @@ class StoreCoordinator(Coordinator):
         return False  # each of its PUBLISHes does
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        this = self.open_round(context, self.members, now)
+        round_ = self.open_round(context, self.members, now)
         reachable = [
             member for member in self.members if member == context.state.me or member in context.state.links
         ]
-        if len(reachable) < this.majority:
+        if len(reachable) < round_.majority:
             of = f"{', '.join(reachable) or 'none'} of {', '.join(self.members)}"
             detail = f"nothing was sent: only {of} can be reached"
-            refusal = m.Failed(Code.NOT_STORED, detail, this.majority, len(reachable))
+            refusal = m.Failed(Code.NOT_STORED, detail, round_.majority, len(reachable))
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
-        store = self.store(this, context, now)
+        store = self.store(round_, context, now)
         if len(self.publishes) == 1 and context.parked:
             hold = piggyback_hold(context, store.batch.header, now)
             if hold is not None:
                 store = store._replace(hold=hold)
-        effects = self.ask(context, this, self.publishes[0].partition, store, now)
+        effects = self.ask(context, round_, self.publishes[0].partition, store, now)
         if store.hold is not None:  # if we refuse it ourselves, the RELEASE is to come behind the HOLD
             effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
         return effects
 
-    def store(self, this: Round, context: Context, now: Now) -> m.Store:
+    def store(self, round_: Round, context: Context, now: Now) -> m.Store:
         """Return the STORE to send now; no HOLD is piggybacked on it yet."""
         first, *more = [one.part(context, now) for one in self.publishes]
-        return m.Store(this.number, *first, tuple(more))
+        return m.Store(round_.number, *first, tuple(more))
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.StoreReply)
-        this = self.rounds[message.round]
-        context.state.learn_vector(this.members, message.known)
+        round_ = self.rounds[message.round]
+        context.state.learn_vector(round_.members, message.known)
         problems = message.problems
         if problems and (
             any(problem.error == Code.UNKNOWN_TOPIC for problem in problems)
             or (
                 any(problem.error == Code.WRONG_EPOCH for problem in problems)
-                and (this.number, sender) not in self.taught
+                and (round_.number, sender) not in self.taught
             )
         ):
-            return self._teach_all(context, this, sender, message, now)
-        bit = this.hear(sender, incarnation)
+            return self._teach_all(context, round_, sender, message, now)
+        bit = round_.hear(sender, incarnation)
         self.stored |= bit
         for at, error, detail in problems:
             if at < len(self.publishes):
                 self.publishes[at].refused |= bit
                 self.publishes[at].problems[sender] = (error, detail)
-        return self._decide(context, this, timed_out=False)
+        return self._decide(context, round_, timed_out=False)
 
     def _teach_all(
-        self, context: Context, this: Round, sender: NodeId, message: m.StoreReply, now: Now
+        self, context: Context, round_: Round, sender: NodeId, message: m.StoreReply, now: Now
     ) -> list[Effect]:
         """Send the topics to ``sender``, which lacks some, and ask again for all, once. Its answer has not counted."""
-        if (this.number, sender) in self.taught or any(
+        if (round_.number, sender) in self.taught or any(
             one.partition.topic not in context.catalogue.topics for one in self.publishes
         ):
             return []
-        self.taught[(this.number, sender)] = None
+        self.taught[(round_.number, sender)] = None
         unknown = dict.fromkeys(
             self.publishes[problem.part].partition.topic
             for problem in message.problems
             if problem.error in (Code.UNKNOWN_TOPIC, Code.WRONG_EPOCH) and problem.part < len(self.publishes)
         )
-        told = [Send(sender, m.PutTopic(0, context.catalogue.topics[topic])) for topic in unknown]
-        return [*told, Send(sender, self.store(this, context, now))]
+        effects = [Send(sender, m.PutTopic(0, context.catalogue.topics[topic])) for topic in unknown]
+        return [*effects, Send(sender, self.store(round_, context, now))]
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self._decide(context, self.rounds[number], timed_out=True)
@@ -223,14 +223,14 @@ class StoreCoordinator(Coordinator):
             effects += self.finish(context, None)
         return effects
 
-    def _decide(self, context: Context, this: Round, *, timed_out: bool) -> list[Effect]:
+    def _decide(self, context: Context, round_: Round, *, timed_out: bool) -> list[Effect]:
         effects: list[Effect] = []
-        valid = this.valid(context.state)
+        valid = round_.valid(context.state)
         under_way = False
         for one in self.publishes:
             if not one.done:
                 stored = self.stored & ~one.refused
-                effects += one.decide(context, this, stored, valid, timed_out=timed_out)
+                effects += one.decide(context, round_, stored, valid, timed_out=timed_out)
                 under_way = under_way or not one.done
         return effects if under_way else effects + self.finish(context, None)
 
@@ -243,7 +243,7 @@ def producer_ids_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publi
     header = publish.batch.header
     replica = replicas.get(header.partition)
     count = 0
-    for section in header.sections:
+    for section in header.spans:
         producer_id = section.producer_id
         if replica is None:
             known = 0 if producer_id.node in (DERIVED, NAMED) else section.size

@@ -9,7 +9,7 @@ from quorumq.core.cluster.rounds import Round, Votes, majority_of
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.listing import is_shown
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.survey import SurveyCoordinator
+from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.errors import Code
@@ -17,11 +17,11 @@ from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Record, Span, just_before, record_rank
 
-SURVEY_LIMIT = limits.RUNS_PER_STEP
+REPLICA_LIST_LIMIT = limits.RUNS_PER_STEP
 """Items of one survey that a purge settles at once."""
 
 
-class PurgeCoordinator(SurveyCoordinator):
+class PurgeCoordinator(ReplicaListCoordinator):
     """PURGE: SKIPPED for messages that the group may still deliver, PURGED for the dead letters of a dead-letter group.
 
     It settles what RF - majority + 1 replicas report as known when they are asked, page by page; what is published
@@ -34,18 +34,18 @@ class PurgeCoordinator(SurveyCoordinator):
     unknown.
     """
 
-    __slots__ = ("only", "purged", "unclear", "upto", "votes", "wanted", "writes")
+    __slots__ = ("items", "only", "purged", "unclear", "upto", "votes", "writes")
 
     def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
-        super().__init__(key, partition, source_of(group), which, None, SURVEY_LIMIT)
+        super().__init__(key, partition, source_of(group), which, None, REPLICA_LIST_LIMIT)
         self.only = SpanSet.from_spans(spans)
         self.purged = 0
         self.unclear = 0
         self.writes = False  # something was written, perhaps
         self.upto: Span | None = None
         self._skip()
-        self.wanted: tuple[m.SpanRecord, ...] = ()
+        self.items: tuple[m.SpanRecord, ...] = ()
         self.votes = Votes()
 
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
@@ -55,48 +55,48 @@ class PurgeCoordinator(SurveyCoordinator):
         unseen: list[m.Peeked] = []
         if self.which == "open":
             items, unseen = split_unseen(items)
-        self.wanted = tuple(
+        self.items = tuple(
             m.SpanRecord(span, Record(item.record.generation, item.record.n, kind))
             for item in items
             if is_shown(item, self.group, self.which) and item.record.kind == below
             for span in self.chosen(item.span)
         )
         if self.which == "open":
-            self.wanted += tuple(
+            self.items += tuple(
                 m.SpanRecord(span, record)
                 for part, record in (*settled_by_few(items, self.answers), *skipped_unseen(unseen))
                 for span in self.chosen(part)
             )
         self.unclear += dead_letters(unseen, self.chosen)
-        if not self.wanted:
+        if not self.items:
             return self._next(context, now)
         self.votes, self.writes = Votes(), True
-        this = self.open_round(context, context.catalogue.members_of(self.partition), now)
+        round_ = self.open_round(context, context.catalogue.members_of(self.partition), now)
         epoch = context.catalogue.epoch_of(self.partition)
-        merge = m.Merge(this.number, self.partition, epoch, self.group, self.wanted)
-        return self.ask(context, this, self.partition, merge, now)
+        merge = m.Merge(round_.number, self.partition, epoch, self.group, self.items)
+        return self.ask(context, round_, self.partition, merge, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        if isinstance(message, m.SurveyReply):
-            return super().on_answer(context, this, sender, bit, message, now)
+        if isinstance(message, m.ReplicaListReply):
+            return super().on_answer(context, round_, sender, bit, message, now)
         assert isinstance(message, m.MergeReply)
         self.votes.add(message.exact, bit)
         # Settled otherwise, or redriven: not ours.
         self.votes.add([item.span for item in message.higher], bit)
-        valid = this.valid(context.state)
+        valid = round_.valid(context.state)
         if all(
-            self.is_settled(this, (bits or 0) & valid)
-            for span, _ in self.wanted
+            self.is_settled(round_, (bits or 0) & valid)
+            for span, _ in self.items
             for _, bits in self.votes.split(span)
         ):
-            self.close_round(context, this.number)
+            self.close_round(context, round_.number)
             self.purged += sum(
-                span.size for span, record in self.wanted if record.kind in (Kind.SKIPPED, Kind.PURGED)
+                span.size for span, record in self.items if record.kind in (Kind.SKIPPED, Kind.PURGED)
             )
             return self._next(context, now)
-        if this.everyone:
+        if round_.everyone:
             return self.give_up(context, "too few replicas have written it")
         return []
 
@@ -104,9 +104,9 @@ class PurgeCoordinator(SurveyCoordinator):
         """Return the part of this to settle: the named messages, or all if none is named."""
         return self.only.within(span) if self.only else (span,)
 
-    def is_settled(self, this: Round, bits: int) -> bool:
+    def is_settled(self, round_: Round, bits: int) -> bool:
         """Return True if a message counts as purged once these replicas have the record, or one above it."""
-        return this.is_majority(bits)
+        return round_.is_majority(bits)
 
     def _next(self, context: Context, now: Now) -> list[Effect]:
         if self.upto is None or not self._skip():
@@ -114,19 +114,21 @@ class PurgeCoordinator(SurveyCoordinator):
                 self.writes = True
                 return self.give_up(context, not_here(self.unclear))
             return self.finish(context, m.PurgeReply(self.purged))
-        return self.survey(context, now)
+        return self.list_replicas(context, now)
 
     def _skip(self) -> bool:
         """Move on behind the last page, or before the next named message; return False if none is left."""
         self.after = self.upto
         upto = (self.upto.producer_id, self.upto.stop) if self.upto is not None else None
-        left = (span for span in self.only.items() if upto is None or (span.producer_id, span.stop) > upto)
-        following = next(left, None)
+        remaining = (
+            span for span in self.only.items() if upto is None or (span.producer_id, span.stop) > upto
+        )
+        following = next(remaining, None)
         if following is None:
             return not self.only
-        place = just_before(following.producer_id, following.start)
-        if place is not None and (upto is None or (place.producer_id, place.stop) > upto):
-            self.after = place
+        cursor = just_before(following.producer_id, following.start)
+        if cursor is not None and (upto is None or (cursor.producer_id, cursor.stop) > upto):
+            self.after = cursor
         return True
 
     def give_up(self, context: Context, why: str) -> list[Effect]:
@@ -171,7 +173,7 @@ def not_here(count: int) -> str:
     )
 
 
-def settled_by_few(items: list[m.Peeked], answers: list[m.SurveyReply]) -> list[tuple[Span, Record]]:
+def settled_by_few(items: list[m.Peeked], answers: list[m.ReplicaListReply]) -> list[tuple[Span, Record]]:
     """Return the spans that are settled by the highest record, if not all replicas that answered have it.
 
     All of them are a majority, as RF is odd. If fewer have a record, the others may still deliver the message.

@@ -80,10 +80,10 @@ class TopicCoordinator(Coordinator):
         packed: bytes = b"",
     ) -> list[Effect]:
         """Begin a round of PutTopic."""
-        this = self.begin(context, now)
+        round_ = self.begin(context, now)
         self.step, self.sets = step, sets
         self.topic = self.merged = topic
-        return [Send(node, m.PutTopic(this.number, topic, groups, packed)) for node in this.members]
+        return [Send(node, m.PutTopic(round_.number, topic, groups, packed)) for node in round_.members]
 
     def read(self, context: Context, step: str, now: Now, *, groups: bool = False) -> list[Effect]:
         """Ask all nodes for their registers, after a majority has the one written before."""
@@ -101,30 +101,32 @@ class TopicCoordinator(Coordinator):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.PutReply | m.RegistersReply)
-        this = self.rounds[message.round]
+        round_ = self.rounds[message.round]
         if isinstance(message, m.RegistersReply):
             effects, bit = self.take_in(context, sender, incarnation, message, now)
             if self.has_read(message):
                 self.stored |= bit
-            if not this.is_read(self.stored & this.valid(context.state)):
+            if not round_.is_read(self.stored & round_.valid(context.state)):
                 return effects
             known = context.catalogue.register_with(self.topic.id, self.name)
             self.merged = merge_topics(self.merged, known) if known is not None else self.merged
             return effects + self.on_read(context, now)
-        self.stored |= this.hear(sender, incarnation)
+        self.stored |= round_.hear(sender, incarnation)
         if message.refused:
             return self.on_replaced(context, now)
         if message.topic is not None:
             self.merged = merge_topics(self.merged, message.topic)
-        return self.on_written(context, now) if self.is_enough(context, this) else []
+        return self.on_written(context, now) if self.is_enough(context, round_) else []
 
-    def is_enough(self, context: Context, this: Round) -> bool:
+    def is_enough(self, context: Context, round_: Round) -> bool:
         """Return True if a majority has it: of the nodes, and of each replica set that has to have it."""
-        bits = self.stored & this.valid(context.state)
+        bits = self.stored & round_.valid(context.state)
         if self.step != "bury":
-            return this.is_majority(bits) and this.is_majority_of_each(bits, self.sets)
+            return round_.is_majority(bits) and round_.is_majority_of_each(bits, self.sets)
         sets = all_sets(self.merged, context.config.nodes, context.config.machines)
-        return this.is_majority(bits) and this.is_majority_of_each(bits, sets, context.catalogue.cluster.gone)
+        return round_.is_majority(bits) and round_.is_majority_of_each(
+            bits, sets, context.catalogue.cluster.gone
+        )
 
     def bury(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         """Delete ``topic``: known to a majority of the nodes, and of the replicas of each partition that it ever had.
@@ -163,10 +165,10 @@ class TopicCoordinator(Coordinator):
         return self.fail(context, Code.NOT_FOUND, f"topic {self.name!r} was deleted")
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        this = self.rounds[number]
+        round_ = self.rounds[number]
         detail = f"topic {self.name!r}: it may have happened, or may yet happen: do it again"
-        answered = (self.stored & this.valid(context.state)).bit_count()
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, this.majority, answered)
+        answered = (self.stored & round_.valid(context.state)).bit_count()
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, round_.majority, answered)
 
 
 class ChangeCoordinator(TopicCoordinator):
@@ -177,23 +179,23 @@ class ChangeCoordinator(TopicCoordinator):
     for groups and whether the topic was deleted (docs/protocol.md, MORE PARTITIONS).
     """
 
-    __slots__ = ("drawn", "pages", "stamp", "wanted")
+    __slots__ = ("drawn", "pages", "requested", "stamp")
 
-    wanted: m.AlterTopic
+    requested: m.AlterTopic
     stamp: Stamp
     pages: list[
         tuple[tuple[Group, ...], bytes]
     ]  # registers of groups, as they are and packed, still to be carried
 
     def change(
-        self, context: Context, topic: Topic, wanted: m.AlterTopic, stamp: Stamp, now: Now
+        self, context: Context, topic: Topic, requested: m.AlterTopic, stamp: Stamp, now: Now
     ) -> list[Effect]:
-        """Write the settings and partitions of ``wanted`` on top of ``topic``."""
-        self.wanted, self.stamp = wanted, stamp
+        """Write the settings and partitions of ``requested`` on top of ``topic``."""
+        self.requested, self.stamp = requested, stamp
         # For a thousand partitions this takes as long as making their replicas, which is the last step.
         config = context.config
-        self.drawn = replica_sets(topic, wanted.partitions or 0, config.nodes, config.machines)
-        return self.write(context, "change", alter(topic, wanted, stamp), now)
+        self.drawn = replica_sets(topic, requested.partitions or 0, config.nodes, config.machines)
+        return self.write(context, "change", alter(topic, requested, stamp), now)
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         if self.step == "bury":
@@ -202,14 +204,14 @@ class ChangeCoordinator(TopicCoordinator):
             return context.take_in_topic(self.merged, now) + self.on_replaced(context, now)
         if self.step == "carry":
             return self.carry(context, now)
-        if self.step == "change" and self.merged.partitions < (self.wanted.partitions or 0):
+        if self.step == "change" and self.merged.partitions < (self.requested.partitions or 0):
             return self.read(context, "look", now, groups=True)
         return self.on_changed(context, now)
 
     def has_read(self, message: m.RegistersReply) -> bool:
         """Count only nodes that have the proposal: a node that puts a group there later hears of the partitions."""
         there = [topic.all_partitions for topic in message.topics if topic.id == self.topic.id]
-        return self.step != "look" or max(there, default=0) >= (self.wanted.partitions or 0)
+        return self.step != "look" or max(there, default=0) >= (self.requested.partitions or 0)
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
         if self.step != "look":

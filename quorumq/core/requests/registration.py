@@ -89,9 +89,9 @@ class Registration(Coordinator):
         del context.registrations[(self.topic, self.name)]
         return super().finish(context, reply)
 
-    def wait(self, context: Context, key: int, wanted: Wanted, now: Now) -> list[Effect]:
+    def wait(self, context: Context, key: int, requested: Wanted, now: Now) -> list[Effect]:
         """Have the request hear when the group may be read there, or that it cannot be."""
-        self.waiting[key] = wanted
+        self.waiting[key] = requested
         if self.put is None:
             return []
         known = context.catalogue.group(self.topic, self.name)
@@ -108,8 +108,8 @@ class Registration(Coordinator):
             return self._propose(context, now)
         if known.latest == Latest.SKIPPING:
             self.skipping = Skipping(self, context.catalogue.topics[self.topic], known)
-            told = [Send(node, m.PutGroup(0, known)) for node in context.state.links]
-            return [*told, *self.skipping.start(context, now), *self._skipped(context, now)]
+            effects = [Send(node, m.PutGroup(0, known)) for node in context.state.links]
+            return [*effects, *self.skipping.start(context, now), *self._skipped(context, now)]
         self.written = known
         self.put = round_ = self.open_register_round(context, now)
         topic = context.catalogue.topics[self.topic]
@@ -151,56 +151,58 @@ class Registration(Coordinator):
         return super().on_reply(context, sender, incarnation, message, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert self.skipping is not None
-        effects = self.skipping.on_answer(context, this, sender, bit, message, now)
+        effects = self.skipping.on_answer(context, round_, sender, bit, message, now)
         return effects + self._skipped(context, now)
 
     def _skipped(self, context: Context, now: Now) -> list[Effect]:
         """Begin the group: all that was there is behind it."""
         if self.skipping is None or not self.skipping.done:
             return []
-        begun = self.skipping.group._replace(latest=Latest.BEGUN)
+        group = self.skipping.group._replace(latest=Latest.BEGUN)
         self.skipping = None
-        effects = context.take_in_group(begun, now)
+        effects = context.take_in_group(group, now)
         return effects if self.done else effects + self.start(context, now)
 
     def _on_put(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PutReply, now: Now
     ) -> list[Effect]:
-        this = self.put
-        assert this is not None
+        round_ = self.put
+        assert round_ is not None
         if message.refused == Code.UNKNOWN_TOPIC:
-            if (this.number, sender) in self.taught or self.written is None:
+            if (round_.number, sender) in self.taught or self.written is None:
                 return []
-            self.taught[(this.number, sender)] = None
+            self.taught[(round_.number, sender)] = None
             topic = context.catalogue.topics[self.topic]
-            put = m.PutGroup(this.number, self.written, topic.all_partitions, topic.layout_known)
+            put = m.PutGroup(round_.number, self.written, topic.all_partitions, topic.layout_known)
             return [Send(sender, m.PutTopic(0, topic)), Send(sender, put)]
         effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
         if not self.done and message.group is not None:
             effects += context.take_in_group(message.group, now)
         if self.done:  # the topic was deleted
             return effects
-        this.hear(sender, incarnation)
+        round_.hear(sender, incarnation)
         if context.catalogue.group(self.topic, self.name) != self.written:
             return effects + self.start(context, now)
         return effects + self._tell(context, now)
 
     def _tell(self, context: Context, now: Now) -> list[Effect]:
         """Answer the requests that wait for no more than is done."""
-        this = self.put
-        assert this is not None
-        heard = this.valid(context.state)
+        round_ = self.put
+        assert round_ is not None
+        answered = round_.valid(context.state)
         topic = context.catalogue.topics[self.topic]
         sets = required_sets(topic, context.config.nodes, context.config.machines)
         for number in range(topic.partitions):
-            there = self._is_at_each(context, this, heard, sets[number])
+            there = self._is_at_each(context, round_, answered, sets[number])
             if there and self.written is not None and not self.written.deleted:
                 context.catalogue.settled_groups[(PartitionId(self.topic, number), self.name)] = None
         over = [
-            key for key, wanted in self.waiting.items() if self._is_there(context, topic, this, wanted, heard)
+            key
+            for key, requested in self.waiting.items()
+            if self._is_there(context, topic, round_, requested, answered)
         ]
         effects: list[Effect] = []
         for key in over:
@@ -211,13 +213,15 @@ class Registration(Coordinator):
             effects += self.finish(context, None)
         return effects
 
-    def _is_there(self, context: Context, topic: Topic, this: Round, wanted: Wanted, heard: int) -> bool:
-        """Return True if these nodes are enough for the ``wanted`` partitions."""
+    def _is_there(
+        self, context: Context, topic: Topic, round_: Round, requested: Wanted, answered: int
+    ) -> bool:
+        """Return True if these nodes are enough for the ``requested`` partitions."""
         config = context.config
         sets = required_sets(topic, config.nodes, config.machines)
-        needing = [*[sets[number] for number in wanted.partitions], *sets[wanted.known :]]
+        needing = [*[sets[number] for number in requested.partitions], *sets[requested.known :]]
         needed = dict.fromkeys([nodes for each in needing for nodes in each])
-        return self._is_at_each(context, this, heard, needed)
+        return self._is_at_each(context, round_, answered, needed)
 
     def _is_at_each(
         self, context: Context, round_: Round, bits: int, sets: Iterable[tuple[NodeId, ...]]
@@ -234,19 +238,19 @@ class Registration(Coordinator):
         Why: while no majority can take the register in, no node can deliver for the group either. The requests
         fail at once and do not wait for the timeout.
         """
-        this = self.rounds[number]
-        this.unreachable |= this.bits_of([sender])
-        left = this.bits_of([context.state.me, *context.state.links]) & ~this.unreachable
+        round_ = self.rounds[number]
+        round_.unreachable |= round_.bits_of([sender])
+        reachable = round_.bits_of([context.state.me, *context.state.links]) & ~round_.unreachable
         topic = context.catalogue.topics[self.topic]
         lost = [
             key
-            for key, wanted in self.waiting.items()
-            if not self._is_there(context, topic, this, wanted, left)
+            for key, requested in self.waiting.items()
+            if not self._is_there(context, topic, round_, requested, reachable)
         ]
         return self._fail(context, lost, None, now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        return self._give_up(context, len(self.rounds[number].heard), now)
+        return self._give_up(context, len(self.rounds[number].answered_by), now)
 
     def _give_up(self, context: Context, answered: int, now: Now) -> list[Effect]:
         """Fail after too few answers in time. If something of it was proposed, or skipped, that may have come about."""
@@ -300,7 +304,7 @@ class GroupChange(Coordinator):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         asked = self.rounds[number]
-        return self.fail_unknown(context, majority_of(len(asked.members)), len(asked.heard))
+        return self.fail_unknown(context, majority_of(len(asked.members)), len(asked.answered_by))
 
     def fail_unknown(self, context: Context, needed: int = 1, answered: int = 0) -> list[Effect]:
         """Fail: the change may have been made, or may yet be."""
@@ -320,11 +324,11 @@ def register(
 ) -> list[Effect]:
     """Have request ``key`` hear when group ``name`` may be read in these partitions of the topic."""
     known = context.catalogue.topics[topic].partitions
-    wanted = Wanted(partitions, known if partitions else 0)
-    this = context.registrations.get((topic, name))
-    if isinstance(this, Registration):
-        return this.wait(context, key, wanted, now)
-    this = Registration(context.next_key(), topic, name, latest=latest)
-    context.registrations[(topic, name)] = context.requests[this.key] = this
-    this.waiting[key] = wanted
-    return this.start(context, now)
+    requested = Wanted(partitions, known if partitions else 0)
+    registration = context.registrations.get((topic, name))
+    if isinstance(registration, Registration):
+        return registration.wait(context, key, requested, now)
+    registration = Registration(context.next_key(), topic, name, latest=latest)
+    context.registrations[(topic, name)] = context.requests[registration.key] = registration
+    registration.waiting[key] = requested
+    return registration.start(context, now)

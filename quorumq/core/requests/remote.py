@@ -122,12 +122,12 @@ class SplitCoordinator(GroupReader):
                 self.problem = m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
             return self._answer(context, now)
         effects: list[Effect] = []
-        left = len(shares) + bool(refused)
-        for target, some in shares.items():
+        remaining = len(shares) + bool(refused)
+        for target, chosen in shares.items():
             # Each node is asked, however few messages are to come: one of them alone may have any.
-            share = max(1, -(-messages // left))
-            capacity = max(1, -(-size // left))
-            messages, size, left = messages - share, size - capacity, left - 1
+            share = max(1, -(-messages // remaining))
+            capacity = max(1, -(-size // remaining))
+            messages, size, remaining = messages - share, size - capacity, remaining - 1
             wait = max(0.0, self.park_until - now.mono)
             sub_fetch = self.request._replace(
                 max_messages=share,
@@ -137,10 +137,10 @@ class SplitCoordinator(GroupReader):
                 max_wait=wait,
                 idle=self.request.idle and not self.slices,
             )
-            this = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
+            round_ = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
             until = now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
-            self.sub_fetches[this.number] = SubFetch(target, until, tuple(some), share, capacity)
-            effects.append(Send(target, m.RemoteFetch(this.number, tuple(some), sub_fetch)))
+            self.sub_fetches[round_.number] = SubFetch(target, until, tuple(chosen), share, capacity)
+            effects.append(Send(target, m.RemoteFetch(round_.number, tuple(chosen), sub_fetch)))
         if refused:
             self.unserved.append(SubFetch("", 0.0, tuple(refused), max(1, messages), max(1, size)))
             context.state.at(now.mono + ASK_AGAIN_S, ("again", self.key))
@@ -163,7 +163,7 @@ class SplitCoordinator(GroupReader):
         assert isinstance(message, m.RemoteFetchReply)
         ended = self.sub_fetches.pop(message.round)
         self.close_round(context, message.round)
-        self.told = self.told or message.suspects
+        self.hinted = self.hinted or message.suspects
         effects: list[Effect] = []
         suspects = any(
             map(is_suspect, message.slices)
@@ -211,7 +211,7 @@ class SplitCoordinator(GroupReader):
         """
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
-        full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.told and not self.slices)
+        full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.hinted and not self.slices)
         if not self.sub_fetches:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)
@@ -235,11 +235,11 @@ class SplitCoordinator(GroupReader):
         """Answer: there is enough, and the other sub-fetches have had their chance."""
         return self._answer(context, now)
 
-    def leave(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
+    def quit_topic(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         """Drop what our own sub-fetch won in the deleted topic: its batches are gone. Other nodes learn of the
         deletion themselves."""
         effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
-        self.partitions = tuple(found for found in self.partitions if found.topic != topic.id)
+        self.partitions = tuple(partition for partition in self.partitions if partition.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
         if self.partitions:
             return effects
@@ -248,12 +248,12 @@ class SplitCoordinator(GroupReader):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         sub_fetch = self.sub_fetches[number]
-        heard_at = (
+        received_at = (
             now.mono
             if sub_fetch.node == context.state.me
-            else context.peers.heard_at.get(sub_fetch.node, 0.0)
+            else context.peers.received_at.get(sub_fetch.node, 0.0)
         )
-        silent = heard_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
+        silent = received_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
         if now.mono < sub_fetch.until and not silent:  # the node, or a replica that it waits for, is slow
             context.state.at(min(now.mono + SUB_FETCH_MARGIN_S, sub_fetch.until), ("round", number))
             return []
@@ -271,8 +271,8 @@ class SplitCoordinator(GroupReader):
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
             return effects + self.finish(context, self.problem)
-        told = self.told and not self.request.idle  # a sub-fetch of an idle client may not be
-        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), told)
+        hinted = self.hinted and not self.request.idle  # a sub-fetch of an idle client may not be
+        reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), hinted)
         return effects + self.finish(context, reply)
 
     def _cancel(self, context: Context) -> list[Effect]:

@@ -59,8 +59,8 @@ class Ballot:
 
     __slots__ = ("answered", "ask", "errors", "no", "round", "settled", "stood", "yes")
 
-    def __init__(self, this: Round, ask: Ask) -> None:
-        self.round = this
+    def __init__(self, round_: Round, ask: Ask) -> None:
+        self.round = round_
         self.ask = ask
         self.yes: dict[Owner, Votes] = {}
         self.no: dict[Owner, Votes] = {}
@@ -135,18 +135,18 @@ class SettleCoordinator(Coordinator):
             text = context.catalogue.why_not_here(ask.partition)
             self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
             return []
-        this = self.open_round(context, members, now)
-        self.ballots[this.number] = Ballot(this, ask)
+        round_ = self.open_round(context, members, now)
+        self.ballots[round_.number] = Ballot(round_, ask)
         epoch = context.catalogue.epoch_of(ask.partition)
-        message = self.message(this.number, epoch, ask)
-        return self.ask(context, this, ask.partition, message, now)
+        message = self.message(round_.number, epoch, ask)
+        return self.ask(context, round_, ask.partition, message, now)
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.PeerMessage:
         """Return the message that round ``number`` sends to each replica of ``epoch``."""
         raise NotImplementedError
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.AckReply | m.RejectReply | m.ExtendReply | m.MergeReply)
         ballot = self.ballots[message.round]
@@ -161,7 +161,9 @@ class SettleCoordinator(Coordinator):
         """Count a replica that has done it, or looked at it."""
         raise NotImplementedError
 
-    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
+    def outcome_of(
+        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+    ) -> str | None:
         """Return the outcome for a chunk, or None while it is open; not None when ``last``."""
         raise NotImplementedError
 
@@ -190,11 +192,11 @@ class SettleCoordinator(Coordinator):
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
-        found: list[m.Verdict] = []
+        verdicts: list[m.Verdict] = []
         for item, (span, owner, _) in ballot.ask.items:
             for part, yes, no, stood in ballot.chunks(span, owner):
                 wrote = valid & ~stood
-                outcome = self.judge(ballot, part, yes & wrote, no & wrote, wrote, last=last)
+                outcome = self.outcome_of(ballot, part, yes & wrote, no & wrote, wrote, last=last)
                 if stood and ballot.round.is_refused(stood & valid):
                     outcome = Code.ALREADY_SETTLED
                 if outcome in self.refusals and (yes or not ballot.round.everyone):
@@ -203,8 +205,8 @@ class SettleCoordinator(Coordinator):
                 if outcome is None:
                     self.on_open(context, ballot, valid, now)
                     return []
-                found.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
-        self.verdicts += found
+                verdicts.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+        self.verdicts += verdicts
         del self.ballots[number]
         self.close_round(context, number)
         return self.answer(context)
@@ -236,9 +238,9 @@ class SettleCoordinator(Coordinator):
 
         A deletion takes all that was written for it along: there a majority that says so is enough.
         """
-        errors, this = list(dict.fromkeys(ballot.errors.values())), ballot.round
-        if len(errors) == 1 and this.is_refused(this.bits_of(ballot.errors)):
-            by_all = this.everyone and ballot.errors.keys() == this.heard.keys()
+        errors, round_ = list(dict.fromkeys(ballot.errors.values())), ballot.round
+        if len(errors) == 1 and round_.is_refused(round_.bits_of(ballot.errors)):
+            by_all = round_.everyone and ballot.errors.keys() == round_.answered_by.keys()
             if errors[0] == Code.NOT_FOUND or (by_all and not ballot.ask.again):
                 return errors[0]
         return Code.OUTCOME_UNKNOWN
@@ -271,15 +273,17 @@ class AckCoordinator(SettleCoordinator):
             # It is durable; only the certainty of the verdict is open. That is not worth the whole timeout.
             context.state.at(now.mono + VERDICT_WAIT_S, ("round", ballot.round.number))
 
-    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        this = ballot.round
+    def outcome_of(
+        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+    ) -> str | None:
+        round_ = ballot.round
         durable = ballot.answered & valid
-        if this.is_majority(durable):
-            if this.is_majority(yes):
+        if round_.is_majority(durable):
+            if round_.is_majority(yes):
                 return "acked"
-            if this.is_majority(no):
+            if round_.is_majority(no):
                 return "acked_after_expiry"
-            if last or (this.is_out_of_reach(durable & ~yes) and this.is_out_of_reach(durable & ~no)):
+            if last or (round_.is_out_of_reach(durable & ~yes) and round_.is_out_of_reach(durable & ~no)):
                 return "acked_unproven"
         return self.unknown(ballot) if last else None
 
@@ -297,20 +301,22 @@ class RejectCoordinator(SettleCoordinator):
     request: m.RejectRequest
 
     def message(self, number: int, epoch: int, ask: Ask) -> m.Reject:
-        how = (self.request.delay, self.request.letter, self.request.interrupted)
+        how = (self.request.delay, self.request.death, self.request.interrupted)
         return m.Reject(number, ask.partition, epoch, ask.group, ask.generation, ask.entries, *how)
 
     def count(self, ballot: Ballot, reply: m.RejectReply, bit: int) -> None:
         ballot.count(reply.applied, reply.refused, bit)
         ballot.settled += reply.settled
 
-    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        this = ballot.round
-        if this.is_majority(yes):
+    def outcome_of(
+        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+    ) -> str | None:
+        round_ = ballot.round
+        if round_.is_majority(yes):
             return "ok"
-        if this.is_majority(no):
+        if round_.is_majority(no):
             return Code.HOLD_LOST
-        if this.is_majority(ballot.answered & valid & ~yes & ~no):
+        if round_.is_majority(ballot.answered & valid & ~yes & ~no):
             return Code.ALREADY_SETTLED
         return self.unknown(ballot) if last else None
 
@@ -328,11 +334,13 @@ class ExtendCoordinator(SettleCoordinator):
     def count(self, ballot: Ballot, reply: m.ExtendReply, bit: int) -> None:
         ballot.count(reply.granted, reply.refused, bit)
 
-    def judge(self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool) -> str | None:
-        this = ballot.round
-        if this.is_majority(yes):
+    def outcome_of(
+        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+    ) -> str | None:
+        round_ = ballot.round
+        if round_.is_majority(yes):
             return "ok"
-        if this.is_refused(no):
+        if round_.is_refused(no):
             return Code.HOLD_LOST
         return self.unknown(ballot) if last else None
 
@@ -400,7 +408,7 @@ class RedriveCoordinator(SettleCoordinator):
         ballot = self.ballots[number]
         valid = ballot.round.valid(context.state)
         last = last or ballot.round.everyone
-        found: list[m.Verdict] = []
+        verdicts: list[m.Verdict] = []
         waiting: list[tuple[int, m.Owned]] = []
         for item, entry in ballot.ask.items:
             for part, yes, no, not_dead in ballot.chunks(entry.span, NO_OWNER):
@@ -410,8 +418,8 @@ class RedriveCoordinator(SettleCoordinator):
                 if outcome == NOT_DEAD:
                     waiting.append((item, entry._replace(span=part)))
                 else:
-                    found.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
-        self.verdicts += found
+                    verdicts.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+        self.verdicts += verdicts
         del self.ballots[number]
         self.close_round(context, number)
         self.will_ask(ballot.ask.generation, waiting, again=True)
@@ -432,17 +440,17 @@ class RedriveCoordinator(SettleCoordinator):
             not_dead: bits of replicas that have not heard of the dead letter, and wrote nothing.
             valid: bits of replicas whose answers count.
         """
-        this = ballot.round
-        if this.is_majority(yes & valid):
+        round_ = ballot.round
+        if round_.is_majority(yes & valid):
             return "ok"
-        if this.is_refused(no & valid):
+        if round_.is_refused(no & valid):
             return Code.ALREADY_SETTLED
         against = (no | not_dead) & valid
-        if yes & valid and not_dead & valid and (last or this.is_out_of_reach(against)):
+        if yes & valid and not_dead & valid and (last or round_.is_out_of_reach(against)):
             return NOT_DEAD
         if not last:
             return None
-        if this.is_refused(against) and this.everyone and not (yes or ballot.ask.again):
+        if round_.is_refused(against) and round_.everyone and not (yes or ballot.ask.again):
             return Code.ALREADY_SETTLED
         return self.unknown(ballot)
 
@@ -453,7 +461,7 @@ def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
     Redriven messages are apart: a newer generation may leave them open, and refuse the rest of its own.
     """
     last: dict[tuple[PartitionId, str, int, bool], Ask] = {}
-    found: list[Ask] = []
+    asks: list[Ask] = []
     for index, (receipt, spans) in enumerate(items):
         key = (receipt.partition, receipt.group, receipt.generation, receipt.n > 0)
         for span in spans:
@@ -461,10 +469,10 @@ def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
                 ask = last.get(key)
                 if ask is None or ask.runs + runs > limits.RUNS_PER_STEP:
                     ask = last[key] = Ask(receipt.partition, receipt.group, receipt.generation)
-                    found.append(ask)
+                    asks.append(ask)
                 ask.runs += runs
                 ask.items.append((index, m.Owned(part, receipt.owner, receipt.n)))
-    return found
+    return asks
 
 
 def join_verdicts(verdicts: list[m.Verdict]) -> tuple[m.Verdict, ...]:

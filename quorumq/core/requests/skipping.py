@@ -23,7 +23,7 @@ from quorumq.core.partition.listing import is_shown
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.purge import dead_letters, settled_by_few, skipped_unseen, split_unseen
-from quorumq.core.requests.survey import merge_pages
+from quorumq.core.requests.replica_list import merge_pages
 from quorumq.core.values import limits
 from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import Group, Kind, NodeId, Now, PartitionId, Record, Span, Topic
@@ -50,10 +50,10 @@ class Writing:
         self.votes.add(reply.exact, bit)
         self.votes.add([item.span for item in reply.higher], bit)
 
-    def is_done(self, this: Round, valid: int) -> bool:
+    def is_done(self, round_: Round, valid: int) -> bool:
         """Return True if a majority has all of it."""
-        return this.is_majority(self.whole & valid) or all(
-            this.is_majority(((bits or 0) | self.whole) & valid)
+        return round_.is_majority(self.whole & valid) or all(
+            round_.is_majority(((bits or 0) | self.whole) & valid)
             for span in self.spans
             for _, bits in self.votes.split(span)
         )
@@ -66,15 +66,15 @@ class Part:
     Attributes:
         after: start of the page that is asked for.
         answers: answers to the open question.
-        found: spans of the last page to skip; it is not yet known if the group has begun since.
+        unsettled: spans of the last page to skip; it is not yet known if the group has begun since.
         last: True if no page is behind that.
         merging: open rounds of SKIPPED, and their spans.
     """
 
     partition: PartitionId
     after: Span | None = None
-    answers: dict[NodeId, m.SurveyReply] = field(default_factory=dict)
-    found: tuple[Span, ...] = ()
+    answers: dict[NodeId, m.ReplicaListReply] = field(default_factory=dict)
+    unsettled: tuple[Span, ...] = ()
     last: bool = False
     asking: int = 0
     merging: dict[int, Writing] = field(default_factory=dict)
@@ -87,45 +87,45 @@ class Skipping:
         owner: coordinator of the rounds; it hands their answers and time-outs over.
 
     Attributes:
-        begun: True if another node has finished meanwhile; the spans found here are not to be written.
+        has_begun: True if another node has finished meanwhile; the spans found here are not to be written.
         wrote: True if a SKIPPED was sent.
         unclear: number of dead letters that were left, because no replica that was asked has their payload.
     """
 
-    __slots__ = ("begun", "group", "left", "owner", "parts", "topic", "unclear", "wrote")
+    __slots__ = ("group", "has_begun", "owner", "parts", "remaining", "topic", "unclear", "wrote")
 
     def __init__(self, owner: Coordinator, topic: Topic, group: Group) -> None:
         self.owner = owner
         self.topic = topic
         self.group = group
-        self.left = deque(range(topic.partitions))
+        self.remaining = deque(range(topic.partitions))
         self.parts: dict[int, Part] = {}  # by round
-        self.begun = False
+        self.has_begun = False
         self.wrote = False
         self.unclear = 0
 
     @property
     def done(self) -> bool:
         """Return True if all is skipped, or there is nothing to skip any more."""
-        return self.begun or not (self.left or self.parts)
+        return self.has_begun or not (self.remaining or self.parts)
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Ask about the first partitions."""
         effects: list[Effect] = []
-        while self.left and len({id(part) for part in self.parts.values()}) < AT_ONCE:
-            effects += self._ask(context, Part(PartitionId(self.topic.id, self.left.popleft())), now)
+        while self.remaining and len({id(part) for part in self.parts.values()}) < AT_ONCE:
+            effects += self._ask(context, Part(PartitionId(self.topic.id, self.remaining.popleft())), now)
         return effects
 
     def _ask(self, context: Context, part: Part, now: Now) -> list[Effect]:
         """Ask for a page; of the last one again, only whether the group has begun since."""
         part.answers = {}
-        this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
-        part.asking = this.number
-        self.parts[this.number] = part
+        round_ = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
+        part.asking = round_.number
+        self.parts[round_.number] = part
         most = limits.BEGIN_RUNS_MAX if self.group.latest else limits.PEEK_ITEMS_MAX
         limit = most if not part.last else 1
-        ask = m.Survey(
-            this.number,
+        ask = m.ReplicaList(
+            round_.number,
             part.partition,
             context.catalogue.epoch_of(part.partition),
             self.group.name,
@@ -134,48 +134,48 @@ class Skipping:
             reclaimed=bool(self.group.latest),
             generation=self.group.generation,
         )
-        return self.owner.ask(context, this, part.partition, ask, now)
+        return self.owner.ask(context, round_, part.partition, ask, now)
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         """Take in an answer to one of the rounds."""
-        part = self.parts[this.number]
-        if isinstance(message, m.SurveyReply):
+        part = self.parts[round_.number]
+        if isinstance(message, m.ReplicaListReply):
             if not message.error and bit:
                 part.answers[sender] = message
-            return self._on_page(context, part, this, now)
+            return self._on_page(context, part, round_, now)
         assert isinstance(message, m.MergeReply)
         if message.error or not bit:
             return []
-        part.merging[this.number].count(message, bit)
-        if part.merging[this.number].is_done(this, this.valid(context.state)):
-            del part.merging[this.number]
-            self._close(context, this.number)
+        part.merging[round_.number].count(message, bit)
+        if part.merging[round_.number].is_done(round_, round_.valid(context.state)):
+            del part.merging[round_.number]
+            self._close(context, round_.number)
             return self._go_on(context, part, now)
         return []
 
-    def _on_page(self, context: Context, part: Part, this: Round, now: Now) -> list[Effect]:
-        valid = this.valid(context.state)
+    def _on_page(self, context: Context, part: Part, round_: Round, now: Now) -> list[Effect]:
+        valid = round_.valid(context.state)
         answers = [
-            answer for at, node in enumerate(this.members)
+            answer for at, node in enumerate(round_.members)
             if valid & 1 << at and (answer := part.answers.get(node)) is not None
         ]  # fmt: skip
         beginning = bool(self.group.latest)
-        if beginning and any(answer.begun for answer in answers):
-            self.begun = True
+        if beginning and any(answer.has_begun for answer in answers):
+            self.has_begun = True
             self.owner.close_rounds(context)
             self.parts.clear()
             return []
-        if len(answers) < len(this.members) - majority_of(len(this.members)) + 1:
+        if len(answers) < len(round_.members) - majority_of(len(round_.members)) + 1:
             return []
-        self._close(context, this.number)
+        self._close(context, round_.number)
         part.asking = 0
         effects = self._skip_found(context, part, now)
         if part.last:
             return effects + self._go_on(context, part, now)
         if beginning:
-            part.found, upto, last = self._unsettled(answers)
+            part.unsettled, upto, last = self._unsettled(answers)
         else:
             items, upto = merge_pages(answers)
             last = max((item.span for item in items), default=None)
@@ -188,11 +188,13 @@ class Skipping:
         """Ask for the next page, or begin the next partition."""
         if part.asking or len(part.merging) > 1:  # one page is written while the next is read
             return []
-        if part.found or not part.last:
+        if part.unsettled or not part.last:
             return self._ask(context, part, now)
         return [] if part.merging else self.start(context, now)
 
-    def _unsettled(self, answers: list[m.SurveyReply]) -> tuple[tuple[Span, ...], Span | None, Span | None]:
+    def _unsettled(
+        self, answers: list[m.ReplicaListReply]
+    ) -> tuple[tuple[Span, ...], Span | None, Span | None]:
         """Return all that a replica which answered knows, but for what they have all settled in this generation.
 
         Returns:
@@ -211,44 +213,44 @@ class Skipping:
                 known.add(span)
         everyone = (1 << len(answers)) - 1
         spans = known.items()
-        left = SpanSet.from_spans(
+        unsettled = SpanSet.from_spans(
             part for span in spans for part, bits in having.split(span) if bits != everyone
         )
-        return tuple(left.items()), upto, upto or max(spans, default=None)
+        return tuple(unsettled.items()), upto, upto or max(spans, default=None)
 
-    def _open(self, items: list[m.Peeked], answers: list[m.SurveyReply]) -> Wanted:
+    def _open(self, items: list[m.Peeked], answers: list[m.ReplicaListReply]) -> Wanted:
         """Return what is open, and what is settled at a few, as a purge of the backlog does."""
         items, unseen = split_unseen(items)
         self.unclear += dead_letters(unseen, lambda span: (span,))
-        found = [
+        open_items = [
             m.SpanRecord(item.span, item.record._replace(kind=Kind.SKIPPED))
             for item in items
             if item.record.kind == Kind.OPEN and is_shown(item, self.group.name, "open")
         ]
         others = (*settled_by_few(items, answers), *skipped_unseen(unseen))
-        return (*found, *(m.SpanRecord(*item) for item in others))
+        return (*open_items, *(m.SpanRecord(*item) for item in others))
 
     def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
         """Skip the messages that the page before has shown: all by one record."""
-        first, part.found = part.found[:1], part.found[1:]
+        first, part.unsettled = part.unsettled[:1], part.unsettled[1:]
         skipped = Record(self.group.generation, 0, Kind.SKIPPED)
-        wanted = tuple(m.SpanRecord(span, skipped) for span in first)
-        effects = self._skip(context, part, wanted, part.found, now)
-        part.found = ()
+        items = tuple(m.SpanRecord(span, skipped) for span in first)
+        effects = self._skip(context, part, items, part.unsettled, now)
+        part.unsettled = ()
         return effects
 
     def _skip(
-        self, context: Context, part: Part, wanted: Wanted, alike: tuple[Span, ...], now: Now
+        self, context: Context, part: Part, items: Wanted, alike: tuple[Span, ...], now: Now
     ) -> list[Effect]:
-        if not wanted:
+        if not items:
             return []
         self.wrote = True
-        this = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
-        self.parts[this.number] = part
-        part.merging[this.number] = Writing((*(item.span for item in wanted), *alike))
+        round_ = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
+        self.parts[round_.number] = part
+        part.merging[round_.number] = Writing((*(item.span for item in items), *alike))
         epoch = context.catalogue.epoch_of(part.partition)
-        merge = m.Merge(this.number, part.partition, epoch, self.group.name, wanted, alike=alike)
-        return self.owner.ask(context, this, part.partition, merge, now)
+        merge = m.Merge(round_.number, part.partition, epoch, self.group.name, items, alike=alike)
+        return self.owner.ask(context, round_, part.partition, merge, now)
 
     def _close(self, context: Context, number: int) -> None:
         del self.parts[number]

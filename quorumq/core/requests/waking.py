@@ -26,13 +26,13 @@ def wake_newly_ready(context: Context, now: Now) -> list[Effect]:
         newly_ready, context.state.newly_ready = context.state.newly_ready, {}
         if not newly_ready:
             break
-        for place in newly_ready:
-            if place in context.parked:
-                effects += wake(context, place, context.parked_at(place), now)
+        for group_key in newly_ready:
+            if group_key in context.parked:
+                effects += wake(context, group_key, context.parked_at(group_key), now)
     return effects
 
 
-def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], now: Now) -> list[Effect]:
+def wake(context: Context, group_key: tuple[PartitionId, str], keys: Sequence[int], now: Now) -> list[Effect]:
     """Wake FETCHes that are parked at a place, in order, while it has something to offer.
 
     Args:
@@ -40,14 +40,14 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
     """
     effects: list[Effect] = []
     for at, key in enumerate(keys):
-        if not has_offer(context, place, now):
+        if not has_ready(context, group_key, now):
             break
         pending = context.requests.get(key)
         if not isinstance(pending, FetchCoordinator) or not pending.parked:
             continue
         if not context.may_wake(pending.caller):
             context.costly.put(
-                pending.caller, limits.WAKING_COST, ("wake", place, tuple(keys[at:])), ("wake", place)
+                pending.caller, limits.WAKING_COST, ("wake", group_key, tuple(keys[at:])), ("wake", group_key)
             )
             break
         if not context.waits(pending, ("advance", key)):
@@ -55,11 +55,11 @@ def wake(context: Context, place: tuple[PartitionId, str], keys: Sequence[int], 
     return effects
 
 
-def has_offer(context: Context, place: tuple[PartitionId, str], now: Now) -> bool:
+def has_ready(context: Context, group_key: tuple[PartitionId, str], now: Now) -> bool:
     """Return True if something is left to take: a FETCH that comes too late need not look at all that it reads."""
-    partition, name = place
+    partition, name = group_key
     replica = context.replicas.get(partition)
     view = replica.views.groups.get(name) if replica is not None else None
-    if view is None or view.paused or not (view.available.ready.size or view.suspects.ready.size):
+    if view is None or view.paused or not (view.available.batches.size or view.suspects.batches.size):
         return False
     return not context.state.buckets or context.limiting.spare(partition, name, now, context.rng) != 0

@@ -26,7 +26,7 @@ class HybridClock:
         reserve: the reserve that this start makes durable before it uses the clock.
     """
 
-    __slots__ = ("min_ballot", "node", "reserve", "reserving", "value", "wanted")
+    __slots__ = ("highest", "min_ballot", "node", "reserve", "reserving", "value")
 
     def __init__(self, node: NodeId, min_ballot: int, reserve: int) -> None:
         self.node = node
@@ -34,13 +34,13 @@ class HybridClock:
         self.reserve = reserve
         self.reserving = reserve  # asked to be made durable
         self.value = min_ballot
-        self.wanted = min_ballot  # the highest stamp seen, which may lie above the reserve
+        self.highest = min_ballot  # the highest stamp seen, which may lie above the reserve
 
     def fresh(self, now: Now) -> Stamp | None:
         """Return a stamp above every one used or seen; None while that needs a higher reserve, or if none is left."""
-        value = max(self.value + 1, self.wanted + 1, self.by_day(now))
+        value = max(self.value + 1, self.highest + 1, self.by_day(now))
         if value > self.reserve:
-            self.wanted = max(self.wanted, min(value, STAMPS_END - 1))
+            self.highest = max(self.highest, min(value, STAMPS_END - 1))
             return None
         self.value = value
         return Stamp(value, self.node)
@@ -48,7 +48,7 @@ class HybridClock:
     @property
     def used_up(self) -> bool:
         """Return True if there is no stamp above those that were used or seen."""
-        return max(self.value, self.wanted) >= STAMP_LAST
+        return max(self.value, self.highest) >= STAMP_LAST
 
     def by_day(self, now: Now) -> int:
         """Return the stamp of the time of day; 0 if no correct clock shows that time."""
@@ -64,15 +64,15 @@ class HybridClock:
 
     def merge(self, time: int) -> bool:
         """Note the time of a stamp seen elsewhere; return False while it lies above the durable reserve."""
-        if time > self.wanted:
-            self.wanted = time
+        if time > self.highest:
+            self.highest = time
         if time > self.value:
             self.value = min(time, self.reserve)
         return time <= self.reserve
 
     def next_reserve(self, now: Now) -> int | None:
         """Return the reserve to make durable now, or None while less than half of the current one is used."""
-        highest = max(self.value, self.wanted, self.by_day(now))
+        highest = max(self.value, self.highest, self.by_day(now))
         if min(highest + HALF_STEP, STAMP_LAST) <= self.reserving:
             return None
         self.reserving = min(highest + RESERVE_STEP, STAMP_LAST)
@@ -81,10 +81,10 @@ class HybridClock:
     def reserved(self, time: int) -> None:
         """Note that ``time`` is durable as a reserve."""
         self.reserve = max(self.reserve, time)
-        self.value = max(self.value, min(self.wanted, self.reserve))
+        self.value = max(self.value, min(self.highest, self.reserve))
 
     def check(self) -> None:
         """Assert the invariants between any two events."""
         assert self.min_ballot <= self.value <= self.reserve <= self.reserving
-        assert self.min_ballot <= self.wanted < STAMPS_END
+        assert self.min_ballot <= self.highest < STAMPS_END
         assert self.reserving < STAMPS_END

@@ -18,19 +18,19 @@ class CountedMap(SpanMap[V]):
         kind_of: function from a value to its class: any number, which depends on the value alone.
 
     Attributes:
-        tally: messages by class; a class without messages is not in it.
+        counts: messages by class; a class without messages is not in it.
     """
 
-    __slots__ = ("kind_of", "tally")
+    __slots__ = ("counts", "kind_of")
 
     def __init__(self, kind_of: Callable[[V], int]) -> None:
         super().__init__()
         self.kind_of = kind_of
-        self.tally: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
 
     def count(self, kind: int) -> int:
         """Return how many messages have a value of that class."""
-        return self.tally.get(kind, 0)
+        return self.counts.get(kind, 0)
 
     def put(self, span: Span, value: Any) -> None:
         """Map a span to a value, as in `SpanMap`."""
@@ -41,7 +41,7 @@ class CountedMap(SpanMap[V]):
                 self._add(run, min(run[1], stop) - max(run[0], start), -1)
         if value is not None:
             kind = self.kind_of(value)
-            self.tally[kind] = self.tally.get(kind, 0) + stop - start
+            self.counts[kind] = self.counts.get(kind, 0) + stop - start
         super().put(span, value)
 
     def _write(self, producer_id: ProducerId, start: int, stop: int, chunks: Sequence[Run]) -> None:
@@ -54,24 +54,24 @@ class CountedMap(SpanMap[V]):
 
     def _add(self, run: Run, size: int, sign: int) -> None:
         kind = self.kind_of(run[2])
-        left = self.tally.get(kind, 0) + sign * size
-        if left:
-            self.tally[kind] = left
+        remaining = self.counts.get(kind, 0) + sign * size
+        if remaining:
+            self.counts[kind] = remaining
         else:
-            self.tally.pop(kind, None)
+            self.counts.pop(kind, None)
 
     def clone(self) -> Self:
         """Return a copy that changes on its own from now on."""
         twin = super().clone()
-        twin.kind_of, twin.tally = self.kind_of, self.tally.copy()
+        twin.kind_of, twin.counts = self.kind_of, self.counts.copy()
         return twin
 
     def check(self) -> None:
         """Assert all that holds between any two operations, the tally among it."""
         super().check()
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         runs: list[Any] = [run for producer_id in self.runs for run in self._all(producer_id)]
         for run in runs:
             kind = self.kind_of(run[2])
-            found[kind] = found.get(kind, 0) + run[1] - run[0]
-        assert self.tally == found, f"counted {self.tally}, there are {found}"
+            counts[kind] = counts.get(kind, 0) + run[1] - run[0]
+        assert self.counts == counts, f"counted {self.counts}, there are {counts}"

@@ -260,14 +260,14 @@ class OutcomeUnknown(Unanswered, Transient):
 
 def error_classes() -> dict[str, type[QuorumqError]]:
     """Return every error of the tree by its code on the wire."""
-    found: dict[str, type[QuorumqError]] = {}
+    classes: dict[str, type[QuorumqError]] = {}
     todo: list[type[QuorumqError]] = [QuorumqError]
     while todo:
         cls = todo.pop()
-        assert cls.code not in found, f"two errors with the code {cls.code}"
-        found[cls.code] = cls
+        assert cls.code not in classes, f"two errors with the code {cls.code}"
+        classes[cls.code] = cls
         todo.extend(cls.__subclasses__())
-    return found
+    return classes
 
 
 def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: float = 0.0) -> QuorumqError:

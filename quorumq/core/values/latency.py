@@ -69,11 +69,11 @@ class Latency:
 
     def up_to(self) -> list[tuple[str, float]]:
         """Return doubling bounds in seconds, as text, each with the number of answers within it since the start."""
-        found = [
+        rows = [
             (f"{SHORTEST_S * 2**doubling:g}", float(sum(self.ever[: STEPS_PER_DOUBLING * doubling + 1])))
             for doubling in range(STEPS_MAX // STEPS_PER_DOUBLING)
         ]
-        return [*found, ("+Inf", float(sum(self.ever)))]
+        return [*rows, ("+Inf", float(sum(self.ever)))]
 
     def timeout(self, shortest: float, longest: float, unknown: float | None = None) -> float:
         """Return three times the percentile, within these bounds; ``unknown``, or ``longest``, while there is none.
@@ -81,8 +81,8 @@ class Latency:
         All in seconds.
         """
         known = self.p99()
-        wanted = 3 * known if known is not None else longest if unknown is None else unknown
-        return max(shortest, min(longest, wanted))
+        seconds = 3 * known if known is not None else longest if unknown is None else unknown
+        return max(shortest, min(longest, seconds))
 
     def check(self) -> None:
         """Assert the invariants between any two answers."""

@@ -82,7 +82,7 @@ WOKEN_PER_STEP = 8
 """Parked requests of one client that one step wakes, some 1 ms; the others wait for a turn of their client."""
 WAKING_COST = 64
 """Cost of waking one, in things looked at."""
-BEHIND_MAX = 32
+LEFT_OVER_MAX = 32
 """Chunks of left-over work up to which each has a pause before it; with more, a pause lasts as long as one took."""
 COSTLY_WAIT_S = 0.02
 """Seconds for which work that waits for its turn lets steps with new events go first."""
@@ -126,7 +126,7 @@ LISTED_PER_STEP = 4096
 BEGIN_RUNS_MAX = 512
 """Runs that one page of a group that begins skips if the group has no record of their sessions: that is quick."""
 
-SURVEY_SCAN_MAX = 192
+REPLICA_LIST_SCAN_MAX = 192
 """Runs that one page of a survey looks at: the result is then written in one step."""
 
 GROUPS_PER_CHUNK = 2000
@@ -221,15 +221,15 @@ BACKOFF_STEPS_MAX = 32
 BACKOFF_MAX_S = 7 * 86400.0
 """One entry of a topic's backoff list."""
 NAME_BYTES_MAX = 200
-LETTER_TEXT_MAX = 8 * KIB
+DEATH_TEXT_MAX = 8 * KIB
 """Characters of a dead letter's message or stack; longer ones are cut in the middle."""
-LETTER_BYTES_MAX = 96 * KIB
+DEATH_BYTES_MAX = 96 * KIB
 """All texts of a dead letter, in UTF-8."""
-LETTER_BARE_MAX = 128
+DEATH_BARE_MAX = 128
 """Characters of class and fingerprint in a dead letter that comes when the disk has only its reserve left."""
-LETTERS_BYTES_MAX = 1 * MIB
+DEATHS_BYTES_MAX = 1 * MIB
 """Bytes that nodes may have to send each other for one REJECT's letter: its size, once for each span."""
-LETTERS_PER_CHUNK = 32
+DEATHS_PER_CHUNK = 32
 """Records with letters in one message, or in one record of the journal."""
 
 NUMBERS_END = 1 << 62
@@ -290,4 +290,4 @@ assert DEADLINE_SHARE / (1 - CLOCK_RATE_MAX) < QUARANTINE_SHARE / (1 + CLOCK_RAT
 assert CLOCK_END < STAMP_LAST < STAMPS_END
 assert MESSAGE_BYTES_MAX <= BATCH_BYTES_MAX < FETCH_BYTES_MAX < FRAME_BYTES_MAX
 assert HEADER_BYTES_MAX + FETCH_BYTES_MAX < FRAME_BYTES_MAX
-assert LETTERS_PER_CHUNK * LETTER_BYTES_MAX < HEADER_BYTES_MAX
+assert DEATHS_PER_CHUNK * DEATH_BYTES_MAX < HEADER_BYTES_MAX

@@ -37,7 +37,7 @@ class Rows:
         self._last: list[Row] = []  # the last key of each chunk
         self.size = 0
 
-    def _place(self, key: Row) -> tuple[int, int, bool]:
+    def _find(self, key: Row) -> tuple[int, int, bool]:
         """Return the chunk of the first key that is not below ``key``, its row there, and True if it is ``key``.
 
         If there is none: the number of chunks, and 0.
@@ -59,11 +59,11 @@ class Rows:
         """Return the row with this key."""
         if not self.size or key > self._last[-1]:
             return None
-        chunk, at, there = self._place(key)
+        chunk, at, there = self._find(key)
         return tuple(map(itemgetter(at), self._chunks[chunk])) if there else None
 
     def __contains__(self, key: Row) -> bool:
-        return self.size > 0 and key <= self._last[-1] and self._place(key)[2]
+        return self.size > 0 and key <= self._last[-1] and self._find(key)[2]
 
     def put(self, row: Row) -> None:
         """Put a row in the place of the one with its key, if there is one."""
@@ -77,7 +77,7 @@ class Rows:
             last[-1] = key
             self.size += 1
             return
-        chunk, at, there = self._place(key)
+        chunk, at, there = self._find(key)
         columns = self._chunks[chunk]
         if there:
             for column, value in zip(columns, row, strict=True):
@@ -112,7 +112,7 @@ class Rows:
         """Take out the row with this key; None if there is none."""
         if not self.size or key > self._last[-1]:
             return None
-        chunk, at, there = self._place(key)
+        chunk, at, there = self._find(key)
         if not there:
             return None
         columns = self._chunks[chunk]
@@ -120,18 +120,18 @@ class Rows:
         for column in columns:
             del column[at]
         self.size -= 1
-        left = len(columns[0])
-        if not left:
+        remaining = len(columns[0])
+        if not remaining:
             del self._chunks[chunk], self._last[chunk]
-        elif at == left:
-            self._last[chunk] = self._key_at(columns, left - 1)
+        elif at == remaining:
+            self._last[chunk] = self._key_at(columns, remaining - 1)
         return row
 
     def before(self, key: Row) -> Row | None:
         """Return the row with the highest key that is below ``key``."""
         if self.size and key > self._last[-1]:  # mostly: the newest
             return tuple(map(itemgetter(-1), self._chunks[-1]))
-        chunk, at, _ = self._place(key)
+        chunk, at, _ = self._find(key)
         if not at:
             if not chunk:
                 return None
@@ -147,8 +147,8 @@ class Rows:
 
     def onward(self, begin: Row | None = None, end: Row | None = None) -> Iterator[Row]:
         """Yield the rows with ``begin <= key < end``, in order; None leaves that side open."""
-        chunk, at, _ = (0, 0, False) if begin is None else self._place(begin)
-        last, stop, _ = (len(self._chunks), 0, False) if end is None else self._place(end)
+        chunk, at, _ = (0, 0, False) if begin is None else self._find(begin)
+        last, stop, _ = (len(self._chunks), 0, False) if end is None else self._find(end)
         while chunk < last:
             yield from zip(*[column[at:] for column in self._chunks[chunk]], strict=True)
             chunk, at = chunk + 1, 0

@@ -70,7 +70,7 @@ def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
 
     The others may overlap, come in any order, and belong to other producer ids (those take nothing away).
     """
-    left: list[Span] = []
+    rest: list[Span] = []
     producer_id, start, stop = span
     for other in merge_spans(other for other in others if other.producer_id == producer_id):
         if other.stop <= start:
@@ -78,11 +78,11 @@ def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
         if other.start >= stop:
             break
         if other.start > start:
-            left.append(Span(producer_id, start, other.start))
+            rest.append(Span(producer_id, start, other.start))
         start = other.stop
     if start < stop:
-        left.append(Span(producer_id, start, stop))
-    return left
+        rest.append(Span(producer_id, start, stop))
+    return rest
 
 
 class _Runs:
@@ -289,11 +289,11 @@ class _Runs:
     def gaps(self, span: Span) -> list[Span]:
         """Return the parts of ``span`` that are not covered, in order."""
         producer_id, at, stop = span
-        found = self._overlap(producer_id, at, stop) if producer_id in self.runs else ()
-        if not found:
+        overlap = self._overlap(producer_id, at, stop) if producer_id in self.runs else ()
+        if not overlap:
             return [span] if at < stop else []
         gaps: list[Span] = []
-        for run in found:
+        for run in overlap:
             if run[0] > at:
                 gaps.append(Span(producer_id, at, run[0]))
             at = run[1]
@@ -447,8 +447,8 @@ class SpanMap(_Runs, Generic[V]):
         if type(runs) is tuple:
             run = runs[bisect_left(runs, (seq + 1,)) - 1]
             return run[2] if run[0] <= seq < run[1] else None
-        found = self.MANY_OVERLAP(runs, seq, seq + 1)
-        return found[0][2] if found else None
+        overlap = self.MANY_OVERLAP(runs, seq, seq + 1)
+        return overlap[0][2] if overlap else None
 
     def items(self) -> list[tuple[Span, V]]:
         """Return everything, in order of (producer id, start)."""
@@ -465,11 +465,11 @@ class SpanMap(_Runs, Generic[V]):
     def within(self, span: Span) -> list[tuple[Span, V]]:
         """Return the covered parts of ``span`` with their values, clipped to it, in order."""
         producer_id, start, stop = span
-        found = self._overlap(producer_id, start, stop) if producer_id in self.runs else ()
-        if not found:
+        overlap = self._overlap(producer_id, start, stop) if producer_id in self.runs else ()
+        if not overlap:
             return []
-        if len(found) == 1:
-            run = found[0]
+        if len(overlap) == 1:
+            run = overlap[0]
             if run[0] <= start and run[1] >= stop:
                 return [(span, run[2])]
         return [
@@ -477,21 +477,21 @@ class SpanMap(_Runs, Generic[V]):
                 Span(producer_id, run[0] if run[0] > start else start, run[1] if run[1] < stop else stop),
                 run[2],
             )
-            for run in found
+            for run in overlap
         ]
 
     def split(self, span: Span) -> list[tuple[Span, V | None]]:
         """Return the whole of ``span``, in order, in parts of one value each; None stands for a gap."""
         producer_id, at, stop = span
-        found = self._overlap(producer_id, at, stop) if producer_id in self.runs else ()
-        if not found:
+        overlap = self._overlap(producer_id, at, stop) if producer_id in self.runs else ()
+        if not overlap:
             return [(span, None)] if at < stop else []
-        if len(found) == 1:
-            run = found[0]
+        if len(overlap) == 1:
+            run = overlap[0]
             if run[0] <= at and run[1] >= stop:
                 return [(span, run[2])]
         parts: list[tuple[Span, V | None]] = []
-        for start, end, value in found:
+        for start, end, value in overlap:
             if start > at:
                 parts.append((_new(Span, (producer_id, at, start)), None))
                 at = start
@@ -581,16 +581,16 @@ class SpanSet(_Runs):
     def within(self, span: Span) -> list[Span]:
         """Return the parts of ``span`` that are in the set, in order."""
         producer_id, start, stop = span
-        found = self._overlap(producer_id, start, stop) if producer_id in self.runs else ()
-        if not found:
+        overlap = self._overlap(producer_id, start, stop) if producer_id in self.runs else ()
+        if not overlap:
             return []
-        if len(found) == 1:
-            run = found[0]
+        if len(overlap) == 1:
+            run = overlap[0]
             if run[0] <= start and run[1] >= stop:
                 return [span]
         return [
             Span(producer_id, run[0] if run[0] > start else start, run[1] if run[1] < stop else stop)
-            for run in found
+            for run in overlap
         ]
 
     def add(self, span: Span) -> list[Span]:
@@ -625,7 +625,7 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
     The value of a SpanSet is True.
     """
     producer_id, start, stop = span
-    found: list[Sequence[Run]] = []
+    columns: list[Sequence[Run]] = []
     values: list[Any] = []
     whole = True
     for table in tables:
@@ -634,7 +634,7 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
             overlap = table._overlap(producer_id, start, stop) if overlap else ()
         elif overlap[0][0] >= stop or overlap[0][1] <= start:
             overlap = ()
-        found.append(overlap)
+        columns.append(overlap)
         if overlap:
             first = overlap[0]
             values.append(first[2])
@@ -645,17 +645,17 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
     if whole:  # by far the most
         return [(span, values)]
     edges = {start, stop}
-    for runs in found:
+    for runs in columns:
         for run in runs:
             if run[0] > start:
                 edges.add(run[0])
             if run[1] < stop:
                 edges.add(run[1])
     parts: list[tuple[Span, list[Any]]] = []
-    heads = [0] * len(found)
+    heads = [0] * len(columns)
     for at, end in pairwise(sorted(edges)):
         values = []
-        for column, runs in enumerate(found):
+        for column, runs in enumerate(columns):
             head = heads[column]
             if head < len(runs) and runs[head][1] <= at:
                 head = heads[column] = head + 1
@@ -666,18 +666,18 @@ def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
 
 def _overlap_sorted(runs: Any, start: int, stop: int) -> list[Run]:
     """Return the runs of a SortedDict that share a message with ``[start, stop)``, in order, not clipped."""
-    found: list[Run] = []
+    overlap: list[Run] = []
     # irange and not bisect and peekitem: positions need an index that many writes throw away.
     for key in runs.irange(None, start, reverse=True):
         run = runs[key]
         if run[1] > start:
-            found.append(run)
+            overlap.append(run)
             if run[1] >= stop:
-                return found
+                return overlap
         break
     if stop - start > 1:
-        found.extend([runs[key] for key in runs.irange(start, stop, (False, False))])
-    return found
+        overlap.extend([runs[key] for key in runs.irange(start, stop, (False, False))])
+    return overlap
 
 
 _Runs.MANY_OVERLAP = staticmethod(_overlap_sorted)

@@ -137,7 +137,7 @@ class Kind(IntEnum):
     ACKED = 4
 
 
-class Letter(NamedTuple):
+class Death(NamedTuple):
     """The history that a DEAD record carries. One letter may serve a whole span.
 
     Times of day are in milliseconds since 1970; ``ballot`` is that of the hold under which it was written.
@@ -177,7 +177,7 @@ class Record(NamedTuple):
     generation: int
     n: int
     kind: Kind
-    letter: Letter | None = None
+    letter: Death | None = None
 
 
 OPEN_ZERO = Record(0, 0, Kind.OPEN)
@@ -541,7 +541,7 @@ class BatchHeader(NamedTuple):
     """
 
     partition: PartitionId
-    sections: tuple[Span, ...]
+    spans: tuple[Span, ...]
     published_ms: int  # by the producer's clock
     codec: int  # 0 = none
     offsets: bytes
@@ -566,7 +566,7 @@ class BatchHeader(NamedTuple):
         return int.from_bytes(self.crcs[4 * index : 4 * index + 4], "little")
 
     def key(self) -> str:
-        return f"{self.partition} {', '.join(map(str, self.sections))}"
+        return f"{self.partition} {', '.join(map(str, self.spans))}"
 
 
 class Batch(NamedTuple):

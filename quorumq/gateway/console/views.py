@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import trio
 
 from quorumq.client import Client, DeadLetterKind, Match, MessageId, QuorumqError
-from quorumq.client.admin.browse import Which
+from quorumq.client.admin.peek import Which
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.printable import printable

@@ -11,12 +11,12 @@ from quorumq.client.base.dead_letters import (
     clean,
     cut,
     fingerprint,
-    make_letter,
+    make_death,
     normalised,
     top_frame,
 )
-from quorumq.core.values.limits import LETTER_TEXT_MAX
-from quorumq.core.values.types import Letter
+from quorumq.core.values.limits import DEATH_TEXT_MAX
+from quorumq.core.values.types import Death
 from quorumq.wire import cbor
 from quorumq.wire.values import decode_value, encode_value
 
@@ -37,14 +37,14 @@ def caught(text: str) -> KeyError:
 
 
 def test_a_dead_letter_says_what_happened() -> None:
-    death = make_letter(
+    death = make_death(
         caught("order 17"), reason="no such order", attempt=1, published_ms=5, delivered_ms=9, consumer="c", host="h",
         consumer_version="2",
     )  # fmt: skip
     assert death.reason == "rejected"
     assert death.error_class == "KeyError"
     assert death.message == "no such order: 'order 17'"
-    assert "test_letters.py" in death.stack
+    assert "test_deaths.py" in death.stack
     assert death.stack.rstrip().endswith("KeyError: 'order 17'")
     assert (death.attempts, death.published_ms, death.first_delivered_ms, death.last_delivered_ms) == (
         1,
@@ -56,24 +56,24 @@ def test_a_dead_letter_says_what_happened() -> None:
 
 
 def test_a_later_delivery_does_not_pretend_to_be_the_first() -> None:
-    death = make_letter(None, reason="why", attempt=3, delivered_ms=9)
+    death = make_death(None, reason="why", attempt=3, delivered_ms=9)
     assert (death.first_delivered_ms, death.last_delivered_ms) == (0, 9)
     assert (death.error_class, death.stack, death.message) == ("", "", "why")
     assert death.fingerprint
 
 
 def test_equal_failures_have_one_fingerprint_and_others_another() -> None:
-    one = make_letter(caught("order 17 of 0xdeadbeef01 at 3f2b8c1e-1111-2222-3333-444455556666")).fingerprint
-    same = make_letter(caught("order 123 of 0x0 at 00000000-aaaa-bbbb-cccc-dddddddddddd")).fingerprint
+    one = make_death(caught("order 17 of 0xdeadbeef01 at 3f2b8c1e-1111-2222-3333-444455556666")).fingerprint
+    same = make_death(caught("order 123 of 0x0 at 00000000-aaaa-bbbb-cccc-dddddddddddd")).fingerprint
     assert one == same
     assert len(one) == 16
-    assert make_letter(caught("customer 17")).fingerprint != one
-    assert make_letter(ValueError("order 17")).fingerprint != one
+    assert make_death(caught("customer 17")).fingerprint != one
+    assert make_death(ValueError("order 17")).fingerprint != one
     assert fingerprint("E", "x", "m:f") != fingerprint("E", "x", "m:g")
 
 
 def test_the_frame_is_the_innermost_without_its_line() -> None:
-    assert top_frame(caught("x")) == "tests.client.test_letters:fail"
+    assert top_frame(caught("x")) == "tests.client.test_deaths:fail"
     assert top_frame(ValueError()) == ""
 
 
@@ -92,7 +92,7 @@ def test_varying_parts_are_removed_from_a_fingerprint(text: str, expected: str) 
 
 
 def test_an_exception_that_cannot_be_described_is_described() -> None:
-    death = make_letter(Odd())
+    death = make_death(Odd())
     assert death.message == "<RuntimeError in __str__>"
     assert death.error_class == f"{Odd.__module__}.Odd" == class_name(Odd())
 
@@ -112,7 +112,7 @@ def test_cut_keeps_both_ends(text: str, most: int) -> None:
 @given(st.text(st.characters(codec=None), max_size=50), st.integers(0, 3))
 def test_every_dead_letter_can_be_sent(text: str, size: int) -> None:
     """Lone surrogates, long texts, exceptions that raise in `__str__`."""
-    death = make_letter(ValueError(text * (10**size)), reason=text, consumer=text * 10, host=text * 10)
-    assert decode_value(Letter, cbor.load(encode_value(death))) == death
-    assert max(len(death.message), len(death.stack)) <= LETTER_TEXT_MAX
+    death = make_death(ValueError(text * (10**size)), reason=text, consumer=text * 10, host=text * 10)
+    assert decode_value(Death, cbor.load(encode_value(death))) == death
+    assert max(len(death.message), len(death.stack)) <= DEATH_TEXT_MAX
     assert clean(death.message) == death.message

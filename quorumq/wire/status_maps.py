@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.wire.bounds import FACTS_DEPTH_MAX
+from quorumq.wire.bounds import STATUS_DEPTH_MAX
 from quorumq.wire.cbor import bad
 
 
 def plain(where: str, value: object, depth: int = 0) -> Any:
     """Plain CBOR data as dicts and lists, however it was nested; keys are text."""
-    if depth > FACTS_DEPTH_MAX:
-        bad(where, value, f"nested deeper than {FACTS_DEPTH_MAX}")
+    if depth > STATUS_DEPTH_MAX:
+        bad(where, value, f"nested deeper than {STATUS_DEPTH_MAX}")
     if value is None or type(value) in (bool, float, str, bytes):
         return value
     if type(value) is int and -(1 << 63) <= value < 1 << 64:

@@ -12,25 +12,25 @@ from quorumq.core.requests.settle import SettleCoordinator
 from quorumq.core.values import limits
 from sim.runner import run_schedule
 from sim.schedule import draw
-from sim.step_limits import TIMES, little_room, places
+from sim.step_limits import TIMES, modules_with, small_limits
 
 
 def test_every_limit_is_lowered_wherever_the_core_reads_it_and_is_back_afterwards() -> None:
     before = {
-        (location.__name__, name): getattr(location, name) for name in TIMES for location in places(name)
+        (module.__name__, name): getattr(module, name) for name in TIMES for module in modules_with(name)
     }
     assert {name for _, name in before} == set(TIMES)
-    with little_room(2):
+    with small_limits(2):
         assert (limits.RUNS_PER_STEP, vars(views)["RUNS_PER_STEP"], timers.TIMERS_PER_STEP) == (2, 2, 8)
         assert all(
-            getattr(location, name) < before[(location.__name__, name)]
+            getattr(module, name) < before[(module.__name__, name)]
             for name in TIMES
-            for location in places(name)
+            for module in modules_with(name)
         )
-    with pytest.raises(ZeroDivisionError), little_room(2):
+    with pytest.raises(ZeroDivisionError), small_limits(2):
         raise ZeroDivisionError
     assert before == {
-        (location.__name__, name): getattr(location, name) for name in TIMES for location in places(name)
+        (module.__name__, name): getattr(module, name) for name in TIMES for module in modules_with(name)
     }
 
 

@@ -12,22 +12,22 @@ from quorumq.core.messages import (
     Ack,
     AckRequest,
     AlterTopic,
-    BrowseReply,
-    BrowseRequest,
     DeleteGroup,
     FetchReply,
     OpenSession,
     Owned,
+    PeekReply,
+    PeekRequest,
     Publish,
     PurgeRequest,
     RejectRequest,
     SetGroup,
 )
+from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.replica import Replica
-from quorumq.core.partition.tally import tally
 from quorumq.core.values import limits
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
-from quorumq.wire.batch import Message, encode_record, pack_sections
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 from tests.core.work import QUIET, answered, filled, steps_of, with_holes
@@ -68,9 +68,9 @@ def test_a_gap_in_the_numbers_of_a_session_costs_a_page_nothing(monkeypatch: pyt
     cluster, topic, producer_id = backlog(1)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1 << 61, [b"x"])))
     cluster.ask("a", SetGroup("jobs", "g"))
-    request = BrowseRequest("jobs", 0, "g", "all", (0, 0), 256, complete=True)
+    request = PeekRequest("jobs", 0, "g", "all", (0, 0), 256, complete=True)
     assert longest(cluster, request, monkeypatch) < 1000
-    (page,) = [reply for reply in cluster.replies.values() if isinstance(reply, BrowseReply)]
+    (page,) = [reply for reply in cluster.replies.values() if isinstance(reply, PeekReply)]
     assert [item.span.start for item in page.items] == [0, 1 << 61]
 
 
@@ -79,8 +79,8 @@ def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPat
     cluster, (got,) = with_holes(6000)
     group = got.receipt.group
     for request in (
-        BrowseRequest("jobs", 0, group, "dead", (0, 0), 256),
-        BrowseRequest("jobs", 0, group, "all", (0, 0), 256, complete=True),
+        PeekRequest("jobs", 0, group, "dead", (0, 0), 256),
+        PeekRequest("jobs", 0, group, "all", (0, 0), 256, complete=True),
         PurgeRequest("jobs", 0, group),
     ):
         assert longest(cluster, request, monkeypatch) <= 100_000, request
@@ -187,7 +187,7 @@ def test_a_batch_of_many_sessions_is_processed_in_steps() -> None:
         tuple(Span(producer_id, 0, 1) for producer_id in producer_ids),
         [encode_record(Message(b"x"))] * 512,
     )
-    batch = pack_sections(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
+    batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     began = cluster.time
     cluster.ask("a", Publish(batch))
     (replica,) = cluster.nodes["a"].replicas.values()
@@ -258,7 +258,7 @@ def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all()
             copy.on_ack("a", Ack(0, copy.partition, copy.topic.epoch, "g", 0, acked), cluster.now)
     assert view.begins
     assert not view.available.messages
-    assert tally(replica.batches, view, cluster.now)["available"] == 1
+    assert backlog_of(replica.batches, view, cluster.now)["available"] == 1
     assert seqs(answered(cluster, "a", fetch())) == [39]
 
 

@@ -19,9 +19,9 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import LinkUp
 from quorumq.core.messages.records import (
+    DirectoryLocation,
     JournalRecord,
     PeerPosition,
-    Placed,
     Reserved,
     Started,
     Trusted,
@@ -265,7 +265,7 @@ def test_normal_operation_writes_its_location_once() -> None:
             cluster.start(name)
         cluster.advance(3.0)
     for name in "abc":
-        assert sum(isinstance(record, Placed) for record in cluster.journals[name]) == 1
+        assert sum(isinstance(record, DirectoryLocation) for record in cluster.journals[name]) == 1
         assert sum(isinstance(record, Started) for record in cluster.journals[name]) == 4
         assert not any(isinstance(record, TrustLost) for record in cluster.journals[name])
 
@@ -329,7 +329,7 @@ def test_a_peer_that_slept_through_all_starts_that_are_kept_is_believed() -> Non
     cluster.kill("c")
     for n in range(STARTS_KEPT):
         core.trust.note_start(Started(Incarnation(seen.n + 1 + n, n)))
-    assert len(core.trust.begun) == STARTS_KEPT
+    assert len(core.trust.starts) == STARTS_KEPT
     cluster.feed("b", LinkUp("c", Incarnation(1, 1), 0, (seen,)))
     assert not cluster.restarts
 

@@ -15,10 +15,10 @@ from sim.memory_disk import MemoryDisk
 from tests.storage.samples import batch, dead, small_state, start
 
 
-def place(directory: Path) -> int:
+def location_of(directory: Path) -> int:
     """Return the location that a start finds; every start begins a new segment."""
     store, _ = start(RealDisk(directory))
-    location = store.place
+    location = store.location
     store.append([batch(store.next_number), dead(0)])
     store.close()
     return location
@@ -76,43 +76,43 @@ def test_a_backup_that_was_restored_lies_elsewhere(
             "this file system may give a copy the very inodes that were there, and says nothing of that"
         )
     home, backup = tmp_path / "data", tmp_path / "backup"
-    before = place(home)
+    before = location_of(home)
     shutil.copytree(home, backup)
-    place(home)
+    location_of(home)
     restored = restore(home, backup)
-    location = place(restored)
+    location = location_of(restored)
     assert location != before
-    assert place(restored) == location, "and stays there"
-    assert place(Path(shutil.copytree(restored, tmp_path / "again"))) not in (before, location)
+    assert location_of(restored) == location, "and stays there"
+    assert location_of(Path(shutil.copytree(restored, tmp_path / "again"))) not in (before, location)
 
 
 def test_starts_rolls_reclaiming_and_renaming_do_not_move_it(tmp_path: Path) -> None:
     home = tmp_path / "data"
-    before = place(home)
+    before = location_of(home)
     for _ in range(3):
-        assert place(home) == before
+        assert location_of(home) == before
     store, records = start(RealDisk(home))
     for _ in range(5):
         store.append([batch(store.next_number + number) for number in range(20)])
         store.commit()
-        store.forget(range(1, store.next_number - 1))
+        store.drop(range(1, store.next_number - 1))
         store.compact()
         store.roll(lambda: small_state(records))
         store.commit()
-        assert store.place == before
+        assert store.location == before
     store.abandon()
-    assert place(home) == before
-    assert place(home.rename(tmp_path / "renamed")) == before
+    assert location_of(home) == before
+    assert location_of(home.rename(tmp_path / "renamed")) == before
     (tmp_path / "renamed" / "LOCK").unlink()
-    assert place(tmp_path / "renamed") == before
+    assert location_of(tmp_path / "renamed") == before
 
 
 def test_a_disk_in_memory_tells_its_copies_too() -> None:
     disk = MemoryDisk()
     store, _ = start(disk)
-    before = store.place
+    before = store.location
     store.close()
     for other, moved in ((disk.clone(), False), (disk.copied(), True), (disk.crash(), False)):
         store, _ = start(other)
-        assert (store.place != before) == moved
+        assert (store.location != before) == moved
         store.close()

@@ -81,7 +81,7 @@ class Operation(NamedTuple):
     after_name: ProducerId | None = None  # the id under which the name was OK when it was asked for
 
 
-class Facts(NamedTuple):
+class Observations(NamedTuple):
     """Requests of clients, and the answers that they got."""
 
     attempts: tuple[Attempt, ...] = ()
@@ -152,29 +152,29 @@ def deadline(sent_at: float, seconds: float = HOLD_S) -> float:
 
 
 def started(
-    facts: Facts, node: NodeId, now: float, *, of_dead: bool = False, idle: bool = True
-) -> tuple[Facts, int]:
+    observed: Observations, node: NodeId, now: float, *, of_dead: bool = False, idle: bool = True
+) -> tuple[Observations, int]:
     """Note that a FETCH goes out; return the facts and its key."""
     attempt = Attempt(
         node,
         WAITING,
         now,
-        facts.finished,
+        observed.finished,
         of_dead=of_dead,
         idle=idle,
-        after_rewind=facts.rewound,
-        after_cover=facts.covers,
-        after_redrive=facts.redriven if of_dead else (-1, -1),
-        after_purge=facts.purged,
-        after_deletion=facts.deleted,
-        after_pause=facts.pause_ends[0] if facts.paused else -1,
+        after_rewind=observed.rewound,
+        after_cover=observed.covers,
+        after_redrive=observed.redriven if of_dead else (-1, -1),
+        after_purge=observed.purged,
+        after_deletion=observed.deleted,
+        after_pause=observed.pause_ends[0] if observed.paused else -1,
     )
-    return facts._replace(attempts=(*facts.attempts, attempt)), len(facts.attempts) + 1
+    return observed._replace(attempts=(*observed.attempts, attempt)), len(observed.attempts) + 1
 
 
 def asked(
-    known: Facts, kind: str, index: int, node: NodeId, life: tuple[int, int], now: float
-) -> tuple[Facts, int]:
+    known: Observations, kind: str, index: int, node: NodeId, life: tuple[int, int], now: float
+) -> tuple[Observations, int]:
     """Note that the client settles a delivery, or redrives; return the facts and the request's key.
 
     From then on the client does no more work under that delivery, unless it extends it. A LEAVE says that it never
@@ -204,83 +204,83 @@ def asked(
     return known, key
 
 
-def with_attempt(facts: Facts, index: int, **changes: object) -> Facts:
-    """Return ``facts`` with one attempt changed."""
-    changed = facts.attempts[index]._replace(**changes)  # type: ignore[arg-type]
-    return facts._replace(attempts=put(facts.attempts, index, changed))
+def with_attempt(observed: Observations, index: int, **changes: object) -> Observations:
+    """Return ``observed`` with one attempt changed."""
+    changed = observed.attempts[index]._replace(**changes)  # type: ignore[arg-type]
+    return observed._replace(attempts=put(observed.attempts, index, changed))
 
 
-def with_operation(facts: Facts, index: int, changed: Operation) -> Facts:
-    """Return ``facts`` with one operation changed."""
-    return facts._replace(operations=put(facts.operations, index, changed))
+def with_operation(observed: Observations, index: int, changed: Operation) -> Observations:
+    """Return ``observed`` with one operation changed."""
+    return observed._replace(operations=put(observed.operations, index, changed))
 
 
-def ticked(facts: Facts, now: float) -> Facts:
+def ticked(observed: Observations, now: float) -> Observations:
     """Let time pass: deliveries whose deadline is over are over."""
-    for index, attempt in enumerate(facts.attempts):
+    for index, attempt in enumerate(observed.attempts):
         if attempt.until and attempt.until <= now:
             phase = OVER if attempt.phase == LIVE else attempt.phase
-            facts = with_attempt(facts, index, phase=phase, until=0.0)
+            observed = with_attempt(observed, index, phase=phase, until=0.0)
         if attempt.claimed and attempt.claimed <= now:
-            facts = with_attempt(facts, index, claimed=0.0)
-    return facts
+            observed = with_attempt(observed, index, claimed=0.0)
+    return observed
 
 
-def lost(facts: Facts, node: NodeId) -> Facts:
+def lost(observed: Observations, node: NodeId) -> Observations:
     """Note that a node crashed: its clients get no answers to open requests any more."""
-    for index, attempt in enumerate(facts.attempts):
+    for index, attempt in enumerate(observed.attempts):
         if attempt.phase == WAITING and attempt.node == node:
-            facts = came_to_nothing(facts, index)
-    return facts._replace(asked=tuple(item for item in facts.asked if item.node != node))
+            observed = came_to_nothing(observed, index)
+    return observed._replace(asked=tuple(item for item in observed.asked if item.node != node))
 
 
-def came_to_nothing(facts: Facts, index: int) -> Facts:
+def came_to_nothing(observed: Observations, index: int) -> Observations:
     """Note that a FETCH delivered nothing, and never will."""
-    nothing = Attempt("", NOTHING, 0.0, -1, of_dead=facts.attempts[index].of_dead)
-    return facts._replace(attempts=put(facts.attempts, index, nothing))
+    nothing = Attempt("", NOTHING, 0.0, -1, of_dead=observed.attempts[index].of_dead)
+    return observed._replace(attempts=put(observed.attempts, index, nothing))
 
 
-def heard(
-    facts: Facts, key: int, reply: m.ClientReply, now: float, group: Group | None = None
-) -> tuple[Facts, str]:
+def answered(
+    observed: Observations, key: int, reply: m.ClientReply, now: float, group: Group | None = None
+) -> tuple[Observations, str]:
     """Return the facts after a client got an answer, and the promise that it breaks, or "".
 
     Args:
         group: the register as the node has it that answers.
     """
     if isinstance(reply, m.FetchReply) and key < KEY_OF_SETTLING:
-        return _delivered(facts, key - 1, reply, now)
+        return _delivered(observed, key - 1, reply, now)
     if key < KEY_OF_SETTLING:
-        return came_to_nothing(facts, key - 1), ""
-    found = [item for item in facts.asked if item.key == key]
-    assert len(found) == 1, f"request {key} was answered and is not open"
-    this = found[0]
-    facts = facts._replace(asked=tuple(item for item in facts.asked if item.key != key))
-    if is_operation(this.kind):
-        return _operated(facts, this, reply, group)
+        return came_to_nothing(observed, key - 1), ""
+    requests = [item for item in observed.asked if item.key == key]
+    assert len(requests) == 1, f"request {key} was answered and is not open"
+    request = requests[0]
+    observed = observed._replace(asked=tuple(item for item in observed.asked if item.key != key))
+    if is_operation(request.kind):
+        return _operated(observed, request, reply, group)
     if isinstance(reply, m.SettleReply):
         (verdict,) = reply.verdicts
-        return _settled(facts, this, verdict.outcome, now)
-    if this.kind in UNPAUSING and not isinstance(reply, m.Failed):
-        facts = facts._replace(pause_ends=(facts.pause_ends[0], facts.pause_ends[1] + 1))
-    if this.kind in ("pause", "resume") and isinstance(reply, m.GroupReply):
-        holds = this.kind == "pause" and this.after_ends == facts.pause_ends[0]
-        return facts._replace(paused=facts.paused or holds), ""
+        return _settled(observed, request, verdict.outcome, now)
+    if request.kind in UNPAUSING and not isinstance(reply, m.Failed):
+        observed = observed._replace(pause_ends=(observed.pause_ends[0], observed.pause_ends[1] + 1))
+    if request.kind in ("pause", "resume") and isinstance(reply, m.GroupReply):
+        holds = request.kind == "pause" and request.after_ends == observed.pause_ends[0]
+        return observed._replace(paused=observed.paused or holds), ""
     if isinstance(reply, m.GroupReply):
-        if this.kind == "unmake" and not any(item.kind == "make" for item in facts.asked):
-            facts = facts._replace(deleted=True)
+        if request.kind == "unmake" and not any(item.kind == "make" for item in observed.asked):
+            observed = observed._replace(deleted=True)
         generation = reply.group.generation
-        if generation > facts.rewound:
-            covers = generation if this.kind in ("rewind", "make") else 0
-            facts = facts._replace(rewound=generation, covers=covers)
-        return facts, ""
-    if isinstance(reply, m.PurgeReply) and this.kind == "clear":
-        return facts._replace(purged=max(facts.purged, this.rewound)), ""
+        if generation > observed.rewound:
+            covers = generation if request.kind in ("rewind", "make") else 0
+            observed = observed._replace(rewound=generation, covers=covers)
+        return observed, ""
+    if isinstance(reply, m.PurgeReply) and request.kind == "clear":
+        return observed._replace(purged=max(observed.purged, request.rewound)), ""
     assert isinstance(reply, m.Failed | m.NotedReply | m.PublishReply | m.PurgeReply), reply
-    return facts, ""
+    return observed, ""
 
 
-def _operating(known: Facts, kind: str, index: int) -> Facts:
+def _operating(known: Observations, kind: str, index: int) -> Observations:
     """Note that operation ``index`` is asked."""
     if kind == "put":
         return with_operation(known, index, known.operations[index]._replace(phase="asked"))
@@ -293,164 +293,166 @@ def _operating(known: Facts, kind: str, index: int) -> Facts:
         text = index if kind == "label" else None
         return with_operation(known, index, Operation("asked", text=text, after_texts=before))
     moves = _of_kind(known, *MOVES)
-    moved = len(moves) if all(found.phase == "done" for found in moves) else -1
+    moved = len(moves) if all(operation.phase == "done" for operation in moves) else -1
     if kind == "send":
         after = known.stands is not None and bool(known.stands.latest)
     else:
-        after = any(found.phase == "done" for found in _of_kind(known, "forbid"))
+        after = any(operation.phase == "done" for operation in _of_kind(known, "forbid"))
     if kind in MOVES:
         known = known._replace(stands=None)
     return with_operation(known, index, Operation("asked", moved=moved, after=after))
 
 
-def _of_kind(facts: Facts, *kinds: str) -> list[Operation]:
+def _of_kind(observed: Observations, *kinds: str) -> list[Operation]:
     """Return the operations of these kinds that were asked."""
-    both = zip(facts.kinds, facts.operations, strict=True)
-    return [found for kind, found in both if kind in kinds and found.phase]
+    both = zip(observed.kinds, observed.operations, strict=True)
+    return [operation for kind, operation in both if kind in kinds and operation.phase]
 
 
-def is_asked_for(facts: Facts) -> bool:
+def is_asked_for(observed: Observations) -> bool:
     """Return True if a SETGROUP, or a FETCH sent before groups were forbidden, may make the group."""
-    return any(not found.after for found in _of_kind(facts, "read", "read latest")) or bool(
-        _of_kind(facts, "set", "set latest")
+    return any(not operation.after for operation in _of_kind(observed, "read", "read latest")) or bool(
+        _of_kind(observed, "set", "set latest")
     )
 
 
-def seen(facts: Facts, group: Group) -> tuple[Facts, str]:
+def seen(observed: Observations, group: Group) -> tuple[Observations, str]:
     """Note a node's register of the group. Of each generation there is one, which may begin."""
     value = group._replace(latest=Latest(min(group.latest, Latest.SKIPPING)))
-    if value in facts.groups:
-        return facts, ""
-    others = [found for found in facts.groups if found.generation == value.generation]
+    if value in observed.groups:
+        return observed, ""
+    others = [other for other in observed.groups if other.generation == value.generation]
     problem = f"one register: generation {value.generation} of the group has been two" if others else ""
-    return facts._replace(groups=tuple(sorted({*facts.groups, value}))), problem
+    return observed._replace(groups=tuple(sorted({*observed.groups, value}))), problem
 
 
-def _created(facts: Facts, this: Asked, group: Group) -> tuple[Facts, str]:
+def _created(observed: Observations, request: Asked, group: Group) -> tuple[Observations, str]:
     """Note that a creation of the group is OK, with its register."""
-    asked = facts.operations[this.attempt]
-    facts = with_operation(facts, this.attempt, asked._replace(phase="done"))
-    if asked.moved != len(_of_kind(facts, *MOVES)):  # there was a request to move it meanwhile
-        return facts, ""
+    asked = observed.operations[request.attempt]
+    observed = with_operation(observed, request.attempt, asked._replace(phase="done"))
+    if asked.moved != len(_of_kind(observed, *MOVES)):  # there was a request to move it meanwhile
+        return observed, ""
     problem = ""
-    if facts.stands is not None and facts.stands != group:
+    if observed.stands is not None and observed.stands != group:
         problem = "stands: a creation of the group was OK, and a later one is told of another register"
-    return facts._replace(stands=group), problem
+    return observed._replace(stands=group), problem
 
 
-def _operated(known: Facts, this: Asked, reply: m.ClientReply, group: Group | None) -> tuple[Facts, str]:
-    before = known.operations[this.attempt]
-    if isinstance(reply, m.GroupReply) and this.kind in CREATIONS:
-        return _created(known, this, reply.group)
+def _operated(
+    known: Observations, request: Asked, reply: m.ClientReply, group: Group | None
+) -> tuple[Observations, str]:
+    before = known.operations[request.attempt]
+    if isinstance(reply, m.GroupReply) and request.kind in CREATIONS:
+        return _created(known, request, reply.group)
     if isinstance(reply, m.FetchReply):
         assert group is not None, "a FETCH that is answered has its group"
-        return _created(known, this, group)
-    if this.kind == "put" and isinstance(reply, m.PublishReply):
-        return with_operation(known, this.attempt, before._replace(phase="done")), ""
+        return _created(known, request, group)
+    if request.kind == "put" and isinstance(reply, m.PublishReply):
+        return with_operation(known, request.attempt, before._replace(phase="done")), ""
     if isinstance(reply, m.FindNameReply):
         other = before.after_name is not None and before.after_name != reply.producer_id
         problem = (
             "names: a name that was OK under one id before it was asked for gets another" if other else ""
         )
         return with_operation(
-            known, this.attempt, before._replace(phase="found", name=reply.producer_id)
+            known, request.attempt, before._replace(phase="found", name=reply.producer_id)
         ), problem
     if isinstance(reply, m.LabelsReply):
-        text = text_of(reply) if this.kind == "labels" else before.text
-        known = with_operation(known, this.attempt, before._replace(phase="done", text=text))
+        text = text_of(reply) if request.kind == "labels" else before.text
+        known = with_operation(known, request.attempt, before._replace(phase="done", text=text))
         texts = [(asked.text, asked.after_texts) for asked in known.operations if asked.text is not None]
         return known, disordered(texts)
     if isinstance(reply, m.PublishReply):
         known = known._replace(before=not _of_kind(known, *GROUP_OPERATIONS))
     if isinstance(reply, m.PublishReply | m.GroupReply):
-        return with_operation(known, this.attempt, before._replace(phase="done")), ""
-    if this.kind == "create" and isinstance(reply, m.TopicReply):
+        return with_operation(known, request.attempt, before._replace(phase="done")), ""
+    if request.kind == "create" and isinstance(reply, m.TopicReply):
         changed = Operation("done", reply.topic.made)
         others = [
-            found
-            for found in known.operations
-            if found.phase == "done" and found.made > STAMP_ZERO and found != changed
+            operation
+            for operation in known.operations
+            if operation.phase == "done" and operation.made > STAMP_ZERO and operation != changed
         ]
         problem = "one topic: two clients were told that another one was created" if others else ""
-        return with_operation(known, this.attempt, changed), problem
+        return with_operation(known, request.attempt, changed), problem
     if isinstance(reply, m.TopicReply | m.ChangeMembersReply):
-        return with_operation(known, this.attempt, Operation("done")), ""
+        return with_operation(known, request.attempt, Operation("done")), ""
     assert isinstance(reply, m.Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"
-    return with_operation(known, this.attempt, Operation(phase)), ""
+    return with_operation(known, request.attempt, Operation(phase)), ""
 
 
-def _delivered(facts: Facts, index: int, reply: m.FetchReply, now: float) -> tuple[Facts, str]:
-    attempt = facts.attempts[index]
+def _delivered(
+    observed: Observations, index: int, reply: m.FetchReply, now: float
+) -> tuple[Observations, str]:
+    attempt = observed.attempts[index]
     if not reply.slices:
-        return came_to_nothing(facts, index), ""
+        return came_to_nothing(observed, index), ""
     (delivery,) = reply.slices[0].deliveries
     receipt = delivery.receipt
     until = deadline(attempt.sent_at)
     if until <= now:  # the client never hands it over
-        return with_attempt(facts, index, phase=OVER, receipt=receipt, sent_at=0.0), ""
+        return with_attempt(observed, index, phase=OVER, receipt=receipt, sent_at=0.0), ""
     ballot, generation = receipt.owner.ballot, receipt.generation
     queue = int(attempt.of_dead)
-    token, acked = facts.token[queue], facts.acked[queue]
+    token, acked = observed.token[queue], observed.acked[queue]
     problem = ""
-    live = live_beside(facts, index, receipt)
+    live = live_beside(observed, index, receipt)
     if live:
         problem = f"G2 exclusive: a{index} is delivered while a{live[0]} is inside its hold"
-    elif acked >= 0 and life_of(facts, acked) >= life(receipt):
+    elif acked >= 0 and life_of(observed, acked) >= life(receipt):
         problem = f"G3 final: a{index} is delivered after the ACK of a{acked} returned `acked`"
-    elif claims := [k for k, other in enumerate(facts.attempts) if other.claimed and k != index]:
+    elif claims := [k for k, other in enumerate(observed.attempts) if other.claimed and k != index]:
         problem = f"claims: a{index} is delivered inside the claim of a{claims[0]}"
     elif attempt.after_deletion:
         problem = f"DELETE: a{index} was fetched after the group was deleted"
-    elif attempt.after_pause == facts.pause_ends[0] and not attempt.of_dead:
+    elif attempt.after_pause == observed.pause_ends[0] and not attempt.of_dead:
         problem = f"PAUSE: a{index} was fetched after a pause of the group had said OK"
     elif attempt.after_rewind > generation and not (attempt.of_dead or receipt.n):
         problem = f"rewind: a{index} was fetched after a rewind was confirmed, and is of an older generation"
-    elif attempt.after_cover > generation and facts.covers:
+    elif attempt.after_cover > generation and observed.covers:
         problem = f"rewind: a{index} was fetched after a rewind that covers it, and is of an older generation"
-    elif attempt.after_ack >= (generation if facts.moved else 0) and not attempt.of_dead:
+    elif attempt.after_ack >= (generation if observed.moved else 0) and not attempt.of_dead:
         problem = f"G3 final: a{index} was fetched after an ACK had succeeded, and is delivered"
     elif attempt.after_purge >= generation and receipt.n == 0 and not attempt.of_dead:
         problem = f"purge: a{index} was fetched after a purge of all that was published had said OK"
     elif attempt.after_redrive > (generation, receipt.n):
         problem = f"G7 dead letters: a{index} is a dead letter, fetched after its redrive had said OK"
-    elif facts.dead >= (generation, receipt.n) and facts.dead[0] == generation and not attempt.of_dead:
+    elif observed.dead >= (generation, receipt.n) and observed.dead[0] == generation and not attempt.of_dead:
         problem = f"G7 dead letters: a{index} is delivered at n={receipt.n}, where it is a dead letter"
-    elif not attempt.idle and ran_out(facts, receipt):  # and one more may run out
-        problem = (
-            f"neighbours: a{index} is delivered beside others, and a{ran_out(facts, receipt)[0]} has run out"
-        )
+    elif not attempt.idle and ran_out(observed, receipt):  # and one more may run out
+        problem = f"neighbours: a{index} is delivered beside others, and a{ran_out(observed, receipt)[0]} has run out"
     elif token is not None and ballot <= token:
         problem = f"fencing: a{index} is delivered with a token that is not above that of an earlier delivery"
-    facts = with_attempt(facts, index, phase=LIVE, receipt=receipt, until=until, sent_at=0.0)
-    return facts._replace(token=put(facts.token, queue, max(ballot, token or ballot))), problem
+    observed = with_attempt(observed, index, phase=LIVE, receipt=receipt, until=until, sent_at=0.0)
+    return observed._replace(token=put(observed.token, queue, max(ballot, token or ballot))), problem
 
 
-def live_beside(facts: Facts, index: int, receipt: Receipt) -> list[int]:
+def live_beside(observed: Observations, index: int, receipt: Receipt) -> list[int]:
     """Return the other deliveries of the queue inside their holds; one with a sent ACK counts only up to its own life.
 
     If an ACK ends nothing, it counts in any life: nodes that know the ACK grant a newer life at once, and no others do.
     """
-    of_dead = facts.attempts[index].of_dead
+    of_dead = observed.attempts[index].of_dead
     return [
         k
-        for k, other in enumerate(facts.attempts)
+        for k, other in enumerate(observed.attempts)
         if other.until
         and k != index
         and other.of_dead == of_dead
         and (
             other.phase == LIVE
             or (other.receipt is not None and life(other.receipt) >= life(receipt))
-            or (other.phase == ACKING and facts.acks_end_nothing)
+            or (other.phase == ACKING and observed.acks_end_nothing)
         )
     ]
 
 
-def ran_out(facts: Facts, receipt: Receipt) -> list[int]:
+def ran_out(observed: Observations, receipt: Receipt) -> list[int]:
     """Return the deliveries of the same message, generation and n that no client ended."""
     return [
         k
-        for k, other in enumerate(facts.attempts)
+        for k, other in enumerate(observed.attempts)
         if other.phase == OVER and other.receipt is not None and other.receipt[:4] == receipt[:4]
     ]
 
@@ -465,67 +467,67 @@ def life(receipt: Receipt) -> tuple[int, int]:
     return (receipt.generation, receipt.n if receipt.group.endswith(DEAD_SUFFIX) else 0)
 
 
-def life_of(facts: Facts, index: int) -> tuple[int, int]:
+def life_of(observed: Observations, index: int) -> tuple[int, int]:
     """Return the `life` of a delivery."""
-    receipt = facts.attempts[index].receipt
+    receipt = observed.attempts[index].receipt
     assert receipt is not None
     return life(receipt)
 
 
-def _settled(facts: Facts, this: Asked, outcome: str, now: float) -> tuple[Facts, str]:
-    if this.kind == "ack" and outcome in ("acked", "acked_after_expiry", "acked_unproven"):
-        receipt = facts.attempts[this.attempt].receipt
+def _settled(observed: Observations, request: Asked, outcome: str, now: float) -> tuple[Observations, str]:
+    if request.kind == "ack" and outcome in ("acked", "acked_after_expiry", "acked_unproven"):
+        receipt = observed.attempts[request.attempt].receipt
         assert receipt is not None
         problem = ""
-        queue = int(facts.attempts[this.attempt].of_dead)
+        queue = int(observed.attempts[request.attempt].of_dead)
         if outcome == "acked":
-            before = facts.acked[queue]
+            before = observed.acked[queue]
             newest = next(
                 (
                     other.receipt
-                    for other in facts.attempts
-                    if other.receipt is not None and other.receipt.owner.ballot == facts.token[queue]
+                    for other in observed.attempts
+                    if other.receipt is not None and other.receipt.owner.ballot == observed.token[queue]
                 ),
                 receipt,
             )
             later = newest.owner.ballot > receipt.owner.ballot and life(newest) == life(receipt)
-            if before not in (-1, this.attempt) and life_of(facts, before) == life(receipt):
-                problem = f"one `acked`: a{this.attempt} hears it after a{before} did"
+            if before not in (-1, request.attempt) and life_of(observed, before) == life(receipt):
+                problem = f"one `acked`: a{request.attempt} hears it after a{before} did"
             elif later:
-                problem = f"one `acked`: a{this.attempt} hears it although a later delivery was made"
-            if before < 0 or life_of(facts, before) <= life(receipt):
-                facts = facts._replace(acked=put(facts.acked, queue, this.attempt))
+                problem = f"one `acked`: a{request.attempt} hears it although a later delivery was made"
+            if before < 0 or life_of(observed, before) <= life(receipt):
+                observed = observed._replace(acked=put(observed.acked, queue, request.attempt))
         if not queue:
-            facts = facts._replace(finished=max(facts.finished, receipt.generation))
-        return facts, problem
-    if this.kind == "dead" and outcome == "ok":
-        return facts._replace(dead=max(facts.dead, this.life)), ""
-    if this.kind == "redrive" and outcome == "ok" and not facts.moved:
-        return facts._replace(redriven=(this.life[0], this.life[1] + 1)), ""
-    if this.kind == "claim" and outcome == "ok":
-        mine = facts.attempts[this.attempt].phase in (LIVE, OVER)
-        claimed = deadline(this.sent_at, CLAIM_S) if mine else 0.0
-        return with_attempt(facts, this.attempt, claimed=claimed if claimed > now else 0.0), ""
-    if this.kind == "extend" and outcome == "ok":
-        return _extended(facts, this, now)
-    return facts, ""
+            observed = observed._replace(finished=max(observed.finished, receipt.generation))
+        return observed, problem
+    if request.kind == "dead" and outcome == "ok":
+        return observed._replace(dead=max(observed.dead, request.life)), ""
+    if request.kind == "redrive" and outcome == "ok" and not observed.moved:
+        return observed._replace(redriven=(request.life[0], request.life[1] + 1)), ""
+    if request.kind == "claim" and outcome == "ok":
+        mine = observed.attempts[request.attempt].phase in (LIVE, OVER)
+        claimed = deadline(request.sent_at, CLAIM_S) if mine else 0.0
+        return with_attempt(observed, request.attempt, claimed=claimed if claimed > now else 0.0), ""
+    if request.kind == "extend" and outcome == "ok":
+        return _extended(observed, request, now)
+    return observed, ""
 
 
-def _extended(facts: Facts, this: Asked, now: float) -> tuple[Facts, str]:
-    attempt = facts.attempts[this.attempt]
-    until = deadline(this.sent_at)
+def _extended(observed: Observations, request: Asked, now: float) -> tuple[Observations, str]:
+    attempt = observed.attempts[request.attempt]
+    until = deadline(request.sent_at)
     if attempt.phase not in (LIVE, OVER) or until <= now:
-        return facts, ""
+        return observed, ""
     assert attempt.receipt is not None
-    live = live_beside(facts, this.attempt, attempt.receipt)
-    token, acked = facts.token[int(attempt.of_dead)], facts.acked[int(attempt.of_dead)]
+    live = live_beside(observed, request.attempt, attempt.receipt)
+    token, acked = observed.token[int(attempt.of_dead)], observed.acked[int(attempt.of_dead)]
     problem = ""
     if live:
-        problem = f"G2 exclusive: a{this.attempt} is extended while a{live[0]} is inside its hold"
+        problem = f"G2 exclusive: a{request.attempt} is extended while a{live[0]} is inside its hold"
     elif token is not None and attempt.receipt.owner.ballot < token:
-        problem = f"fencing: a{this.attempt} is live again after a delivery with a higher token"
-    elif not attempt.of_dead and this.after_ack >= attempt.receipt.generation:
-        problem = f"G3 final: a{this.attempt} is extended, and that was asked after an ACK had succeeded"
-    elif acked >= 0 and life_of(facts, acked) >= life(attempt.receipt):
-        problem = f"G3 final: a{this.attempt} is live again after the ACK of a{acked} returned `acked`"
-    return with_attempt(facts, this.attempt, phase=LIVE, until=max(attempt.until, until)), problem
+        problem = f"fencing: a{request.attempt} is live again after a delivery with a higher token"
+    elif not attempt.of_dead and request.after_ack >= attempt.receipt.generation:
+        problem = f"G3 final: a{request.attempt} is extended, and that was asked after an ACK had succeeded"
+    elif acked >= 0 and life_of(observed, acked) >= life(attempt.receipt):
+        problem = f"G3 final: a{request.attempt} is live again after the ACK of a{acked} returned `acked`"
+    return with_attempt(observed, request.attempt, phase=LIVE, until=max(attempt.until, until)), problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.messages.effects import Forget
+from quorumq.core.messages.effects import DropBatches
 from quorumq.core.values.limits import MIB
 from quorumq.node.node import Node
 from quorumq.storage.commit import RESERVE_NAME
@@ -19,7 +19,7 @@ def drop(node: Node, numbers: list[int]) -> None:
 
     def once(*args: object) -> list[object]:
         node.core.step = step  # type: ignore[method-assign]
-        return [*step(*args), Forget(tuple(numbers))]  # type: ignore[arg-type]
+        return [*step(*args), DropBatches(tuple(numbers))]  # type: ignore[arg-type]
 
     node.core.step = once  # type: ignore[assignment, method-assign]
     node.feed()

@@ -6,12 +6,12 @@ from quorumq.core.messages import GroupPart
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.fate import DEAD, DELAYED, ELSEWHERE, EXHAUSTED, HELD
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.offer import Key
+from quorumq.core.partition.ready import Key
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, Now
 
 
-def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
+def backlog_of(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     """Return counts of messages; ages in seconds, None if there is nothing to take an age from.
 
     If a group begins, the messages it has looked at are available, and never nothing; ``suspects`` are those of the
@@ -21,7 +21,7 @@ def tally(batches: Batches, view: GroupView, now: Now) -> dict[str, object]:
     batch that the group keeps, for a dead letter as well. ``per_second`` is its limit of deliveries, 0 for none.
     """
     kept = view.kept
-    ready = [row[:2] for offer in (view.available, view.suspects) if (row := offer.ready.first())]
+    ready = [row[:2] for messages in (view.available, view.suspects) if (row := messages.batches.first())]
     ready += kept.oldest(HELD, ELSEWHERE, DELAYED)
     return {
         "available": max(view.available.messages + view.suspects.messages, int(view.begins)),
@@ -47,9 +47,9 @@ def part_of(replica: Replica, group: str, now: Now) -> GroupPart:
     number, view = replica.partition.number, replica.views.groups.get(group)
     if view is None:
         return GroupPart(number)
-    facts = tally(replica.batches, view, now)
+    backlog = backlog_of(replica.batches, view, now)
     names = ("available", "held", "delayed", "dead", "oldest_s", "suspects", "dying", "dropped")
-    counts = (facts[name] for name in names)
+    counts = (backlog[name] for name in names)
     return GroupPart(number, *counts)  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ class Redriven(NamedTuple):
     refused: tuple[tuple[Span, QuorumqError], ...]  # already acked, purged or redriven since
 
 
-class BrowseCalls(Calls):
+class PeekCalls(Calls):
     """Calls that list messages, look up their state, and redrive dead letters."""
 
     async def peek(
@@ -114,7 +114,7 @@ class BrowseCalls(Calls):
             while cursor is not None and (remaining is None or remaining > 0):
                 # A page of a complete view is looked through as a whole: what it shows may be little of it.
                 most = PEEK_LIMIT if complete else min(remaining or page, page)
-                request = m.BrowseRequest(topic, number, group, which, cursor, most, bodies, complete, after)
+                request = m.PeekRequest(topic, number, group, which, cursor, most, bodies, complete, after)
                 answer, connection = await self._page("peek at", request, only, first, timeout)
                 moved = first not in ("", connection.address)
                 first = connection.address
@@ -136,8 +136,8 @@ class BrowseCalls(Calls):
                     history.listed_all(topic, number, group, which, asked)
 
     async def _page(
-        self, action: str, request: m.BrowseRequest, only: Sequence[str], first: str, timeout: float | None
-    ) -> tuple[m.BrowseReply, Connection]:
+        self, action: str, request: m.PeekRequest, only: Sequence[str], first: str, timeout: float | None
+    ) -> tuple[m.PeekReply, Connection]:
         """Return a page of a listing, from ``first`` if that node answers, and its connection."""
         reply, connection = await self.context.nodes.ask(
             lambda: request,
@@ -147,7 +147,7 @@ class BrowseCalls(Calls):
             only=only,
             first=first,
         )
-        return cast("m.BrowseReply", reply), connection
+        return cast("m.PeekReply", reply), connection
 
     async def lookup(
         self,
@@ -190,11 +190,9 @@ class BrowseCalls(Calls):
                     skip is not None and (skip.producer_id, skip.stop) > (after.producer_id, after.stop)
                 ):
                     after = skip
-                request = m.BrowseRequest(topic, number, group, "all", (0, 0), most, False, True, after)
+                request = m.PeekRequest(topic, number, group, "all", (0, 0), most, False, True, after)
                 action, only = f"look at {topic!r}/{number}", self.context.nodes.addresses_of(members)
-                page: m.BrowseReply = await self.context.ask(
-                    request, action, timeout, writes=False, only=only
-                )
+                page: m.PeekReply = await self.context.ask(request, action, timeout, writes=False, only=only)
                 begin = at
                 for item in page.items:
                     span = item.span
@@ -252,7 +250,7 @@ class BrowseCalls(Calls):
                         f"redrive of {topic!r}/{partition}",
                         timeout,
                         writes=True,
-                        judge=judge_redrive,
+                        check=check_redrive,
                         watch=self.context.watch("redrive"),
                     )
                 except Unanswered as exc:
@@ -276,7 +274,7 @@ class BrowseCalls(Calls):
         return [item for item in given if isinstance(item, Peek)] + [known[name] for name in sorted(names)]
 
 
-def judge_redrive(reply: m.ClientReply) -> QuorumqError | None:
+def check_redrive(reply: m.ClientReply) -> QuorumqError | None:
     """Ask again as a whole while anything is unknown: redriving twice is redriving once."""
     for verdict in cast("m.SettleReply", reply).verdicts:
         if verdict.outcome not in ("ok", AlreadySettled.code, Code.USAGE):
@@ -290,7 +288,7 @@ def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[ProducerId, int], tuple
     bodies: dict[tuple[ProducerId, int], tuple[int, Parts]] = {}
     for part in slices:
         parts = iter(readable(part))
-        for producer_id, start, stop in part.header.sections:
+        for producer_id, start, stop in part.header.spans:
             for seq in range(start, stop):
                 body = next(parts)
                 if body is not None:

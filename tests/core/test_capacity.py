@@ -151,6 +151,6 @@ def test_names_are_counted_and_half_of_them_is_noticed() -> None:
     cluster.ask("b", DeleteGroup("t0", "g"))
     assert catalogue.names_used() == (1, 3, 1, 6, 2, 1, 5)
     assert catalogue.names_used().are_half_gone
-    assert cluster.ask("a", StatusRequest()).facts["names"]["groups_deleted"] == 1  # type: ignore[union-attr]
+    assert cluster.ask("a", StatusRequest()).fields["names"]["groups_deleted"] == 1  # type: ignore[union-attr]
     cluster.ask("a", DeleteTopic("t0", made.id))
     assert catalogue.names_used() == (0, 3, 0, 6, 3, 0, 5), "the names of its groups go with a topic"

@@ -35,7 +35,7 @@ class Moment(NamedTuple):
         return Moment(self.high + seconds, self.t + seconds, self.low + seconds, self.clock)
 
     @property
-    def placed(self) -> bool:
+    def located(self) -> bool:
         """Return True if the interval has ends."""
         return self.low > -FAR_S and self.high < FAR_S
 
@@ -86,7 +86,7 @@ def apart(early: Moment | None, late: Moment | None) -> float | None:
         return None
     if early.clock == late.clock != NOWHERE:
         return late.t - early.t
-    if early.placed and late.placed:
+    if early.located and late.located:
         return ((late.low + late.high) - (early.low + early.high)) / 2
     return None
 

@@ -13,21 +13,21 @@ from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Span
 
 
-class Offer:
+class ReadyMessages:
     """Messages that are available, by the batches that they are in.
 
     Attributes:
         spans: the messages, each with the size of the largest lot that may deliver it; 0: with any others.
-        ready: the batches that they are in, oldest first: when it was made (ms of our monotonic clock), batch number
+        batches: the batches that they are in, oldest first: when it was made (ms of our monotonic clock), batch number
             (both are the key), available since (mono), and the number of its messages that are available.
         told_until: monotonic time before which no other client gets the `suspects` hint; 0.0 if no suspect is ready.
     """
 
-    __slots__ = ("ready", "spans", "told_until")
+    __slots__ = ("batches", "spans", "told_until")
 
     def __init__(self) -> None:
         self.spans: SpanMap[int] = SpanMap()
-        self.ready = Rows("qQdI", 2)
+        self.batches = Rows("qQdI", 2)
         self.told_until = 0.0
 
     @property
@@ -38,27 +38,27 @@ class Offer:
     @property
     def oldest_ms(self) -> int | None:
         """Return when the oldest batch that offers something was made, by this node's clock; None if none does."""
-        row = self.ready.first()
+        row = self.batches.first()
         return row[0] if row is not None else None
 
     def count(self, key: tuple[int, int], balance: int, now: float) -> None:
         """Add ``balance`` to the available messages of the batch with ``key``; it may be negative, but not 0."""
-        row = self.ready.pop(key) if self.ready.size else None
+        row = self.batches.pop(key) if self.batches.size else None
         since, before = (now, 0) if row is None else row[2:]
         if before + balance:
-            self.ready.put((*key, since, before + balance))
-        elif not self.ready.size:
+            self.batches.put((*key, since, before + balance))
+        elif not self.batches.size:
             self.told_until = 0.0
 
-    def forget_batch(self, key: tuple[int, int]) -> None:
-        """Drop the batch with that key from `ready`: none of its messages is available any more."""
-        self.ready.pop(key)
-        if not self.ready.size:
+    def drop_batch(self, key: tuple[int, int]) -> None:
+        """Drop the batch with that key from `batches`: none of its messages is available any more."""
+        self.batches.pop(key)
+        if not self.batches.size:
             self.told_until = 0.0
 
     def withdraw(self, key: tuple[int, int], spans: list[Span]) -> None:
         """Drop the batch with that key, which had ``spans``, as it is not here any more."""
-        self.forget_batch(key)
+        self.drop_batch(key)
         for span in spans:
             self.spans.remove(span)
 
@@ -73,7 +73,7 @@ class Kept:
 
     Attributes:
         spans: reason, by message.
-        batches: number of the messages in each batch, by reason and by the batch's key in `Offer.ready`.
+        batches: number of the messages in each batch, by reason and by the batch's key in `ReadyMessages.batches`.
         messages: number of messages, by reason.
     """
 
@@ -91,15 +91,15 @@ class Kept:
 
     def oldest(self, *whys: int) -> list[Key]:
         """Return for each of the reasons the oldest batch with such a message, if there is one."""
-        found: list[Key] = []
+        keys: list[Key] = []
         for why in whys:
             counts = self.batches.get(why)
             if counts:
                 heap = self._heaps[why]
                 while heap[0] not in counts:  # a batch that is gone is taken out when it is met
                     heappop(heap)
-                found.append(heap[0])
-        return found
+                keys.append(heap[0])
+        return keys
 
     def put(self, key: Key, span: Span, before: int | None, why: int | None) -> None:
         """Change the reason why ``span``, all in the batch with ``key``, is not offered."""

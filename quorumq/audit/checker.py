@@ -15,14 +15,14 @@ from quorumq.audit import deliveries, derived, fates, holds
 from quorumq.audit.context import Context
 from quorumq.audit.findings import BROKEN, Judged, Where
 from quorumq.audit.plain import plain
-from quorumq.audit.story import NO_GROUP, NO_PLACE, Events, Message, Said, Story
+from quorumq.audit.story import NO_GROUP, NO_LOCATION, Events, Message, Said, Story
 from quorumq.audit.table import Call, Table
 
 _CALLS: Final = frozenset(("publish", "deliver", "ack", "reject", "dead_letter", "extend"))
 """Kinds of lines that are counted while a fault lasts."""
 
 
-def judge(table: Table, context: Context, *, screened: bool = True) -> Judged:
+def check(table: Table, context: Context, *, screened: bool = True) -> Judged:
     """Judge all messages of a part.
 
     Args:
@@ -57,17 +57,17 @@ def _story(
     message: Message, grp: str, turn: int, mine: Sequence[Said], context: Context, out: Judged
 ) -> None:
     group = context.of_groups.get((message.run, message.topic, grp), NO_GROUP)
-    place = context.of_places.get((message.run, message.topic, message.partition, grp), NO_PLACE)
-    story = Story(message, grp, turn, mine, group, place)
+    location = context.of_locations.get((message.run, message.topic, message.partition, grp), NO_LOCATION)
+    story = Story(message, grp, turn, mine, group, location)
     where = Where(
         message.run, message.topic, message.partition, grp, message.producer_id, message.seq, message.id
     )
     if mine:
-        deliveries.judge(story, where, out)
-        holds.judge(story, where, out)
+        deliveries.check(story, where, out)
+        holds.check(story, where, out)
         derived.collect(story, where, context, out)
     if any(it.event.kind != "derive" for it in message.said):
-        fates.judge(story, where, out)
+        fates.check(story, where, out)
 
 
 def _faults(events: Events, out: Judged) -> None:

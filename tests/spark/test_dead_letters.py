@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from spark.transforms import deaths as t
 from spark.transforms import rates as r
 from spark.transforms.plan import DECISIONS
-from tests.spark.rows import NOON, at, frame, letter
+from tests.spark.rows import NOON, at, death, frame
 
 
 def made(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
@@ -35,27 +35,27 @@ def shown(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     return sorted(rows, key=repr)
 
 
-def cubed(letters: DataFrame, seconds: int = 3600, previous: DataFrame | None = None) -> DataFrame:
-    return t.cube(letters, seconds, NOON, previous).cache()
+def cubed(dead: DataFrame, seconds: int = 3600, previous: DataFrame | None = None) -> DataFrame:
+    return t.cube(dead, seconds, NOON, previous).cache()
 
 
-def kinds(letters: DataFrame, previous: DataFrame | None = None) -> DataFrame:
-    cube = cubed(letters, previous=previous)
-    nothing = letters.sparkSession.createDataFrame([], DECISIONS)
-    samples = t.fetched(letters, t.sketches(letters, NOON), nothing)
+def kinds(dead: DataFrame, previous: DataFrame | None = None) -> DataFrame:
+    cube = cubed(dead, previous=previous)
+    nothing = dead.sparkSession.createDataFrame([], DECISIONS)
+    samples = t.fetched(dead, t.sketches(dead, NOON), nothing)
     return t.failures(cube, samples, t.locations(cube, NOON), NOON, previous)
 
 
 def test_kinds_of_failures_are_counted_with_what_became_of_them(spark: SparkSession) -> None:
-    letters = made(
+    dead = made(
         spark,
-        letter(1, died_at=at(-7200), message="old"),
-        letter(2, died_at=at(-3600), consumer_version="2.0", message="new"),
-        letter(3, died_at=at(0), resolution="redriven"),
-        letter(4, fingerprint="", reason="expired", error_class="", message="", resolution="closed"),
-        letter(5, topic="mail", group="h", resolution="acked"),
+        death(1, died_at=at(-7200), message="old"),
+        death(2, died_at=at(-3600), consumer_version="2.0", message="new"),
+        death(3, died_at=at(0), resolution="redriven"),
+        death(4, fingerprint="", reason="expired", error_class="", message="", resolution="closed"),
+        death(5, topic="mail", group="h", resolution="acked"),
     )
-    frame = kinds(letters)
+    frame = kinds(dead)
     assert shown(frame, "topic", "group", "failure", "deaths", "dead", "redriven", "acked", "closed", "share") == [
         ("jobs", "g", "expired", 1, 0, 0, 0, 1, 0.25),
         ("jobs", "g", "f1", 3, 2, 1, 0, 0, 0.75),
@@ -70,15 +70,15 @@ def test_kinds_of_failures_are_counted_with_what_became_of_them(spark: SparkSess
 
 
 def test_new_regressed_ongoing_and_gone_kinds_follow_from_the_run_before(spark: SparkSession) -> None:
-    letters = made(
+    dead = made(
         spark,
-        letter(1, fingerprint="new", died_at=at(-60)),
-        letter(2, fingerprint="same", died_at=at(-9000)),
-        letter(3, fingerprint="more", died_at=at(-9000)),
-        letter(4, fingerprint="more", died_at=at(-60)),
-        letter(5, fingerprint="back", died_at=at(-60)),
-        letter(6, fingerprint="back-settled", died_at=at(-60)),
-        letter(7, fingerprint="settled", died_at=at(-9000), resolution="acked"),
+        death(1, fingerprint="new", died_at=at(-60)),
+        death(2, fingerprint="same", died_at=at(-9000)),
+        death(3, fingerprint="more", died_at=at(-9000)),
+        death(4, fingerprint="more", died_at=at(-60)),
+        death(5, fingerprint="back", died_at=at(-60)),
+        death(6, fingerprint="back-settled", died_at=at(-60)),
+        death(7, fingerprint="settled", died_at=at(-9000), resolution="acked"),
     )
     before = [
         # failure, status, dead, last_died_at
@@ -92,7 +92,7 @@ def test_new_regressed_ongoing_and_gone_kinds_follow_from_the_run_before(spark: 
         ("undated", "new", 1, None),
     ]
     previous = spark.createDataFrame([("jobs", "g", *row) for row in before], t.PREVIOUS)
-    assert shown(kinds(letters, previous), "failure", "status", "deaths", "fresh", "last_died_at") == [
+    assert shown(kinds(dead, previous), "failure", "status", "deaths", "fresh", "last_died_at") == [
         ("back", "regressed", 1, 1, -60.0),
         ("back-settled", "regressed", 1, 1, -60.0),
         ("forgotten", "gone", 0, 0, -9000.0),
@@ -106,16 +106,16 @@ def test_new_regressed_ongoing_and_gone_kinds_follow_from_the_run_before(spark: 
 
 
 def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkSession) -> None:
-    usual = [letter(100 * hour + i, died_at=at(3600 * (hour - 12))) for hour in range(12) for i in range(2)]
+    usual = [death(100 * hour + i, died_at=at(3600 * (hour - 12))) for hour in range(12) for i in range(2)]
     high = [
-        letter(9000 + i, died_at=at(-3600 * back + i), fingerprint="f2")
+        death(9000 + i, died_at=at(-3600 * back + i), fingerprint="f2")
         for back, n in ((5, 20), (4, 12))
         for i in range(n)
     ]
     # Nine are not ten: rare groups have no bursts of a few.
-    rare = [letter(8000 + i, topic="mail", died_at=at(-3600)) for i in range(9)]
-    letters = made(spark, *usual, *high, *rare)
-    counts = r.counts(cubed(letters)).cache()
+    rare = [death(8000 + i, topic="mail", died_at=at(-3600)) for i in range(9)]
+    dead = made(spark, *usual, *high, *rare)
+    counts = r.counts(cubed(dead)).cache()
     rates = r.rates(counts, at(-12 * 3600), at(-3600), 3600)
     by_time = {(row["topic"], row["from_at"]): row for row in rates.collect()}
     assert len(by_time) == 2 * 12, "the empty hours are there"
@@ -139,33 +139,33 @@ def test_a_burst_is_high_above_the_usual_and_touching_ones_are_one(spark: SparkS
 
 
 def test_ages_are_of_the_dead_and_clocks_that_go_wrong_are_counted(spark: SparkSession) -> None:
-    letters = made(
+    dead = made(
         spark,
-        letter(1, died_at=at(-100), published_at=at(-400)),
-        letter(2, died_at=at(-10), published_at=at(-20)),
-        letter(3, died_at=at(-5000), published_at=at(-5002), resolution="acked"),
-        letter(4, died_at=at(-50), published_at=at(-40)),
-        letter(5, died_at=None, published_at=at(-9000)),
-        letter(6, died_at=NOON + timedelta(days=30), published_at=at(-1)),
+        death(1, died_at=at(-100), published_at=at(-400)),
+        death(2, died_at=at(-10), published_at=at(-20)),
+        death(3, died_at=at(-5000), published_at=at(-5002), resolution="acked"),
+        death(4, died_at=at(-50), published_at=at(-40)),
+        death(5, died_at=None, published_at=at(-9000)),
+        death(6, died_at=NOON + timedelta(days=30), published_at=at(-1)),
     )
     names = ("deaths", "dead", "oldest_published_at", "age_p50", "age_max", "to_death_known", "to_death_p50")
-    ages = t.ages(cubed(letters), t.sketches(letters, NOON), NOON)
+    ages = t.ages(cubed(dead), t.sketches(dead, NOON), NOON)
     assert shown(ages, *names, "to_death_max", "skewed", "undated") == [
         (6, 5, -9000.0, 50.0, 100.0, 3, 10.0, 300.0, 1, 2)
     ]  # fmt: skip
 
 
 def test_deaths_are_told_by_version_host_and_node(spark: SparkSession) -> None:
-    letters = made(
+    dead = made(
         spark,
-        letter(1, consumer_version="1.0", host="a"),
-        letter(2, consumer_version="2.0", host="a", fingerprint="f2"),
-        letter(3, consumer_version="2.0", host="b", resolution="acked", node="n2"),
-        letter(4, consumer_version="2.0", host="b", fingerprint="f2"),
+        death(1, consumer_version="1.0", host="a"),
+        death(2, consumer_version="2.0", host="a", fingerprint="f2"),
+        death(3, consumer_version="2.0", host="b", resolution="acked", node="n2"),
+        death(4, consumer_version="2.0", host="b", fingerprint="f2"),
     )
-    places = t.locations(cubed(letters), NOON).where("kind in ('version', 'host', 'node')")
+    locations = t.locations(cubed(dead), NOON).where("kind in ('version', 'host', 'node')")
     assert shown(
-        places, "kind", "name", "deaths", "dead", "share", "failures", "failure", "failure_deaths"
+        locations, "kind", "name", "deaths", "dead", "share", "failures", "failure", "failure_deaths"
     ) == [
         ("host", "a", 2, 2, 0.5, 2, "f1", 1),
         ("host", "b", 2, 1, 0.5, 2, "f1", 1),
@@ -177,12 +177,12 @@ def test_deaths_are_told_by_version_host_and_node(spark: SparkSession) -> None:
 
 
 def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: SparkSession) -> None:
-    rows = [letter(hour, died_at=at(3600 * (hour - 12))) for hour in range(12)]
-    rows += [letter(100 + i, died_at=at(-3 * 3600 + 100 * i), consumer_version="2.0") for i in range(30)]
+    rows = [death(hour, died_at=at(3600 * (hour - 12))) for hour in range(12)]
+    rows += [death(100 + i, died_at=at(-3 * 3600 + 100 * i), consumer_version="2.0") for i in range(30)]
     # The same rise beside a version that has no part in it.
-    rows += [letter(200 + hour, topic="mail", died_at=at(3600 * (hour - 12))) for hour in range(12)]
-    rows += [letter(300 + i, topic="mail", died_at=at(-3 * 3600 + 100 * i)) for i in range(30)]
-    rows += [letter(400, topic="mail", died_at=at(-3 * 3600), consumer_version="2.0")]
+    rows += [death(200 + hour, topic="mail", died_at=at(3600 * (hour - 12))) for hour in range(12)]
+    rows += [death(300 + i, topic="mail", died_at=at(-3 * 3600 + 100 * i)) for i in range(30)]
+    rows += [death(400, topic="mail", died_at=at(-3 * 3600), consumer_version="2.0")]
     counts = r.counts(cubed(made(spark, *rows)))
     deploys = r.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
     score = lambda before, after: round((after - (before + after) / 4) / sqrt((before + after) * 3 / 16), 4)  # noqa: E731
@@ -205,19 +205,19 @@ def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: Sp
 
 
 def test_keys_payloads_and_messages_that_die_again_are_found(spark: SparkSession) -> None:
-    letters = made(
+    dead = made(
         spark,
-        *(letter(i, key=b"k", payload=b"p%d" % i) for i in range(3)),
-        *(letter(10 + i, key=b"two", payload=b"same", fingerprint=f"f{i}") for i in range(2)),
-        letter(20, n=1, resolution="redriven"),
-        letter(20, n=2),
-        letter(30, payload=None),
+        *(death(i, key=b"k", payload=b"p%d" % i) for i in range(3)),
+        *(death(10 + i, key=b"two", payload=b"same", fingerprint=f"f{i}") for i in range(2)),
+        death(20, n=1, resolution="redriven"),
+        death(20, n=2),
+        death(30, payload=None),
     )
-    key, same = letters.where("seq = 0").first()["key_digest"], letters.where("seq = 10").first()["digest"]
+    key, same = dead.where("seq = 0").first()["key_digest"], dead.where("seq = 10").first()["digest"]
     names = ("kind", "name", "messages", "deaths", "dead", "redrives", "failures")
-    assert shown(t.poison(t.again(letters, t.repeated(letters)), cubed(letters), NOON), *names) == sorted([
+    assert shown(t.poison(t.again(dead, t.repeated(dead)), cubed(dead), NOON), *names) == sorted([
         ("key", key, 3, 3, 3, 0, 1),
-        ("message", letter(20)["id"], 1, 2, 1, 2, 1),
+        ("message", death(20)["id"], 1, 2, 1, 2, 1),
         ("payload", same, 2, 2, 2, 0, 2),
     ], key=repr)  # fmt: skip
 
@@ -225,7 +225,7 @@ def test_keys_payloads_and_messages_that_die_again_are_found(spark: SparkSession
 def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSession) -> None:
     rng = random.Random(7)
     rows = [
-        letter(
+        death(
             seq,
             topic=rng.choice(("jobs", "mail")),
             group=rng.choice("gh"),
@@ -239,7 +239,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
         )
         for seq in range(2000)
     ]
-    letters = made(spark, *rows).cache()
+    dead = made(spark, *rows).cache()
 
     def kind(row: dict[str, Any]) -> tuple[str, str, str]:
         return row["topic"], row["group"], row["fingerprint"] or row["reason"]
@@ -251,7 +251,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
         buckets[row["topic"], row["group"], (row["died_at"] - NOON) // timedelta(seconds=900) * 900.0] += 1
     groups = Counter((row["topic"], row["group"]) for row in rows)
     names = ("topic", "group", "failure", "deaths", *t.RESOLUTIONS, "share", "last_died_at")
-    assert shown(kinds(letters), *names) == sorted((
+    assert shown(kinds(dead), *names) == sorted((
         (*key, len(deaths), *(sum(row["resolution"] == name for row in deaths) for name in t.RESOLUTIONS),
          round(len(deaths) / groups[key[:2]], 4), max((row["died_at"] - NOON).total_seconds() for row in deaths))
         for key, deaths in per_kind.items()
@@ -259,7 +259,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
 
     first = min(row["died_at"] for row in rows)
     last = max(row["died_at"] for row in rows)
-    counts = r.counts(cubed(letters, 900))
+    counts = r.counts(cubed(dead, 900))
     rates = r.rates(counts, first, last, 900).cache()
     assert {
         row[:3]: row[3] for row in shown(rates, "topic", "group", "from_at", "deaths") if row[3]
@@ -275,7 +275,7 @@ def test_the_main_numbers_are_those_of_plain_python_on_many_rows(spark: SparkSes
     for row in rows:
         payloads[row["topic"], row["group"], row["digest"]].add(row["id"])
     found_poison = shown(
-        t.poison(t.again(letters, t.repeated(letters)), cubed(letters), NOON).where("kind = 'payload'"),
+        t.poison(t.again(dead, t.repeated(dead)), cubed(dead), NOON).where("kind = 'payload'"),
         "topic",
         "group",
         "name",
@@ -299,12 +299,12 @@ def test_there_are_few_buckets_for_years_too() -> None:
 
 def test_buckets_of_days_are_days_whatever_the_time_zone_of_the_session(spark: SparkSession) -> None:
     day, begin, end = 86400, datetime(2026, 10, 20, 12, tzinfo=UTC), datetime(2026, 10, 30, 12, tzinfo=UTC)
-    letters = made(spark, *(letter(n, died_at=begin + timedelta(days=n)) for n in range(11)))
+    dead = made(spark, *(death(n, died_at=begin + timedelta(days=n)) for n in range(11)))
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # the 25th has 25 hours there
     try:
-        rates = r.rates(r.counts(cubed(letters, day)), begin, end, day)
+        rates = r.rates(r.counts(cubed(dead, day)), begin, end, day)
         assert [row["deaths"] for row in rates.orderBy("from_at").collect()] == [1] * 11
-        bursts = r.bursts(rates.withColumn("burst", F.lit(True)), r.counts(cubed(letters, day)), day)
+        bursts = r.bursts(rates.withColumn("burst", F.lit(True)), r.counts(cubed(dead, day)), day)
         seconds = F.unix_seconds("to_at") - F.unix_seconds("from_at")
         assert [row[0] for row in bursts.select(seconds).collect()] == [11 * day]
     finally:

@@ -21,11 +21,11 @@ ANY = Span(ProducerId("", 0, 0, 0), 0, 1)
 """Stands for the span of an item that is kept under its span, so that equal neighbours join."""
 
 
-class SurveyCoordinator(Coordinator):
+class ReplicaListCoordinator(Coordinator):
     """A group as RF - majority + 1 replicas of a partition have it, page by page.
 
     Args:
-        which: kind of messages, as in a PeekRequest.
+        which: kind of messages, as in a ReplicaPeekRequest.
         after: span behind whose end to begin; None for the beginning.
     """
 
@@ -42,10 +42,10 @@ class SurveyCoordinator(Coordinator):
         self.limit = limit
         self.needed = 0
         self.problem = ""
-        self.answers: list[m.SurveyReply] = []
+        self.answers: list[m.ReplicaListReply] = []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        return self.survey(context, now)
+        return self.list_replicas(context, now)
 
     def reads(self, topic: bytes, group: str) -> bool:
         return (self.partition.topic, source_of(self.group)) == (topic, group)
@@ -53,16 +53,16 @@ class SurveyCoordinator(Coordinator):
     def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         return self.finish(context, context.catalogue.no_group(topic.name, source_of(self.group)))
 
-    def survey(self, context: Context, now: Now) -> list[Effect]:
+    def list_replicas(self, context: Context, now: Now) -> list[Effect]:
         """Ask for the next page."""
         members = context.catalogue.members_of(self.partition)
         self.needed = self.enough(len(members))
         self.answers = []
-        this = self.open_round(context, members, now)
+        round_ = self.open_round(context, members, now)
         epoch = context.catalogue.epoch_of(self.partition)
-        message = m.Survey(this.number, self.partition, epoch, self.group, self.after, self.limit)
-        effects = self.ask(context, this, self.partition, message, now)
-        if len(members) - this.unreachable.bit_count() < self.needed:
+        message = m.ReplicaList(round_.number, self.partition, epoch, self.group, self.after, self.limit)
+        effects = self.ask(context, round_, self.partition, message, now)
+        if len(members) - round_.unreachable.bit_count() < self.needed:
             return self.give_up(context, "too few replicas can be reached from here")
         return effects
 
@@ -76,15 +76,15 @@ class SurveyCoordinator(Coordinator):
         return self.fail(context, Code.TOO_FEW_REPLICAS, detail, self.needed, len(self.answers))
 
     def on_answer(
-        self, context: Context, this: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
+        self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
-        assert isinstance(message, m.SurveyReply)
+        assert isinstance(message, m.ReplicaListReply)
         if not message.error:
             self.answers.append(message)
         if len(self.answers) >= self.needed:
-            self.close_round(context, this.number)
+            self.close_round(context, round_.number)
             return self.on_page(context, *merge_pages(self.answers), now)
-        if this.everyone:
+        if round_.everyone:
             return self.give_up(context, message.error or "too few replicas answered")
         return []
 
@@ -94,10 +94,10 @@ class SurveyCoordinator(Coordinator):
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
         """Take in a page: for a PEEK, it is the answer."""
         shown = tuple(item for item in items if is_shown(item, self.group, self.which))
-        return self.finish(context, m.BrowseReply(self.partition, shown, None, (), upto))
+        return self.finish(context, m.PeekReply(self.partition, shown, None, (), upto))
 
 
-def merge_pages(answers: list[m.SurveyReply]) -> tuple[list[m.Peeked], Span | None]:
+def merge_pages(answers: list[m.ReplicaListReply]) -> tuple[list[m.Peeked], Span | None]:
     """Return one page from several replicas': the highest record of each message, and its longest hold or delay.
 
     It ends with the first of them to end.

@@ -7,14 +7,14 @@ from typing import ClassVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.partition.places import Places, Slot, SlotRuns
+from quorumq.core.partition.message_index import MessageIndex, Slot, SlotRuns
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import ProducerId, Span
 
 SESSIONS = [ProducerId("a", 1, 2, k) for k in range(2)]
 
 
-class TinyLocations(Places):
+class TinyLocations(MessageIndex):
     """Large at 3 runs, so that short programs cross both borders many times."""
 
     SMALL_MAX: ClassVar[int] = 2
@@ -60,7 +60,7 @@ def test_locations_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) ->
 
 
 def test_many_messages_that_were_published_alone_are_rows_until_few_are_left() -> None:
-    locations = Places()
+    locations = MessageIndex()
     for seq in range(200):
         locations.set(Span(SESSIONS[0], seq, seq + 1), Slot(1000 + seq, -seq))
     assert isinstance(locations.runs[SESSIONS[0]], SlotRuns)

@@ -104,17 +104,17 @@ def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
     seen = runs.seen
     if seen[0] <= start and stop <= seen[1]:
         return [seen]
-    found: list[Run] = []
+    overlap: list[Run] = []
     row = runs.rows.before((start + 1,))
     if row is not None and row[1] > start:
         runs.seen = seen = row[0], row[1], _new(Slot, row[2:])
-        found.append(seen)
+        overlap.append(seen)
     if stop - start > 1:
-        found += map(_run, runs.rows.onward((start + 1,), (stop,)))
-    return found
+        overlap += map(_run, runs.rows.onward((start + 1,), (stop,)))
+    return overlap
 
 
-class Places(SpanMap[Slot]):
+class MessageIndex(SpanMap[Slot]):
     """Map from messages to slots. If many messages of a producer id were published alone, they take 32 bytes each."""
 
     __slots__ = ()

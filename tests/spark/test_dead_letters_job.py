@@ -28,7 +28,7 @@ from spark.session import written
 from spark.transforms import deaths as t
 from tests.cli.shell import Shell
 from tests.spark.cluster_on_disk import DiskCluster
-from tests.spark.rows import NOON, frame, letter
+from tests.spark.rows import NOON, death, frame
 
 
 def finished(out: Path, version: int = 1) -> Path:
@@ -177,12 +177,12 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = (datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1))  # both are 2:30 in Berlin
-    rows = [letter(1, died_at=first), letter(2, died_at=last)]
-    letters = t.deaths(frame(spark, rows), NOON)
+    rows = [death(1, died_at=first), death(2, died_at=last)]
+    dead_letters = t.deaths(frame(spark, rows), NOON)
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        seen = written(letters, Folder(tmp_path / "letters"), observed=observed())
+        seen = written(dead_letters, Folder(tmp_path / "letters"), observed=observed())
         assert period(seen, NOON) == (first, last)
     finally:
         monkeypatch.undo()
@@ -191,7 +191,7 @@ def test_the_hour_that_a_clock_shows_twice_is_the_right_one_of_two(
 
 def test_parquet_that_is_no_table_of_dead_letters_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A row without a column or a value would be in no group, no kind and no plan; an empty one would be good news."""
-    rows = frame(spark, [letter(1), letter(2)])
+    rows = frame(spark, [death(1), death(2)])
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFound, match="has no Parquet in it"):
         job.read(spark, parquet=Folder(tmp_path / "empty"))
@@ -224,13 +224,13 @@ def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) ->
     assert job.told(summary, tmp_path)[0] == "no dead letters in nothing"
 
 
-def test_letters_are_as_many_files_as_they_have_days(spark: SparkSession, tmp_path: Path) -> None:
+def test_dead_letters_are_as_many_files_as_they_have_days(spark: SparkSession, tmp_path: Path) -> None:
     before = spark.conf.get("spark.sql.adaptive.enabled")
-    rows = [letter(n, died_at=NOON + timedelta(days=n % 3), topic=f"t{n % 2}") for n in range(24)]
-    letters = t.deaths(frame(spark, rows), NOON).repartition(8)
+    rows = [death(n, died_at=NOON + timedelta(days=n % 3), topic=f"t{n % 2}") for n in range(24)]
+    dead_letters = t.deaths(frame(spark, rows), NOON).repartition(8)
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
-        written(by_date(letters), Folder(tmp_path / "letters"), "date")
+        written(by_date(dead_letters), Folder(tmp_path / "letters"), "date")
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", str(before))
     assert len([*(tmp_path / "letters").rglob("*.parquet")]) == 3
@@ -246,12 +246,12 @@ def plans_of(spark: SparkSession, since: int = 0) -> list[str]:
 
 
 @pytest.mark.soak
-def test_a_run_reads_its_letters_five_times(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_reads_its_dead_letters_five_times(spark: SparkSession, tmp_path: Path) -> None:
     """The cube, the sketches, hashes of keys and payloads, those that repeat, and samples with the plan's messages."""
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # the text of such a plan has it twice
     source = tmp_path / "source"
-    frame(spark, [letter(n, fingerprint=f"f{n % 3}", key=b"k", n=n % 2) for n in range(30)]).write.parquet(
+    frame(spark, [death(n, fingerprint=f"f{n % 3}", key=b"k", n=n % 2) for n in range(30)]).write.parquet(
         str(source)
     )
     try:
