@@ -41,7 +41,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import STAMP_ZERO, Group, Layout, Now, Stamp, Topic, topic_id
+from quorumq.core.values.types import STAMP_ZERO, Group, Layout, Limit, Now, Stamp, Topic, topic_id
 from tests.core.cluster import Cluster
 
 NODES = ("a", "b", "c")
@@ -560,13 +560,18 @@ def test_catalogues_agree_whatever_each_has_packed(steps: list[tuple[str, int, s
             elif step == "g":
                 generation = group.generation + 1 if group else 0
                 buried = 0 if group is None else group.buried if group.deleted else generation
+                limit = Limit(0 if group is None else group.buried, Stamp(clock, "a"), 5.0, 1)
                 catalogue.take_group(
-                    Group(topic.id, f"g{number}", generation, buried=buried, made=Stamp(clock, "a"))
+                    Group(
+                        topic.id, f"g{number}", generation, buried=buried, made=Stamp(clock, "a"), limit=limit
+                    )
                 )
             catalogue.check()
     assert len({catalogue.sums.root() for catalogue in catalogues.values()}) == 1
     assert len({catalogue.all_deleted() for catalogue in catalogues.values()}) == 1
     assert len({catalogue.names_used() for catalogue in catalogues.values()}) == 1
+    for number in range(4):  # two forms of one register would be sent to and fro without end
+        assert len({catalogue.group(topic.id, f"g{number}") for catalogue in catalogues.values()}) == 1
 
 
 # ------------------------------------------------------------------------ what breaks without each rule

@@ -536,12 +536,10 @@ class Catalogue:
         ours = self.group(group.topic, group.name)
         if ours == group:
             return None
-        merged = merge_groups(ours, group) if ours is not None else group
+        merged = merge_groups(ours or group, group)
         if group.topic not in self.topics or self.is_deleted(group.topic) or merged == ours:
             return None
         if ours is not None and group[:2] not in self.groups:
-            if merged.deleted and self.deleted.pack(merged) == self.deleted.pack(ours):
-                return None  # they differ in a pause, which a deletion has ended
             self._restore(ours)
         self.groups[group[:2]] = merged
         self.sums.replace(ours, merged)

@@ -202,7 +202,7 @@ class DeleteGroupCoordinator(GroupCoordinator):
     def wish(self, known: Group | None, ballot: Stamp) -> Group:
         assert known is not None
         number = known.generation + 1
-        return known._replace(generation=number, from_ms=0, buried=number, latest=Latest.NO, made=ballot)
+        return Group(self.topic, known.name, number, buried=number, made=ballot)
 
     def is_undone(self, newest: Group) -> bool:
         return False

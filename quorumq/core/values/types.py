@@ -445,9 +445,13 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
 
     Two of one generation are one value, and one may have begun. They differ only if a majority of the
     directories was lost and the generation was decided again; the later proposal stands then. Pauses and limits
-    merge apart.
+    merge apart, and a deletion ends them.
     """
     stands = max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
+    if (
+        stands.deleted
+    ):  # the form that is packed: two forms of one register would be sent to and fro without end
+        return Group(stands.topic, stands.name, stands.generation, buried=stands.buried, made=stands.made)
     pause, limit = max(ours.pause, theirs.pause), max(ours.limit, theirs.limit)
     same = stands.pause == pause and stands.limit == limit
     return stands if same else stands._replace(pause=pause, limit=limit)
