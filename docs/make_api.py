@@ -16,37 +16,16 @@ import quorumq.client as client
 PAGE = Path(__file__).parent / "api.md"
 HEAD = """# API reference
 
-What `quorumq.client` exports, from its docstrings (`python docs/make_api.py` writes this page).
-[client.md](client.md) is the guide. `quorumq.client.blocking` has the same names without `async` and `await`.
+Names that `quorumq.client` exports, with the first paragraph of each docstring (`python docs/make_api.py` writes this
+page). `help` has the rest: arguments with units, results, and the reasons of errors. [client.md](client.md) is the
+guide. `quorumq.client.blocking` has the same names without `async` and `await`.
 
-An argument whose default is None may be None. Arguments without an explanation: `topic` and `group` are names; dead
-letters are those of group "g!dead" or topic "t.deadletters". `timeout` is in seconds, for the call or for each of its
-requests; None stands for the client's, and for 3 s at most in calls that ask each node. Changes of topics, groups and
-nodes return the value as a majority has it.
-
-Errors without an explanation: `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value
-that cannot be, `TooFewReplicas` if no node answered or too few did. A change raises `NotStored` (nothing was done) or
-`OutcomeUnknown` then; repeat it. A call that is like another one raises the same errors. [client.md](client.md#errors)
-has the remedies.
+An argument whose default is None may be None. `topic` and `group` are names; dead letters are those of group "g!dead"
+or topic "t.deadletters". `timeout` is in seconds, for the call or for each of its requests. Changes of topics, groups
+and nodes return the value as a majority has it. [client.md](client.md#errors) has the remedies of errors.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
-USUAL = re.compile(
-    r"Returns:\n    the (?:group|layout of the cluster|topic with)\b.*majority.*\n\n?"
-    r"| {4}(?:timeout: seconds for each node; if None the client's, and at most 3, as one may be down"
-    r'|topic, group: name of the topic and of its group; "g!dead" and "t\.deadletters" mean the same'
-    r"|NotFound: (?:no such [\w ,]+|no such topic, or the group was deleted)"
-    r"|UsageError: (?:a (?:value|time|number) that cannot be"
-    r"|an id is of another topic|a name or \w+ \w+ that cannot be)"
-    r"|TooFewReplicas: (?:no node answered|too few replicas answered)(?: at all)?"
-    r"|(?:NotStored|TooFewReplicas), OutcomeUnknown: too few (?:nodes|replicas) answered"
-    r"(?:; (?:repeat it|do it again))?"
-    r"|(?:NotStored|OutcomeUnknown|(?:NotStored, OutcomeUnknown)|(?:OutcomeUnknown, NotStored)): "
-    r"(?:too few (?:nodes|replicas) answered|not confirmed within)(?:.|\n {5,})*?"
-    r"|TooFewReplicas: no (?:node could serve it|replica of some partition answered)(?:.|\n {5,})*?"
-    r"|timeout: seconds(?: for each partition)?; the client's if None"
-    r"|as (?:`\w+` (?:does|do)|iterating does|`[\w.]+` and `[\w.]+` do|`[\w.]+` does))\.\n(?! {5})"
-)
-"""Arguments, results and errors that the head of the page explains."""
+RAISES = re.compile(r"\n\nRaises:\n((?: {4}.*\n?)*)")
 INTERNAL = {
     "Client": ("extend_quietly",),
     "Consumer": ("let_go", "settled"),
@@ -55,33 +34,6 @@ INTERNAL = {
     "Worked": ("count",),
 }
 """Members by class that the library itself calls."""
-GUIDE = {
-    "Client.add_node": "operations.md#growing",
-    "Client.consumer": "client.md#consuming",
-    "Client.delete_group": "client.md#groups",
-    "Client.delete_topic": "client.md#publishing",
-    "Client.fetch": "client.md#once",
-    "Client.limit_group": "client.md#groups",
-    "Client.move_partition": "operations.md#moving-a-partition",
-    "Client.move_voter": "operations.md#nodes-that-leave",
-    "Client.pause_group": "client.md#groups",
-    "Client.producer": "client.md#publishing",
-    "Client.publish": "client.md#publishing",
-    "Client.purge": "client.md#groups",
-    "Client.rewind": "client.md#groups",
-    "Client.set_labels": "client.md#publishing",
-    "Client.work": "client.md#a-worker-pool",
-    "Consumer": "client.md#consuming",
-    "Message.extend": "client.md#once",
-    "Producer": "client.md#publishing",
-    "Producer.publish": "client.md#publishing",
-    "Producer.publish_many": "client.md#publishing",
-    "Producer.send": "patterns.md#consume-process-publish",
-    "Worked": "client.md#a-worker-pool",
-}
-"""Calls by the section that explains them: the page has their first paragraph, and a link."""
-TABLES = ("Client.consumer", "Client.producer")
-"""Calls with a table of their options in that section."""
 ERRORS = (
     "HoldLost",
     "NotStored",
@@ -97,26 +49,22 @@ REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Death, client.
 """Values of the core: the page has the first paragraph, because their fields are those of the wire format."""
 
 
-def shortened(title: str, docs: str) -> str:
-    """Replace the explanation of a call that a guide has by a link to it."""
-    first, _, rest = docs.partition("\n\n")
+def shortened(title: str, thing: Any, docs: str) -> str:
+    """The first paragraph of a call, with the names of its errors; of a class all but its arguments."""
+    first = docs.partition("\n\n")[0]
     if title in REGISTERS:
-        return f"{first}\n\n[wire-format.md](wire-format.md#nested-values) has the fields.\n"
-    if title not in GUIDE:
-        return docs
-    if title in TABLES:
-        rest = re.sub(r"Args:\n(?: .*\n?|\n(?= ))*", "", rest)
-    labels = re.search(r"^(?:Args|Returns|Raises):$", rest, re.MULTILINE)
-    page, _, anchor = GUIDE[title].partition("#")
-    link = f"[{page}]({page}#{anchor}) has {'the options and ' if title in TABLES else ''}more."
-    return f"{first}\n\n{link}\n\n{rest[labels.start() :] if labels else ''}"
+        return f"{first}\n\n[wire-format.md](wire-format.md#nested-values) has the fields."
+    if inspect.isclass(thing):
+        return re.sub(r"\n\nArgs:\n(?: .*\n?)*", "", docs)
+    raises = RAISES.search(docs)
+    names = [item[1] for line in raises[1].splitlines() if (item := ITEM.match(line))] if raises else []
+    errors = ", ".join(f"`{name}`" for item in names for name in item.split(", "))
+    return f"{first}\n\nRaises {errors}." if errors else first
 
 
 def prose(docs: str) -> Iterator[str]:
     """A docstring as Markdown: sections are bold, their items a list."""
     inside = False
-    docs = USUAL.sub("", docs + "\n")
-    docs = re.sub(r"(?:Args|Raises):\n(?=\n|\Z)\n?", "", docs).rstrip()
     for line in docs.splitlines():
         if re.fullmatch(r"\w+:", line):
             inside = True
@@ -135,9 +83,9 @@ def call_of(name: str, thing: Any) -> str:
     """How ``thing`` is called: on one line, or with a line for each argument where that is too long."""
     signature = inspect.signature(thing)
     arguments = [
-        re.sub(r"['\"]", "", str(each))
-        .replace("timeout: float | None = None", "timeout=None")
-        .replace(" | None = None", " = None")
+        str(each.replace(annotation=inspect.Parameter.empty))
+        if each.annotation is inspect.Parameter.empty or each.name == "timeout"
+        else str(each).replace(repr(each.annotation), each.annotation).replace(" | None = None", " = None")
         for each in signature.parameters.values()
         if each.name != "self"
     ]
@@ -156,7 +104,7 @@ def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
     yield ""
     if call:
         yield from ("```python", call, "```", "")
-    yield from prose(shortened(title.strip("`"), docs).replace("``", "`"))
+    yield from prose(shortened(title.strip("`"), thing, docs).replace("``", "`"))
     yield ""
 
 
