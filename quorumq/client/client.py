@@ -485,6 +485,7 @@ async def connect(
         try:
             await nodes.reach(timeout)
             tasks.spawn(nodes.keep_learning)
+            tasks.spawn(context.keep_looking)
             yield Client(context)
             await context.flush()
         finally:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
+from quorumq.client import NotFound
+from quorumq.client.base.context import PRODUCED_S
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
 from quorumq.core.messages import ChangeMembers, ClientReply, Metadata, MetadataReply, NodeInfo
 from quorumq.testing.network import running
@@ -131,3 +134,37 @@ async def test_a_client_with_old_addresses_alone_is_sent_to_the_present_nodes() 
             await pending.wait()
             assert [message.payload for message in await client.fetch("jobs", "g", max_messages=1)] == [b"x"]
         assert trio.current_time() - began < 1.0
+
+
+async def test_a_client_with_many_idle_producers_asks_for_metadata_once_a_minute() -> None:
+    """Each producer asked each 5 s once. A deleted topic does not hide the others from the one request of all."""
+    minutes = 10
+    async with (
+        fake_cluster() as cluster,
+        connected(cluster) as client,
+        connected(cluster) as other,
+        AsyncExitStack() as stack,
+    ):
+        producers = []
+        for number in range(40):
+            await other.create_topic(f"jobs{number}")
+            producers.append(await stack.enter_async_context(client.producer(f"jobs{number}", create=False)))
+            await producers[-1].publish(b"")
+        cluster.asked.clear()
+        await trio.sleep(60.0 * minutes)
+        asked = [request.topics for _, request in cluster.asked if isinstance(request, Metadata)]
+        looks = [topics for topics in asked if "jobs0" in topics]
+        assert minutes <= len(looks) <= 60 * minutes / PRODUCED_S
+        assert all(len(topics) == 40 for topics in looks)
+        assert len(asked) - len(looks) <= minutes, "the other client asks for addresses"
+
+        await other.delete_topic("jobs17")
+        await other.alter_topic("jobs18", partitions=2)
+        await trio.sleep(PRODUCED_S + 1.0)
+        used = {(await producers[18].publish(b"")).partition.number for _ in range(256)}
+        assert used == {0, 1}
+        with pytest.raises(NotFound):
+            await producers[17].publish(b"")
+        await client.alter_topic("jobs19", partitions=2)
+        used = {(await producers[19].publish(b"")).partition.number for _ in range(256)}
+        assert used == {0, 1}, "its own call tells a client at once"

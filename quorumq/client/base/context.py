@@ -25,8 +25,14 @@ from quorumq.core.values.types import MemberState, Topic
 
 RF_DEFAULT: Final = 3
 REFRESH_S: Final = 5.0
-"""Seconds between two looks of consumers and producers whether their topic has more partitions."""
+"""Seconds between two looks of a consumer for more partitions of its topic, which it alone may read."""
 
+PRODUCED_S: Final = 50.0
+"""Seconds between two looks of a client for more partitions of all topics that it has producers to. It is below that of
+`nodes.REFRESH_S`, as each look has the addresses of the nodes too."""
+
+NAMES: Final = 100
+"""Topics that one such look names, at most."""
 
 EACH_S: Final = 3.0
 """Seconds to wait for a node that may be down, while the others have answered."""
@@ -36,9 +42,14 @@ OPEN_MAX: Final = 1000
 
 
 class Flushed(Protocol):
-    """Object that has something to finish before the client is left."""
+    """Producer: it has something to finish before the client is left."""
+
+    topic: str
 
     async def aclose(self) -> None: ...
+
+    def _learn(self, register: Topic) -> None:
+        """Take note of its topic as a node has just named it."""
 
 
 @dataclass(eq=False)
@@ -52,6 +63,7 @@ class Context:
     history: History | None  # the client's history
     topic_names: dict[bytes, str] = field(default_factory=dict)  # by id, of known topics
     _open: dict[Flushed, None] = field(default_factory=dict)
+    _producers: dict[str, dict[Flushed, None]] = field(default_factory=dict)  # the open ones, by topic
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each is had once
 
     def __post_init__(self) -> None:
@@ -77,10 +89,15 @@ class Context:
                 f"{OPEN_MAX} producers of this client are open: keep one for a topic, or close them"
             )
         self._open[flushed] = None
+        self._producers.setdefault(flushed.topic, {})[flushed] = None
 
     def closed(self, flushed: Flushed) -> None:
         """Remove a closed object from those to close."""
-        self._open.pop(flushed, None)
+        if flushed in self._open:
+            del self._open[flushed]
+            del self._producers[flushed.topic][flushed]
+            if not self._producers[flushed.topic]:
+                del self._producers[flushed.topic]
 
     async def flush(self) -> None:
         """Close what is open, in the order in which it was opened; raises the first error that comes of it."""
@@ -166,9 +183,35 @@ class Context:
         made = await self.ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
         return self.known(made.topic)
 
+    async def keep_looking(self) -> None:
+        """Look for more partitions of the topics that have producers, all in one request. Runs until cancelled.
+
+        Why: a producer each would ask as often, and a process may have a thousand that are idle.
+        """
+        while True:
+            await trio.sleep(PRODUCED_S)
+            names = list(self._producers)
+            for at in range(0, len(names), NAMES):
+                await self._look(names[at : at + NAMES])
+
+    async def _look(self, names: list[str]) -> None:
+        try:
+            topics = (await self.metadata(*names)).topics
+        except NotFound:  # publishing to that topic raises it
+            half = len(names) // 2
+            for part in (names[:half], names[half:]) if half else ():
+                await self._look(part)
+        except QuorumqError:
+            await trio.lowlevel.checkpoint()  # the next look is soon enough
+        else:
+            for topic in topics:
+                self.known(topic)
+
     def known(self, topic: Topic) -> Topic:
-        """Remember a topic that a node named, and return it."""
+        """Remember a topic that a node named, tell its producers, and return it."""
         self.topic_names[topic.id] = topic.name
+        for producer in self._producers.get(topic.name, ()):
+            producer._learn(topic)
         if self.history is not None:
             self.history.learn(topic)
         return topic

@@ -17,7 +17,7 @@ from typing import Final, TypedDict, Unpack
 import trio
 
 from quorumq.client.base.background import Crew
-from quorumq.client.base.context import REFRESH_S, Calls
+from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId, again
 from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration
@@ -468,6 +468,19 @@ class Producer:
         finally:
             self._flushing -= 1
 
+    def _learn(self, register: Topic) -> None:
+        """Take note of the topic as a node has just named it.
+
+        New messages are spread over added partitions; a batch stays where it was numbered.
+        """
+        if self._register is None:
+            return
+        if register.id != self._register.id:
+            self._register = None  # deleted, and made again: the next message looks
+        else:
+            self._register = register
+            self._ids += [PartitionId(register.id, n) for n in range(len(self._ids), register.partitions)]
+
     async def _prepare(self, *, numbered: bool = True) -> None:
         """Learn of the topic, and open the session that numbers the messages, if any are to be numbered."""
         async with self._lock:
@@ -489,26 +502,9 @@ class Producer:
                 async with trio.open_nursery() as self._nursery:
                     self._crew = Crew(self._nursery.start_soon)
                     task_status.started()
-                    self._nursery.start_soon(self._refresh)
                     await self._pump()
         finally:
             self._end()  # if the client is closed first, tasks that wait have to hear of it
-
-    async def _refresh(self) -> None:
-        """Spread new messages over partitions that are made meanwhile; a batch stays where it was numbered."""
-        while True:
-            await trio.sleep(REFRESH_S)
-            if self._register is None:
-                continue
-            try:
-                topic = await self._context.topic(self.topic, timeout=self._timeout)
-            except QuorumqError:
-                continue  # publishing raises the error
-            if self._register is None or topic.id != self._register.id:
-                self._register = None  # deleted, and perhaps made again: the next message looks
-            else:
-                self._register = topic
-                self._ids += [PartitionId(topic.id, n) for n in range(len(self._ids), topic.partitions)]
 
     async def _pump(self) -> None:
         """Close the batches whose time has come, and send closed ones, as far as allowed."""
