@@ -135,7 +135,7 @@ class Journals:
             directory=200 + index,
             now=now,
             rng=RNG,
-            location=1 + moved if self._scenario.restores else 0,
+            location=1 + moved if self._scenario.budget.restores else 0,
         )
 
 

@@ -106,10 +106,10 @@ class Nodes:
         self.core_steps = 0
         self.partition: PartitionId | None = None
         self._ahead = scenario.ahead
-        self._reclaims = scenario.reclaims > 0
+        self._reclaims = scenario.budget.reclaims > 0
         self.moved: Topic | None = None  # the register with the layout that moves the partition, adopted
         self.chosen = self.journals.with_voters()  # the layout of the cluster with other voters
-        self._max_wait = HOLD_S if scenario.publishes else 0.0
+        self._max_wait = HOLD_S if scenario.budget.publishes else 0.0
         self._numbers: dict[Hashable, int] = {}
         self._dropped: dict[int, int] = {}
         self._machine = partial(Machine, self.journals, self.traffic)

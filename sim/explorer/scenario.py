@@ -7,7 +7,7 @@ cluster near the point that a rule is about; everything after it is again every 
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 
 from quorumq.core.values.types import NodeId, Now
@@ -49,9 +49,45 @@ def now_at(tick: int, wall_ms: int = WALL_MS) -> Now:
     return Now(START + tick * TICK_S, wall_ms)
 
 
-def counted(often: int = 0) -> int:
-    """Return a field of `BUDGETS`: the number of times that a thing may happen, ``often`` unless given."""
-    return field(default=often, metadata={"counted": True})
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Number of times that each thing may happen, in the order in which a state keeps the rest."""
+
+    ticks: int = 0  # ticks of the clock
+    attempts: int = 2  # FETCHes of one message each, of clients that have nothing in hand
+    # Crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
+    restarts: int = 0
+    clean_stops: int = 0  # clean stops, each followed by a start
+    # Disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
+    # other replicas.
+    wipes: int = 0
+    # Disks lost, each followed by a resync whose messages are like any others.
+    resyncs: int = 0
+    # Directories that come back as they were when the exploration began, somewhere else.
+    restores: int = 0
+    acks: int = 0  # these and the next four: requests of the client
+    rejects: int = 0
+    extends: int = 0
+    claims: int = 0  # EXTENDs for `CLAIM_S`
+    releases: int = 0
+    redrives: int = 0
+    comparisons: int = 0  # rounds of anti-entropy between two nodes
+    # RECLAIMs of one node each. A rewind is confirmed before the first of them, by the script.
+    reclaims: int = 0
+    rewinds: int = 0  # rewinds of the group, through the nodes of ``rewind_via``
+    purges: int = 0  # purges of the group's dead letters
+    dead_reads: int = 0  # FETCHes of one dead letter each, through the nodes of ``dead_via``
+    backlog_purges: int = 0  # purges of the group's backlog, through the nodes of ``purge_via``
+    busy: int = 0  # FETCHes of clients that have something in hand
+    # PUBLISHes of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
+    # until the next tick.
+    publishes: int = 0
+
+
+BUDGETS = tuple(field.name for field in fields(Budget))
+"""The things that are counted: ticks first."""
+
+NO_FETCH = Budget(attempts=0)
 
 
 @dataclass(frozen=True)
@@ -61,6 +97,7 @@ class Scenario:
     name: str  # for the command line
     about: str  # one line for people
     _: KW_ONLY
+    budget: Budget = Budget()
     nodes: tuple[NodeId, ...] = ("a", "b", "c")  # the cluster
     rf: int = 3  # the topic's replication factor
     # Nodes that have the message at the start (it is durable there); empty: every replica.
@@ -69,37 +106,10 @@ class Scenario:
     # Through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
     via: tuple[NodeId, ...] = ()
     restart_nodes: tuple[NodeId, ...] = ()  # nodes that may crash; empty: every node
-    ticks: int = counted()  # ticks of the clock
-    attempts: int = counted(2)  # FETCHes of one message each, of clients that have nothing in hand
-    # Crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
-    restarts: int = counted()
-    clean_stops: int = counted()  # clean stops, each followed by a start
-    # Disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
-    # other replicas.
-    wipes: int = counted()
-    # Disks lost, each followed by a resync whose messages are like any others.
-    resyncs: int = counted()
-    # Directories that come back as they were when the exploration began, somewhere else.
-    restores: int = counted()
-    acks: int = counted()  # these and the next four: requests of the client
-    rejects: int = counted()
-    extends: int = counted()
-    claims: int = counted()  # EXTENDs for `CLAIM_S`
-    releases: int = counted()
-    redrives: int = counted()
-    comparisons: int = counted()  # rounds of anti-entropy between two nodes
-    # RECLAIMs of one node each. A rewind is confirmed before the first of them, by the script.
-    reclaims: int = counted()
-    rewinds: int = counted()  # rewinds of the group, through the nodes of ``rewind_via``
-    purges: int = counted()  # purges of the group's dead letters
-    dead_reads: int = counted()  # FETCHes of one dead letter each, through the nodes of ``dead_via``
-    backlog_purges: int = counted()  # purges of the group's backlog, through the nodes of ``purge_via``
-    beside: bool = False  # True if these, and FETCHes by id, name another message, which is not there
+    beside: bool = (
+        False  # True if purges of the backlog, and FETCHes by id, name another message, which is not there
+    )
     by_id: bool = False  # True if FETCHes name the messages that they are to bring
-    busy: int = counted()  # FETCHes of clients that have something in hand
-    # PUBLISHes of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
-    # until the next tick.
-    publishes: int = counted()
     wiped_hears: tuple[NodeId, ...] = ()
     # Changes of the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
     # deletes it, and "make", which makes it again; "pause" and "resume".
@@ -156,7 +166,7 @@ class Scenario:
     @property
     def has_work(self) -> bool:
         """Return True if clients work on the first topic. Operators may change the members beside them."""
-        return not self.operators or self.attempts > 0
+        return not self.operators or self.budget.attempts > 0
 
     @cached_property
     def symmetric(self) -> bool:
@@ -166,11 +176,3 @@ class Scenario:
         """
         chosen = any(getattr(self, part.name) for part in fields(self) if part.default == ())
         return not chosen and len(self.nodes) == self.rf and not self.low_clocks
-
-    def budget(self) -> tuple[int, ...]:
-        """Return the number of times each countable thing may happen, in the order of `BUDGETS`."""
-        return tuple(getattr(self, name) for name in BUDGETS)
-
-
-BUDGETS = tuple(field.name for field in fields(Scenario) if "counted" in field.metadata)
-"""The countable things, in the order in which a state keeps the rest of them: ticks first."""

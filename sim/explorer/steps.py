@@ -8,6 +8,7 @@ one is one that is never delivered, a doubled one is delivered twice, and any or
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 from itertools import combinations
 from typing import Any
 
@@ -77,7 +78,7 @@ class Explorer:
 
     def tick(self, state: State) -> int:
         """Return the number of ticks that have passed."""
-        return self.scenario.ticks - self._budgets.all[state[-2]][0]
+        return self.scenario.budget.ticks - self._budgets.all[state[-2]][0]
 
     def spend(self, budget: int, slot: int) -> int:
         number = self._spent.get((budget, slot))
@@ -96,7 +97,7 @@ class Explorer:
             before=bool(scenario.stored_on),
             acks_end_nothing=scenario.acks_end_nothing,
         )
-        budget = self._budgets.number(scenario.budget())
+        budget = self._budgets.number(astuple(scenario.budget))
         return (
             *self.world.first_locals(),
             self._nets.number(()),
@@ -127,7 +128,7 @@ class Explorer:
         for request, reply in replies:
             fact, broken = self.hear(fact, request, reply, tick, group)
             problem = problem or broken or promises.handed_out(world, local, reply)
-        if self.scenario.publishes:
+        if self.scenario.budget.publishes:
             problem = problem or promises.granted_in_vain(world, outcome.sent)
         state = (*locals_, net_number, budget, fact)
         observed = self._observations.all[fact]
@@ -142,7 +143,7 @@ class Explorer:
             problem = problem or promises.one_topic(world, locals_, observed)
         if self._moves:
             problem = problem or promises.one_set(world, locals_)
-        if self.scenario.reclaims and reads_anew:
+        if self.scenario.budget.reclaims and reads_anew:
             problem = problem or promises.kept_payload(world, locals_)
         if self._on_members:
             problem = problem or members.members_broken(world, locals_, observed)
@@ -184,7 +185,7 @@ class Explorer:
         nodes, scenario = self.nodes, self.scenario
         net, budget, fact = state[-3:]
         remaining = self._budgets.all[budget]
-        tick = scenario.ticks - remaining[0]
+        tick = scenario.budget.ticks - remaining[0]
         to, fetching, known = self.traffic.to, self.traffic.fetching, nodes.steps
         for message in self._nets.all[net]:
             at = to[message]

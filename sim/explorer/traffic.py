@@ -31,7 +31,7 @@ class Traffic:
         self.replies: Numbered[m.ClientReply] = Numbered()
         self.to: list[int] = []
         self.fetching: dict[int, int] = {}
-        self.lost = NOT_SENT if scenario.comparisons else (*NOT_SENT, m.SyncDigests)
+        self.lost = NOT_SENT if scenario.budget.comparisons else (*NOT_SENT, m.SyncDigests)
         if scenario.operators:  # a move is adopted as its coordinator says
             self.lost = tuple(kind for kind in self.lost if kind is not m.PutTopic)
         if not scenario.has_work:

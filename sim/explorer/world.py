@@ -199,8 +199,8 @@ class World:
                 self._store(locals_, topic, scenario.stored_on, now)
                 if scenario.move:
                     self._choose_layout(locals_, topic, now)
-        can_crash = scenario.restarts or scenario.clean_stops or scenario.wipes
-        can_crash = can_crash or scenario.resyncs or scenario.restores
+        budget = scenario.budget
+        can_crash = budget.restarts or budget.clean_stops or budget.wipes or budget.resyncs or budget.restores
         for index, local in enumerate(locals_):
             node_state = nodes.locals[local]
             core = clone(node_state.core)
@@ -231,7 +231,7 @@ class World:
         if scenario.added:
             topic = self._have_learners(locals_, topic, now)
         stored_on = (*(scenario.stored_on or self.members), *scenario.added)
-        self._store(locals_, topic, stored_on if not scenario.publishes else (), now)
+        self._store(locals_, topic, stored_on if not scenario.budget.publishes else (), now)
         if scenario.move or scenario.added:
             self._choose_layout(locals_, topic, now)
 

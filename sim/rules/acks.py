@@ -23,7 +23,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.settle import AckCoordinator, Ballot
 from quorumq.core.values import types
 from quorumq.core.values.types import Kind, Now, Owner, Record, Span
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import (
     DEAD_AT_ONE,
@@ -101,8 +101,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "late-ack",
             "an expired delivery is acked while the next is under way",
-            acks=1,
-            ticks=2,
+            budget=Budget(acks=1, ticks=2),
             coordinators=(A, C),
             via=(A,),
             script=DELIVERED_AND_EXPIRED,
@@ -123,9 +122,7 @@ RULES: tuple[Rule, ...] = (
             "wipe",
             "an ACK through a node without a replica, and a disk lost meanwhile",
             nodes=(A, B, C, D),
-            acks=1,
-            wipes=1,
-            ticks=2,
+            budget=Budget(acks=1, wipes=1, ticks=2),
             coordinators=(C,),
             restart_nodes=(B,),
             via=(D,),
@@ -145,9 +142,7 @@ RULES: tuple[Rule, ...] = (
             "an ACK through a node without a replica, and one of five disks lost meanwhile",
             nodes=(A, B, C, D, E, F),
             rf=5,
-            acks=1,
-            wipes=1,
-            ticks=2,
+            budget=Budget(acks=1, wipes=1, ticks=2),
             coordinators=(C,),
             restart_nodes=(D,),
             via=(B,),
@@ -169,11 +164,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "overtake",
             "a minority's DEAD is redriven after another delivery was acked",
-            attempts=3,
-            rejects=1,
-            redrives=1,
-            acks=1,
-            ticks=2,
+            budget=Budget(attempts=3, rejects=1, redrives=1, acks=1, ticks=2),
             coordinators=(A, B),
             via=(B,),
             script=DEAD_AT_ONE,
@@ -188,10 +179,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "ack-rewind",
             "an expired delivery is acked beside a live one, and the group is rewound",
-            attempts=3,
-            acks=1,
-            rewinds=1,
-            ticks=2,
+            budget=Budget(attempts=3, acks=1, rewinds=1, ticks=2),
             coordinators=(A,),
             via=(B,),
             rewind_via=(B,),
@@ -209,9 +197,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "late-verdict",
             "an expired delivery is acked beside the next one, which may be extended",
-            acks=1,
-            extends=1,
-            ticks=2,
+            budget=Budget(acks=1, extends=1, ticks=2),
             coordinators=(A,),
             via=(B,),
             give_up=False,
@@ -227,10 +213,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "forgotten-verdict",
             "an expired delivery is acked, and a live one extended, after the live one's voter was started again",
-            acks=1,
-            extends=1,
-            restarts=1,
-            ticks=2,
+            budget=Budget(acks=1, extends=1, restarts=1, ticks=2),
             coordinators=(A, C),
             restart_nodes=(B,),
             via=(A,),
@@ -246,9 +229,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "handed-over-verdict",
             "2 deliveries ran out, and are acked; a voter of the second stops cleanly",
-            acks=2,
-            clean_stops=1,
-            ticks=4,
+            budget=Budget(acks=2, clean_stops=1, ticks=4),
             coordinators=(A, C),
             restart_nodes=(B,),
             via=(A,),

@@ -16,7 +16,7 @@ from quorumq.core.requests import registers, registration
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.values.types import Machines, NodeId, Now, Topic
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import NO_FETCH, Budget, Scenario
 from sim.rules.moves import adopt, asked, moving, told
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered, links, ran_out, restarted, won
@@ -81,7 +81,7 @@ RULES = (
             "c's slot goes to d, and the topic is deleted through d",
             nodes=FIVE,
             move=(C, D),
-            attempts=0,
+            budget=NO_FETCH,
             operators=(("delete", D),),
             stored_on=(A, B, C),
             give_up=False,
@@ -98,7 +98,7 @@ RULES = (
             "c's slot goes to d; a first FETCH through d",
             nodes=FIVE,
             move=(C, D),
-            attempts=0,
+            budget=NO_FETCH,
             operators=(("read", A),),
             give_up=False,
             script=(*adopt(A, D), ("ask", A, "read", 0), *answered("Accept", "ProposalReply", A, D, E)),
@@ -119,11 +119,7 @@ RULES = (
             via=(B,),
             coordinators=(B,),
             rewind_via=(A,),
-            attempts=1,
-            acks=1,
-            rewinds=1,
-            reclaims=2,
-            ticks=2,
+            budget=Budget(attempts=1, acks=1, rewinds=1, reclaims=2, ticks=2),
             script=(
                 *ran_out(B),
                 ("ask", A, "rewind"),
@@ -154,9 +150,8 @@ RULES = (
             nodes=(A, B, C, D),
             later=(D,),
             rf=1,
-            attempts=0,
+            budget=Budget(attempts=0, resyncs=1),
             operators=(("move c d", C),),
-            resyncs=1,
             restart_nodes=(C,),
             give_up=False,
             script=(
@@ -181,9 +176,8 @@ RULES = (
             nodes=(A, B, C, D),
             later=(D,),
             rf=1,
-            attempts=0,
+            budget=Budget(attempts=0, resyncs=1),
             operators=(("move c d", C),),
-            resyncs=1,
             restart_nodes=(C,),
             give_up=False,
             script=(
@@ -209,9 +203,8 @@ RULES = (
             nodes=(A, B, C, D),
             later=(D,),
             move=(C, D),
-            attempts=0,
+            budget=Budget(attempts=0, resyncs=1),
             operators=(("move d c", A),),
-            resyncs=1,
             restart_nodes=(B,),
             give_up=False,
             goal="every slot votes",
@@ -240,7 +233,7 @@ RULES = (
             nodes=(A, B, C, D),
             later=(D,),
             move=(C, D),
-            attempts=0,
+            budget=NO_FETCH,
             operators=(("forbid", C),),
             give_up=False,
             script=(*adopt(A, B, D), *told(D, A, B)),
@@ -260,9 +253,8 @@ RULES = (
                 *adopt(A, B, C, D),
                 *told(D, A, B),
             ),
-            restarts=1,
+            budget=Budget(restarts=1, ticks=1),
             restart_nodes=(C,),
-            ticks=1,
             coordinators=(A, B),
         ),
     ),

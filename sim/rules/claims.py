@@ -8,7 +8,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.delays import Delay
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Record, Stamp
-from sim.explorer.scenario import Scenario, Script
+from sim.explorer.scenario import Budget, Scenario, Script
 from sim.rules.rule import Rule
 from sim.rules.scripts import RUN_OUT, A, B, C, answered, won
 from sim.rules.stand_ins import after
@@ -41,7 +41,7 @@ def unwritten(extended: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
 CLAIMED: Script = (*won(A, B), ("ask", A, "claim", 0), *answered("Extend", "ExtendReply", A, B))
 """a0 is delivered through a by the vote of b, and claimed at both."""
 
-OUTLASTED: dict[str, Any] = {"claims": 1, "via": (A,), "give_up": False}
+OUTLASTED: dict[str, Any] = {"via": (A,), "give_up": False}
 
 RULES = (
     Rule(
@@ -52,8 +52,7 @@ RULES = (
         scenario=Scenario(
             "claim-rewound",
             "1 attempt claims the message, a rewind, its hold runs out, 1 attempt",
-            ticks=3,
-            rewinds=1,
+            budget=Budget(claims=1, ticks=3, rewinds=1),
             rewind_via=(B,),
             coordinators=(A, C),
             script=(*CLAIMED, ("ask", B, "rewind"), ("settle",), *RUN_OUT),
@@ -69,7 +68,7 @@ RULES = (
         scenario=Scenario(
             "claim",
             "1 attempt claims the message at two of three nodes, its hold runs out, 1 attempt",
-            ticks=4,
+            budget=Budget(claims=1, ticks=4),
             coordinators=(A, C),
             script=(*CLAIMED, *RUN_OUT),
             **OUTLASTED,
@@ -83,8 +82,7 @@ RULES = (
         scenario=Scenario(
             "claim-restart",
             "1 attempt claims the message at two of three nodes, 1 crash, its hold runs out, 1 attempt",
-            ticks=3,
-            restarts=1,
+            budget=Budget(claims=1, ticks=3, restarts=1),
             restart_nodes=(B,),
             coordinators=(A, C),
             script=(*CLAIMED, ("crash", B), *RUN_OUT, ("tick",)),
@@ -99,9 +97,7 @@ RULES = (
         scenario=Scenario(
             "claim-rejected",
             "a0 runs out, a1 claims the message and its hold runs out; a late REJECT of a0, 1 attempt",
-            attempts=3,
-            ticks=5,
-            rejects=1,
+            budget=Budget(claims=1, attempts=3, ticks=5, rejects=1),
             reject_as=("now",),
             coordinators=(A, C),
             script=(

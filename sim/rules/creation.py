@@ -16,7 +16,7 @@ from quorumq.core.requests.creation import CreateTopicCoordinator
 from quorumq.core.requests.proposing import Proposer, vote
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, Topic
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import NO_FETCH, Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered
 from sim.rules.stand_ins import after, but, say_at_once, unwritten
@@ -106,7 +106,7 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
 TWO_CREATIONS = Scenario(
     "creations",
     "2 creations of one name",
-    attempts=0,
+    budget=NO_FETCH,
     operators=(("create", A), ("create", C)),
     give_up=False,
 )
@@ -115,7 +115,7 @@ FORGETFUL_ACCEPTOR = replace(
     TWO_CREATIONS,
     name="creations-unsynced",
     about="2 creations of one name, 1 crash of a node whose fsyncs are steps of their own",
-    restarts=1,
+    budget=Budget(attempts=0, restarts=1),
     restart_nodes=(B,),
     unsynced=True,
     # c0, through a, is promised by a and b and accepted by a; b has accepted it, and not synced that.
@@ -132,7 +132,7 @@ WIPED_ACCEPTOR = replace(
     TWO_CREATIONS,
     name="creations-wipe",
     about="2 creations of one name, and a disk lost meanwhile",
-    wipes=1,
+    budget=Budget(attempts=0, wipes=1),
     restart_nodes=(B,),
 )
 

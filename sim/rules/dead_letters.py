@@ -14,7 +14,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.settle import Ask, RedriveCoordinator, SettleCoordinator
 from quorumq.core.values.types import OPEN_ZERO, Kind, Now, Record, record_rank
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import ACKED_AND_SKIPPED, DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C
 from sim.rules.stand_ins import no_hold_outlives
@@ -89,8 +89,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "late-reject",
             "an expired delivery is dead-lettered while the next is under way",
-            rejects=1,
-            ticks=2,
+            budget=Budget(rejects=1, ticks=2),
             coordinators=(A,),
             via=(B,),
             script=DELIVERED_AND_EXPIRED,
@@ -104,11 +103,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "dead-spreads",
             "a minority's DEAD spreads beside a live delivery, and is redriven",
-            attempts=3,
-            rejects=1,
-            redrives=1,
-            comparisons=2,
-            ticks=3,
+            budget=Budget(attempts=3, rejects=1, redrives=1, comparisons=2, ticks=3),
             coordinators=(A, B),
             via=(B,),
             script=DEAD_AT_ONE,
@@ -124,10 +119,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "dead-reads",
             "a dead letter is redriven beside its readers",
-            attempts=1,
-            rejects=1,
-            redrives=1,
-            dead_reads=2,
+            budget=Budget(attempts=1, rejects=1, redrives=1, dead_reads=2),
             coordinators=(A,),
             via=(B,),
             dead_via=(A, C),
@@ -148,12 +140,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "redrive-after-skip",
             "a minority's dead letter, acked by the others, is redriven after a rewind that leaves it out",
-            attempts=3,
-            acks=1,
-            rejects=1,
-            redrives=1,
-            rewinds=1,
-            ticks=4,
+            budget=Budget(attempts=3, acks=1, rejects=1, redrives=1, rewinds=1, ticks=4),
             rewind_to=("skip",),
             rewind_via=(A,),
             coordinators=(A,),
@@ -170,10 +157,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "skip-after-redrive",
             "a dead letter is redriven beside a rewind that leaves it out",
-            attempts=2,
-            rejects=1,
-            redrives=1,
-            rewinds=1,
+            budget=Budget(attempts=2, rejects=1, redrives=1, rewinds=1),
             rewind_to=("skip",),
             rewind_via=(A,),
             coordinators=(A,),

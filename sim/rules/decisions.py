@@ -17,7 +17,7 @@ from quorumq.core.requests.registers import ChangeCoordinator
 from quorumq.core.requests.registration import Registration
 from quorumq.core.requests.skipping import Part, Skipping, Wanted
 from quorumq.core.values.types import Group, NodeId, Now, Span
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import NO_FETCH, Budget, Scenario
 from sim.rules.creation import propose_ours
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered
@@ -80,27 +80,27 @@ _put_group = Context.put_group
 # --------------------------------------------------------------------------- the rules
 
 
-def on_a_topic(name: str, about: str, *operators: tuple[str, NodeId], **bounds: Any) -> Scenario:
-    """Return a scenario of these operations on a topic, through any nodes, each once; no round gives up."""
-    return Scenario(name, about, attempts=0, operators=operators, give_up=False, **bounds)
+def of_operators(name: str, about: str, *operators: tuple[str, NodeId], **bounds: Any) -> Scenario:
+    """Return a scenario of these requests of operators, each once, and of no FETCH; no round gives up."""
+    return Scenario(name, about, operators=operators, **{"budget": NO_FETCH, "give_up": False, **bounds})
 
 
-LATEST_AND_EARLIEST = on_a_topic(
+LATEST_AND_EARLIEST = of_operators(
     "groups-created", "a group is created from latest and from earliest", ("set latest", A), ("set", C)
 )
-FIRST_FETCHES = on_a_topic(
+FIRST_FETCHES = of_operators(
     "groups-fetched",
     "first FETCHes of a group, from latest and from earliest",
     ("read latest", A),
     ("read", C),
 )
-MISSED = on_a_topic(
+MISSED = of_operators(
     "groups-missed",
     "a group is created from latest, through a replica that has not got the message",
     ("set latest", C),
     stored_on=(A, B),
 )
-BEGUN_TWICE = on_a_topic(
+BEGUN_TWICE = of_operators(
     "groups-begun-twice",
     "a group is created from latest, twice at once, and a message is published",
     ("set latest", A),
@@ -118,21 +118,21 @@ BEGUN_TWICE = on_a_topic(
         *answered("PutGroup", "PutReply", A, C),
     ),
 )
-A_CRASH: dict[str, Any] = {"restarts": 1, "restart_nodes": (B,), "unsynced": True}
-MADE_AND_A_CRASH = on_a_topic("group-made-restart", "a group is created, 1 crash", ("set", A), **A_CRASH)
+A_CRASH: dict[str, Any] = {"budget": Budget(attempts=0, restarts=1), "restart_nodes": (B,), "unsynced": True}
+MADE_AND_A_CRASH = of_operators("group-made-restart", "a group is created, 1 crash", ("set", A), **A_CRASH)
 CREATED_AND_A_CRASH = replace(
     LATEST_AND_EARLIEST,
     name="groups-created-restart",
     about="a group is created from latest and from earliest, 1 crash",
     **A_CRASH,
 )
-FORBIDDEN = on_a_topic(
+FORBIDDEN = of_operators(
     "groups-forbidden",
     "a topic is told to make no groups, and a first FETCH",
     ("forbid", A),
     ("read", C),
 )
-MORE_PARTITIONS = on_a_topic(
+MORE_PARTITIONS = of_operators(
     "groups-carried",
     "one more partition, and a group is created",
     ("alter", A),
@@ -140,7 +140,7 @@ MORE_PARTITIONS = on_a_topic(
     rf=1,
 )
 
-CARRIED_OF_FIVE = on_a_topic(
+CARRIED_OF_FIVE = of_operators(
     "groups-carried-of-five",
     "one more partition of five nodes' topic, and a group is created",
     ("alter", A),

@@ -17,7 +17,7 @@ from quorumq.core.requests.registration import Registration
 from quorumq.core.values import types
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Kind, Record, Span
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, answered, ran_out
 from sim.rules.stand_ins import at_a_majority_of_nodes
@@ -77,14 +77,12 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "group-deleted",
             "1 attempt runs out, the group is deleted at two of three nodes; a late ACK, and 1 attempt",
-            acks=1,
-            rewinds=1,
+            budget=Budget(acks=1, rewinds=1, ticks=2),
             rewind_to=("unmake",),
             coordinators=(A,),
             via=(A,),
             give_up=False,
             rewind_via=(B,),
-            ticks=2,
             script=(*ran_out(A), ("ask", B, "unmake"), *DELETED_AT_TWO),
         ),
         hunted=True,
@@ -102,7 +100,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "group-made-again",
             "1 attempt, the group is deleted and made again, 1 attempt",
-            rewinds=2,
+            budget=Budget(rewinds=2),
             rewind_to=("unmake", "make"),
             coordinators=(A, C),
             give_up=False,
@@ -119,7 +117,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "rewind",
             "2 attempts and a rewind",
-            rewinds=1,
+            budget=Budget(rewinds=1),
             coordinators=(A, C),
             give_up=False,
             rewind_via=(B,),
@@ -163,8 +161,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "purge-missing",
             "a purge through a replica that has not got the message, 1 attempt",
-            attempts=1,
-            backlog_purges=1,
+            budget=Budget(attempts=1, backlog_purges=1),
             stored_on=(A, B),
             coordinators=(A,),
             purge_via=(C,),
@@ -180,8 +177,7 @@ RULES: tuple[Rule, ...] = (
             "purge-elsewhere",
             "1 attempt, one replica has no copy of the message; a purge through a node without a replica",
             nodes=(A, B, C, D),
-            attempts=1,
-            backlog_purges=1,
+            budget=Budget(attempts=1, backlog_purges=1),
             stored_on=(A, B),
             coordinators=(A,),
             purge_via=(D,),
@@ -196,8 +192,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "purge",
             "a purge beside 1 attempt",
-            attempts=1,
-            backlog_purges=1,
+            budget=Budget(attempts=1, backlog_purges=1),
             coordinators=(A,),
             purge_via=(B,),
             give_up=False,
@@ -211,8 +206,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "purge-beside",
             "1 attempt beside a purge of another message",
-            attempts=1,
-            backlog_purges=1,
+            budget=Budget(attempts=1, backlog_purges=1),
             beside=True,
             coordinators=(A,),
             purge_via=(B,),
@@ -228,10 +222,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "redrive-purge",
             "a dead letter is redriven and purged, each once",
-            attempts=1,
-            rejects=1,
-            redrives=1,
-            purges=1,
+            budget=Budget(attempts=1, rejects=1, redrives=1, purges=1),
             coordinators=(A,),
             via=(A, B),
             give_up=False,

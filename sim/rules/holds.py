@@ -19,7 +19,7 @@ from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.requests.settle import ExtendCoordinator
 from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, Record, Span
 from sim.clients.consumer import Consumer
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE, A, B, C, D
 
@@ -164,7 +164,7 @@ _extend_answer = ExtendCoordinator.answer
 
 # --------------------------------------------------------------------------- the rules
 
-TWO_NODES = Scenario("release", "3 attempts through 2 nodes", attempts=3, coordinators=(A, C))
+TWO_NODES = Scenario("release", "3 attempts through 2 nodes", budget=Budget(attempts=3), coordinators=(A, C))
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -175,8 +175,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "same-node",
             "2 attempts through one node, 1 EXTEND",
-            extends=1,
-            ticks=2,
+            budget=Budget(extends=1, ticks=2),
             give_up=False,
             coordinators=(A,),
             via=(B,),
@@ -203,7 +202,7 @@ RULES: tuple[Rule, ...] = (
         "no hold is replaced, whatever the ballot",
         ((fate, "may_replace", lambda held, owner: True),),
         off="a higher ballot replaces",
-        scenario=Scenario("two", "2 attempts through 2 nodes", ticks=2, coordinators=(A, C)),
+        scenario=Scenario("two", "2 attempts through 2 nodes", budget=Budget(ticks=2), coordinators=(A, C)),
         hunted=True,
     ),
     Rule(
@@ -222,7 +221,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "late-hold",
             "2 attempts, the later one rejected at once",
-            rejects=1,
+            budget=Budget(rejects=1),
             reject_as=("now",),
             coordinators=(A, C),
             via=(C,),
@@ -238,11 +237,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "redrive-beside",
             "a minority's DEAD is redriven beside a live delivery",
-            attempts=3,
-            rejects=1,
-            redrives=1,
-            comparisons=1,
-            ticks=3,
+            budget=Budget(attempts=3, rejects=1, redrives=1, comparisons=1, ticks=3),
             coordinators=(A, B),
             via=(B,),
             script=DEAD_AT_ONE,
@@ -253,7 +248,7 @@ RULES: tuple[Rule, ...] = (
         "LEAVE gives back only what certainly nobody works on",
         off="a connection that dies leaves what was delivered over it",
         switch="release_delivered",
-        scenario=Scenario("leave", "2 attempts, 1 LEAVE", releases=1, coordinators=(A, C)),
+        scenario=Scenario("leave", "2 attempts, 1 LEAVE", budget=Budget(releases=1), coordinators=(A, C)),
     ),
     Rule(
         "give-back-only-called-off",
@@ -273,7 +268,11 @@ RULES: tuple[Rule, ...] = (
         ((ExtendCoordinator, "answer", release_on_failed_extend),),
         off="it releases the hold",
         scenario=Scenario(
-            "failed-extend", "2 attempts, 1 EXTEND", extends=1, ticks=1, coordinators=(A, C), via=(C,)
+            "failed-extend",
+            "2 attempts, 1 EXTEND",
+            budget=Budget(extends=1, ticks=1),
+            coordinators=(A, C),
+            via=(C,),
         ),
     ),
     Rule(
@@ -284,8 +283,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "revive",
             "an EXTEND comes after the hold ran out and another delivery was made",
-            extends=1,
-            ticks=4,
+            budget=Budget(extends=1, ticks=4),
             coordinators=(A, C),
             via=(A,),
             script=DELIVERED_AND_EXPIRED,
@@ -300,9 +298,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "extend-acked",
             "an expired delivery is acked beside a live one, which is extended",
-            acks=1,
-            extends=1,
-            ticks=2,
+            budget=Budget(acks=1, extends=1, ticks=2),
             coordinators=(A,),
             via=(B,),
             give_up=False,

@@ -10,7 +10,8 @@ from quorumq.core.node import nodecore
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import LabelsCoordinator, put_labels
 from quorumq.core.values.types import Incarnation, NodeId, Now
-from sim.rules.decisions import on_a_topic
+from sim.explorer.scenario import Budget
+from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, answered
 from sim.rules.stand_ins import after, say_at_once
@@ -49,7 +50,7 @@ RULES = (
         "a read of labels writes the newest ones to a majority before it answers",
         ((LabelsCoordinator, "_repair", answer_a_read),),
         off="it answers with what it read",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "labels-read-twice",
             "a change of a label and two reads, through three nodes",
             ("label", A),
@@ -64,7 +65,7 @@ RULES = (
         "a change of labels is stamped above what a majority has",
         ((LabelsCoordinator, "start", read_nothing),),
         off="it is stamped by the clock of its node",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "labels-changed-twice",
             "two changes of a label through two nodes, and a read",
             ("label", C),
@@ -83,7 +84,7 @@ RULES = (
         "an answer shows labels that this request has written, or read from a majority, and no others",
         ((LabelsCoordinator, "on_reply", merge_every_answer),),
         off="it shows newer ones that the answers to its write bring",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "labels-overtaken",
             "two changes of a label, the newer one at one node, and two reads",
             ("label", A),
@@ -106,7 +107,7 @@ RULES = (
         "a change of labels is OK once a majority of the nodes has it",
         ((RegisterRound, "is_majority", lambda self, bits: bool(bits)),),
         off="it is OK once one node has it",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "labels-changed",
             "a change of a label, and a read",
             ("label", A),
@@ -118,12 +119,12 @@ RULES = (
         "labels are on disk before they are answered for",
         ((nodecore, "put_labels", after(put_labels, say_at_once)),),
         off="the answer does not wait for the fsync",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "labels-restart",
             "a change of a label, 1 crash, and a read",
             ("label", A),
             ("labels", C),
-            restarts=1,
+            budget=Budget(attempts=0, restarts=1),
             restart_nodes=(B,),
             unsynced=True,
             # b has crashed before its fsync; its answer is still under way.

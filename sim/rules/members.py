@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import RegisterRound, Round, majority_of
@@ -13,8 +12,9 @@ from quorumq.core.recovery import resync
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.types import ClusterLayout, NodeId, Now, Value
-from sim.explorer.scenario import Scenario, Script
+from sim.explorer.scenario import Budget, Script
 from sim.rules.creation import propose_ours
+from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered, links
 
@@ -75,18 +75,13 @@ def changed(kind: str, index: int, coordinator: NodeId, voter: NodeId) -> Script
     )
 
 
-def growing(name: str, about: str, *operators: tuple[str, NodeId], **more: Any) -> Scenario:
-    """Return a scenario of changes of the members; no round gives up."""
-    return Scenario(name, about, attempts=0, operators=operators, give_up=False, **more)
-
-
 RULES = (
     Rule(
         "members-are-chosen",
         "of two changes of the members at once, the second finishes the first, and is the next layout",
         ((Proposer, "accept", propose_ours),),
         off="a proposer passes over what others have accepted",
-        scenario=growing(
+        scenario=of_operators(
             "members-at-once",
             "two nodes are added, through two nodes",
             ("add d", A),
@@ -103,11 +98,11 @@ RULES = (
         "a layout of the members is durable before a node says that it has it",
         ((Context, "take_in_cluster", keeps_no_layout),),
         off="it is kept in memory",
-        scenario=growing(
+        scenario=of_operators(
             "members-restart",
             "a node is added at two of three nodes, one of which crashes",
             ("add d", A),
-            restarts=1,
+            budget=Budget(attempts=0, restarts=1),
             restart_nodes=(B,),
         ),
     ),
@@ -116,12 +111,12 @@ RULES = (
         "a resync brings the newest layout of the members",
         ((resync, "take_in", takes_no_layout),),
         off="it brings registers of topics and groups",
-        scenario=growing(
+        scenario=of_operators(
             "members-resync",
             "a node is added at a and b, b's disk is lost, and another one is added through c",
             ("add d", A),
             ("add e", C),
-            resyncs=1,
+            budget=Budget(attempts=0, resyncs=1),
             restart_nodes=(B,),
             script=(
                 *changed("add d", 0, A, B),
@@ -136,7 +131,7 @@ RULES = (
         "an acceptor refuses a removal while it knows of a partition on that node, or has accepted one there",
         ((Catalogue, "contradiction", removes_in_use),),
         off="it accepts every removal",
-        scenario=growing(
+        scenario=of_operators(
             "members-removed",
             "a partition is moved to d, which is drained, through a, and d removed through c",
             ("drain d", C),
@@ -158,7 +153,7 @@ RULES = (
         "an acceptor that has accepted a removal refuses values that place a partition there",
         ((Catalogue, "contradiction", puts_on_removed),),
         off="it accepts every layout of a topic",
-        scenario=growing(
+        scenario=of_operators(
             "members-placed",
             "d, which is drained, is removed through c, and a partition moved to d through a",
             ("drain d", C),
@@ -181,7 +176,7 @@ RULES = (
         "a deletion waits for no node of a set that was removed",
         ((Round, "is_majority_of_each", waits_for_removed),),
         off="it needs a majority of the set",
-        scenario=growing(
+        scenario=of_operators(
             "members-deleted",
             "the only replica is g, which is down; the topic is deleted, g drained and removed; a DELETE through c",
             ("delete", A),
@@ -204,7 +199,7 @@ RULES = (
         "of members that were added later none counts for a register",
         ((RegisterRound, "is_majority", counts_all),),
         off="a majority of all members has a register",
-        scenario=growing(
+        scenario=of_operators(
             "members-voters",
             "five members, three of them voters: a topic is told to make no groups, and a first FETCH",
             ("forbid", A),

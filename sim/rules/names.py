@@ -6,7 +6,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.values.types import Now
-from sim.rules.decisions import on_a_topic
+from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C
 
@@ -24,7 +24,7 @@ RULES = (
         "a name is looked for in the windows around that of the node that is asked",
         ((NameCoordinator, "__init__", ask_for_one),),
         off="it is looked for in that one",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "names-two-windows",
             "a message is named through two nodes, one of which is in the next window",
             ("name", A),
@@ -37,7 +37,7 @@ RULES = (
         "a name is new if RF - majority + 1 replicas know no message of it",
         ((Round, "is_read", lambda self, bits: bool(bits)),),
         off="it is if one does not",
-        scenario=on_a_topic(
+        scenario=of_operators(
             "names-missed",
             "a message is named through two nodes, one of which is in the next window and missed the message",
             ("name", B),

@@ -10,7 +10,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.pausing import PauseCoordinator
 from quorumq.core.requests.registration import Registration
 from quorumq.core.values.types import Group, Incarnation, NodeId, Now
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, answered, links
 from sim.rules.stand_ins import after, at_a_majority_of_nodes, say_at_once
@@ -52,8 +52,7 @@ RULES = (
         scenario=Scenario(
             "pause",
             "a pause through one node, 1 attempt through the others",
-            attempts=1,
-            rewinds=1,
+            budget=Budget(attempts=1, rewinds=1),
             rewind_to=("pause",),
             rewind_via=(B,),
             coordinators=(A, C),
@@ -69,8 +68,7 @@ RULES = (
             "pause-of-five",
             "five nodes, three replicas: a pause through one of the others, 1 attempt",
             nodes=(A, B, C, D, E),
-            attempts=1,
-            rewinds=1,
+            budget=Budget(attempts=1, rewinds=1),
             rewind_to=("pause",),
             rewind_via=(C,),
             give_up=False,
@@ -85,8 +83,7 @@ RULES = (
         scenario=Scenario(
             "pause-again",
             "a pause and a resumption through one node; a pause through another that has not heard of them, 1 attempt",
-            attempts=1,
-            rewinds=3,
+            budget=Budget(attempts=1, rewinds=3),
             rewind_to=("pause", "resume"),
             rewind_via=(A, B),
             coordinators=(A,),
@@ -109,8 +106,7 @@ RULES = (
         scenario=Scenario(
             "pause-rewind",
             "a pause and a rewind at two of three nodes, 1 attempt",
-            attempts=1,
-            rewinds=2,
+            budget=Budget(attempts=1, rewinds=2),
             rewind_to=("pause", "rewind"),
             rewind_via=(A,),
             coordinators=(A, C),
@@ -132,12 +128,10 @@ RULES = (
         scenario=Scenario(
             "pause-restart",
             "a pause, 1 crash, 1 attempt through a node that has not heard of it",
-            attempts=1,
-            rewinds=1,
+            budget=Budget(attempts=1, rewinds=1, restarts=1),
             rewind_to=("pause",),
             rewind_via=(A,),
             coordinators=(C,),
-            restarts=1,
             restart_nodes=(B,),
             unsynced=True,
             give_up=False,

@@ -8,7 +8,7 @@ from quorumq.core.node.voter import Voter
 from quorumq.core.partition.group import GroupView
 from quorumq.core.requests import piggyback
 from quorumq.core.values.types import BatchHeader, Incarnation, NodeId, Now
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C
 from sim.rules.stand_ins import told
@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "piggyback-twice",
             "2 attempts wait; the same is published through both of their nodes",
-            publishes=2,
+            budget=Budget(publishes=2),
             coordinators=(A, C),
             publish_via=(A, C),
             give_up=False,
@@ -68,8 +68,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "piggyback-unsynced",
             "1 attempt waits where the message is published, and the fsync there is a step of its own",
-            attempts=1,
-            publishes=1,
+            budget=Budget(attempts=1, publishes=1),
             give_up=False,
             coordinators=(A,),
             publish_via=(A,),
@@ -87,8 +86,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "piggyback-full",
             "1 attempt waits where the message is published; b has no room for it",
-            attempts=1,
-            publishes=1,
+            budget=Budget(attempts=1, publishes=1),
             give_up=False,
             coordinators=(A,),
             publish_via=(A,),

@@ -26,7 +26,7 @@ from quorumq.core.values.types import Kind, Now, Record, Span, Stamp
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, restarted, won
 from sim.rules.stand_ins import after, but, nothing
@@ -116,7 +116,7 @@ _on_hello = Peers.on_hello
 RECOVERY = Scenario(
     "recovery",
     "a delivery by the word of a replica that then crashes, and a second attempt",
-    restarts=1,
+    budget=Budget(restarts=1),
     coordinators=(A, C),
     restart_nodes=(B,),
     give_up=False,
@@ -140,7 +140,11 @@ RULES: tuple[Rule, ...] = (
         ((Replica, "in_quarantine", lambda self, now: False),),
         off="the replica votes at once",
         scenario=Scenario(
-            "restart", "2 attempts, 1 crash", restarts=1, ticks=1, coordinators=(A, C), restart_nodes=(B,)
+            "restart",
+            "2 attempts, 1 crash",
+            budget=Budget(restarts=1, ticks=1),
+            coordinators=(A, C),
+            restart_nodes=(B,),
         ),
         hunted=True,
     ),
@@ -152,8 +156,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "shorter-holds",
             "a delivery, every node is started again with a shorter hold_time_max, and a second attempt",
-            restarts=3,
-            ticks=1,
+            budget=Budget(restarts=3, ticks=1),
             coordinators=(A, C),
             shorter_holds=True,
             give_up=False,
@@ -171,8 +174,7 @@ RULES: tuple[Rule, ...] = (
             "a creation at two of three nodes, which are started again with two more; a creation through one of these",
             nodes=(A, B, C, D, E),
             joining=(D, E),
-            attempts=0,
-            restarts=3,
+            budget=Budget(attempts=0, restarts=3),
             restart_nodes=(A, B, C),
             operators=(("create", A), ("create", D)),
             give_up=False,
@@ -199,8 +201,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "restart-coordinator",
             "2 attempts through the node that crashes",
-            restarts=1,
-            ticks=1,
+            budget=Budget(restarts=1, ticks=1),
             coordinators=(A,),
             restart_nodes=(A,),
         ),
@@ -234,8 +235,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "recovery-tells",
             "a delivery is acked at one of its two voters, and the other one is started again",
-            acks=1,
-            restarts=1,
+            budget=Budget(acks=1, restarts=1),
             coordinators=(A, C),
             restart_nodes=(A,),
             via=(B,),
@@ -253,9 +253,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "recovery-group-made-again",
             "a delivery is acked at one of two voters, the group made again, and both voters are started again",
-            acks=1,
-            restarts=2,
-            rewinds=2,
+            budget=Budget(acks=1, restarts=2, rewinds=2),
             rewind_to=("unmake", "make"),
             coordinators=(A, C),
             restart_nodes=(A, B),
@@ -274,10 +272,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "recovery-purged",
             "likewise; the group is rewound and purged before both voters are started again, and rewound after it",
-            acks=1,
-            restarts=2,
-            rewinds=2,
-            backlog_purges=1,
+            budget=Budget(acks=1, restarts=2, rewinds=2, backlog_purges=1),
             coordinators=(A, C),
             restart_nodes=(A, B),
             via=(B,),
@@ -296,11 +291,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "recovery-acked",
             "a late ACK beside a live delivery whose voter is started again, and a rewind",
-            attempts=3,
-            acks=1,
-            restarts=1,
-            rewinds=1,
-            ticks=2,
+            budget=Budget(attempts=3, acks=1, restarts=1, rewinds=1, ticks=2),
             coordinators=(A, C),
             restart_nodes=(B,),
             via=(B,),
@@ -326,9 +317,7 @@ RULES: tuple[Rule, ...] = (
             "RF 1, 1 ACK, 1 crash before or after the fsync",
             nodes=(A,),
             rf=1,
-            acks=1,
-            restarts=1,
-            ticks=5,
+            budget=Budget(acks=1, restarts=1, ticks=5),
             unsynced=True,
         ),
         hunted=True,
@@ -341,9 +330,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "clean-stop",
             "2 attempts; b stops cleanly first and crashes once",
-            clean_stops=1,
-            restarts=1,
-            ticks=1,
+            budget=Budget(clean_stops=1, restarts=1, ticks=1),
             coordinators=(A, C),
             restart_nodes=(B,),
             give_up=False,
@@ -363,10 +350,7 @@ RULES: tuple[Rule, ...] = (
             "an ACK through the only node that knows the second start of another, whose disk is lost meanwhile",
             nodes=(A, B, C, D, E),
             rf=5,
-            acks=1,
-            restarts=1,
-            wipes=1,
-            ticks=5,
+            budget=Budget(acks=1, restarts=1, wipes=1, ticks=5),
             coordinators=(C,),
             restart_nodes=(D,),
             wiped_hears=(A, C, E),
@@ -424,10 +408,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "backup",
             "an ACK by the word of a node whose start one peer alone has seen, and a backup from before it",
-            acks=1,
-            restarts=1,
-            restores=1,
-            ticks=3,
+            budget=Budget(acks=1, restarts=1, restores=1, ticks=3),
             coordinators=(A, B),
             restart_nodes=(C,),
             via=(B,),
@@ -444,10 +425,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "backup-restarted",
             "likewise, and that backup is started twice, the second time beside the peer that knows better",
-            acks=1,
-            restarts=2,
-            restores=1,
-            ticks=4,
+            budget=Budget(acks=1, restarts=2, restores=1, ticks=4),
             coordinators=(A, B),
             restart_nodes=(C,),
             via=(B,),

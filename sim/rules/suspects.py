@@ -9,7 +9,7 @@ from quorumq.core.partition import attempts
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.choice import Choice
 from quorumq.core.requests.fetch import FetchCoordinator
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, C
 from sim.rules.stand_ins import told
@@ -50,9 +50,7 @@ _with_another = attempts.with_another
 BESIDE_OTHERS = Scenario(
     "beside-others",
     "1 attempt of 2 that runs out, 1 of a client that has something in hand",
-    attempts=1,
-    busy=1,
-    ticks=2,
+    budget=Budget(attempts=1, busy=1, ticks=2),
     max_deliveries=2,  # so that the second one is the last
     coordinators=(A, C),
 )
@@ -92,10 +90,9 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "fetch-beside",
             "1 attempt, by the id of another message",
-            attempts=1,
+            budget=Budget(attempts=1, ticks=2),
             by_id=True,
             beside=True,
-            ticks=2,
             coordinators=(A, C),
         ),
     ),
@@ -107,9 +104,7 @@ RULES: tuple[Rule, ...] = (
         scenario=Scenario(
             "interrupted",
             "1 attempt that is given back as interrupted, and time for a dead letter, but not for an expiry",
-            attempts=1,
-            rejects=2,
-            ticks=1,
+            budget=Budget(attempts=1, rejects=2, ticks=1),
             max_deliveries=1,
             coordinators=(A, C),
             reject_as=("interrupted",),

@@ -15,7 +15,7 @@ from quorumq.core.requests import registers
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
 from quorumq.core.values.types import Now, Stamp, Topic
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import NO_FETCH, Scenario
 from sim.rules.rule import Patch, Rule
 from sim.rules.scripts import A, B, C
 from sim.rules.stand_ins import after, but
@@ -116,7 +116,7 @@ ALTERED_AND_DELETED = Scenario(
     "alter-delete",
     "one more partition and a DELETE, through two nodes",
     rf=1,
-    attempts=0,
+    budget=NO_FETCH,
     operators=(("alter", A), ("delete", B)),
     give_up=False,
 )

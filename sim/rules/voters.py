@@ -11,7 +11,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.recovery import voterslots
 from quorumq.core.requests.context import Context
 from quorumq.core.values.types import ClusterLayout, Decision, NodeId, Now
-from sim.explorer.scenario import Scenario, Script
+from sim.explorer.scenario import NO_FETCH, Budget, Scenario, Script
 from sim.rules.members import chosen_by
 from sim.rules.moves import adopt, told
 from sim.rules.rule import Rule
@@ -66,7 +66,7 @@ def made(through: NodeId, voter: NodeId, index: int = 0) -> Script:
 def changing(name: str, about: str, script: Script, *through: NodeId, **more: Any) -> Scenario:
     """Return a scenario in which c's slot goes to d, while topics of one name are made through these nodes."""
     operators = tuple(("create", node) for node in through)
-    fixed = {"nodes": (A, B, C, D), "later": (D,), "voters": (A, B, D), "attempts": 0, "give_up": False}
+    fixed = {"nodes": (A, B, C, D), "later": (D,), "voters": (A, B, D), "budget": NO_FETCH, "give_up": False}
     return Scenario(name, about, script=script, **{"operators": operators, **fixed, **more})
 
 
@@ -127,7 +127,7 @@ RULES = (
             (*adopt(A, D, B), *told(D, A, B), ("crash", B), *links(B, C)),
             C,
             D,
-            restarts=1,
+            budget=Budget(attempts=0, restarts=1),
             restart_nodes=(B,),
             unsynced=True,
         ),
@@ -199,7 +199,7 @@ RULES = (
             ),
             operators=(("create", A), ("create", B), ("voter c d", A)),
             voters=(),
-            resyncs=1,
+            budget=Budget(attempts=0, resyncs=1),
             restart_nodes=(A,),
         ),
     ),

@@ -32,7 +32,7 @@ from quorumq.core.values.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.nodes import Nodes
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result, search
 from sim.explorer.steps import Explorer, State
@@ -398,15 +398,9 @@ def walk(explorer: Explorer, states: int) -> Iterator[tuple[State, list[Any]]]:
 BUSY = Scenario(
     name="busy",
     about="a little of everything",
-    attempts=2,
-    acks=1,
-    rejects=1,
-    extends=1,
-    releases=1,
-    redrives=1,
-    comparisons=1,
-    restarts=1,
-    ticks=2,
+    budget=Budget(
+        attempts=2, acks=1, rejects=1, extends=1, releases=1, redrives=1, comparisons=1, restarts=1, ticks=2
+    ),
     via=("a",),
 )
 
@@ -547,8 +541,8 @@ def test_a_step_is_looked_up_only_where_it_is_the_same() -> None:
 
 def test_the_first_fetch_may_go_through_the_first_node() -> None:
     """Nodes that differ by name only: choosing the first one's name loses nothing (the scenario's `symmetric`)."""
-    symmetric = Scenario(name="s", about="", attempts=2)
-    spelled_out = Scenario(name="s", about="", attempts=2, coordinators=("a", "b", "c"))
+    symmetric = Scenario(name="s", about="", budget=Budget(attempts=2))
+    spelled_out = Scenario(name="s", about="", budget=Budget(attempts=2), coordinators=("a", "b", "c"))
     assert symmetric.symmetric
     assert not spelled_out.symmetric
     few, many = explore(symmetric), explore(spelled_out)
@@ -564,7 +558,9 @@ def test_loss_duplication_and_reordering_are_all_tried() -> None:
     (the source makes no later difference).
     """
     with left_out(None) as (switches, _):
-        explorer = Explorer(Scenario(name="one", about="", attempts=1, give_up=False), switches)
+        explorer = Explorer(
+            Scenario(name="one", about="", budget=Budget(attempts=1), give_up=False), switches
+        )
         result, _ = search(explorer)
     assert result.exhausted
     assert result.states == 8

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from quorumq.core.partition import fate
 from quorumq.core.partition.group import GroupView
 from sim.__main__ import main
-from sim.explorer.scenario import Scenario
+from sim.explorer.scenario import Budget, Scenario
 from sim.explorer.table import explore
 from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 from tests.sim.hunting import BOUND, find_seed, unused
@@ -92,7 +92,7 @@ def test_whatever_stands_in_for_a_rule_is_called(rule: Rule) -> None:
 
 def test_a_patch_that_no_one_calls_is_noticed() -> None:
     idle = ((fate, "on_return", lambda record, lease, ballots, fields, ask: (record, lease, ballots, None)),)
-    small = Scenario("small", "nothing is ever reclaimed here", attempts=1)
+    small = Scenario("small", "nothing is ever reclaimed here", budget=Budget(attempts=1))
     assert dead_patches(Rule("idle", "", idle, scenario=small)) == [f"{fate.__name__}.on_return"]
     value = ((GroupView, "never_read", 1),)
     GroupView.never_read = 0  # type: ignore[attr-defined]
