@@ -72,7 +72,7 @@ class Code(StrEnum):
 
 
 class QuorumqError(Exception):
-    """The root of the tree above."""
+    """Root of all errors that quorumq raises on purpose."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
