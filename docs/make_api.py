@@ -17,12 +17,17 @@ PAGE = Path(__file__).parent / "api.md"
 HEAD = """# API reference
 
 Names that `quorumq.client` exports, with the first paragraph of each docstring (`python docs/make_api.py` writes this
-page). `help` has the rest: arguments with units, results, and the reasons of errors. [client.md](client.md) is the
-guide. `quorumq.client.blocking` has the same names without `async` and `await`.
+page). `help` has the rest: types, arguments with units, results, and the reasons of errors. [client.md](client.md) is
+the guide, with the options of producers, consumers and workers, and the remedies of errors. `quorumq.client.blocking`
+has the same names without `async` and `await`.
 
-An argument whose default is None may be None. `topic` and `group` are names; dead letters are those of group "g!dead"
-or topic "t.deadletters". `timeout` is in seconds, for the call or for each of its requests. Changes of topics, groups
-and nodes return the value as a majority has it. [client.md](client.md#errors) has the remedies of errors.
+`topic` and `group` are names; dead letters are those of group "g!dead" or topic "t.deadletters". `timeout` is in
+seconds, for the call or for each of its requests. Changes of topics, groups and nodes return the value as a majority
+has it.
+
+A call raises `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value that cannot be,
+`TooFewReplicas` if too few nodes answered. A change raises `NotStored` (nothing was done) or `OutcomeUnknown` then.
+Other errors are in the line of the call.
 """
 ITEM = re.compile(r"^    (\w+(?:, \w+)*): ")
 RAISES = re.compile(r"\n\nRaises:\n((?: {4}.*\n?)*)")
@@ -45,31 +50,33 @@ ERRORS = (
     "UsageError",
 )
 """Errors that client.md#errors explains."""
+USUAL = ("NotFound", "UsageError", "TooFewReplicas", "NotStored", "OutcomeUnknown", "Exception")
+"""Errors of many calls, which the head of the page names."""
 REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Death, client.Stamp, client.Topic))
 """Values of the core: the page has the first paragraph, because their fields are those of the wire format."""
 
 
-def shortened(title: str, thing: Any, docs: str) -> str:
-    """The first paragraph of a call, with the names of its errors; of a class all but its arguments."""
-    first = docs.partition("\n\n")[0]
+def described(title: str, thing: Any) -> str:
+    """The first paragraph of a docstring with the errors that the head does not name; of a class all but arguments."""
+    docs = (inspect.getdoc(thing) or "").replace("``", "`")
+    assert docs, f"{title} has no docstring"
+    first = " ".join(docs.partition("\n\n")[0].split())
     if title in REGISTERS:
-        return f"{first}\n\n[wire-format.md](wire-format.md#nested-values) has the fields."
-    if inspect.isclass(thing):
-        return re.sub(r"\n\nArgs:\n(?: .*\n?)*", "", docs)
+        return f"{first} [wire-format.md](wire-format.md#nested-values) has the fields."
+    if inspect.isclass(thing) and not issubclass(thing, Exception):
+        return "\n".join(prose(re.sub(r"\n\nArgs:\n(?: .*\n?)*", "", docs)))
     raises = RAISES.search(docs)
     names = [item[1] for line in raises[1].splitlines() if (item := ITEM.match(line))] if raises else []
-    errors = ", ".join(f"`{name}`" for item in names for name in item.split(", "))
-    return f"{first}\n\nRaises {errors}." if errors else first
+    errors = ", ".join(f"`{name}`" for item in names for name in item.split(", ") if name not in USUAL)
+    return f"{first} Raises {errors}." if errors else first
 
 
 def prose(docs: str) -> Iterator[str]:
-    """A docstring as Markdown: sections are bold, their items a list."""
+    """A docstring as Markdown: the label of its attributes goes, and they are a list."""
     inside = False
     for line in docs.splitlines():
-        if re.fullmatch(r"\w+:", line):
+        if line == "Attributes:":
             inside = True
-            yield f"**{line[:-1]}**"
-            yield ""
         elif inside and (item := ITEM.match(line)):
             yield f"- `{item[1]}`: {line[item.end() :]}"
         elif inside and line.startswith("    "):
@@ -80,32 +87,15 @@ def prose(docs: str) -> Iterator[str]:
 
 
 def call_of(name: str, thing: Any) -> str:
-    """How ``thing`` is called: on one line, or with a line for each argument where that is too long."""
+    """A call on one line, without the types of its arguments."""
     signature = inspect.signature(thing)
-    arguments = [
-        str(each.replace(annotation=inspect.Parameter.empty))
-        if each.annotation is inspect.Parameter.empty or each.name == "timeout"
-        else str(each).replace(repr(each.annotation), each.annotation).replace(" | None = None", " = None")
+    bare = [
+        each.replace(annotation=inspect.Parameter.empty)
         for each in signature.parameters.values()
-        if each.name != "self"
+        if each.name not in ("self", "cls")
     ]
-    kinds = [each.kind for each in signature.parameters.values() if each.name != "self"]
-    if inspect.Parameter.KEYWORD_ONLY in kinds:
-        arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    begin = f"{'async ' if inspect.iscoroutinefunction(thing) else ''}{name}("
-    line = begin + ", ".join(arguments) + ")"
-    return line if len(line) < 110 else begin + "".join(f"\n    {each}," for each in arguments) + "\n)"
-
-
-def entry(level: str, title: str, thing: Any, call: str = "") -> Iterator[str]:
-    docs = inspect.getdoc(thing)
-    assert docs, f"{title} has no docstring"
-    yield f"{level} {title}"
-    yield ""
-    if call:
-        yield from ("```python", call, "```", "")
-    yield from prose(shortened(title.strip("`"), thing, docs).replace("``", "`"))
-    yield ""
+    call = f"{name}{signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)}"
+    return f"async {call}" if inspect.iscoroutinefunction(thing) else call
 
 
 def members(thing: type) -> Iterator[str]:
@@ -116,23 +106,32 @@ def members(thing: type) -> Iterator[str]:
         plain = inspect.unwrap(member.__func__ if isinstance(member, classmethod | staticmethod) else member)
         if name.startswith("_") or name in INTERNAL.get(thing.__name__, ()):
             continue
+        title = f"{thing.__name__}.{name}"
         if isinstance(member, property):
-            yield from entry("###", f"`{thing.__name__}.{name}`", member.fget)
+            yield f"- `{name}`: {described(title, member.fget)}"
         elif inspect.isfunction(plain):
-            yield from entry("###", f"`{thing.__name__}.{name}`", plain, call_of(name, plain))
+            yield f"- `{call_of(name, plain)}`: {described(title, plain)}"
 
 
 def page() -> str:
-    lines = [HEAD]
-    for name in client.__all__:
-        thing = getattr(client, name)
-        if is_typeddict(thing) or name in ERRORS:
-            continue
-        if inspect.isclass(thing):
-            lines += entry("##", f"`{name}`", thing)
-            lines += members(thing)
-        elif inspect.isfunction(thing):
-            lines += entry("##", f"`{name}`", thing, call_of(name, thing))
+    things = {name: getattr(client, name) for name in client.__all__ if name not in ERRORS}
+    things = {name: thing for name, thing in things.items() if not is_typeddict(thing)}
+    lines = [HEAD, "## Functions", ""]
+    lines += [
+        f"- `{call_of(name, thing)}`: {described(name, thing)}"
+        for name, thing in things.items()
+        if inspect.isfunction(thing)
+    ]
+    errors = {
+        name for name, thing in things.items() if inspect.isclass(thing) and issubclass(thing, Exception)
+    }
+    for name, thing in things.items():
+        if inspect.isclass(thing) and name not in errors:
+            lines += ["", f"## `{name}`", "", described(name, thing)]
+            rows = list(members(thing))
+            lines += ["", *rows] if rows and "\n- `" not in lines[-1] else rows
+    lines += ["", "## Other errors", ""]
+    lines += [f"- `{name}`: {described(name, things[name])}" for name in sorted(errors)]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -281,7 +281,7 @@ class Layout(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """One topic's register, spread to every node. Replica sets are chosen once, at creation.
+    """One topic's register, spread to every node. Replica sets are chosen at creation, and then by layouts.
 
     ``backoff`` is in seconds per attempt, for a REJECT that names no delay; its last entry repeats. Without
     ``auto_create_groups`` a FETCH for a group that was never created makes none. ``stamps`` are
