@@ -22,6 +22,7 @@ from quorumq.core.requests.placing import Placing
 from quorumq.core.values import limits
 from quorumq.core.values.types import Now, PartitionId, Span, Topic
 from tests.core.cluster import Cluster
+from tests.core.growing import GrowingCluster
 from tests.core.layouts import ME, acked, fetched, is_voter, publish, wipe
 
 
@@ -152,6 +153,33 @@ def test_a_node_that_never_knew_of_its_slot_says_that_it_promised_nothing(
     cluster.drop = lambda sender, to, message: False
     cluster.advance(12.0)
     assert [is_voter(cluster, name, topic) for name in (a, b, d)] == [True, rule, rule]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_node_whose_slot_moves_before_it_has_joined_says_that_it_promised_nothing(knows: bool) -> None:
+    """Its directory was never lost, though it began untrusted. Its slot goes to e, and b is wiped.
+
+    It hears of the topic and of the move while it learns the registers, or of both after that.
+    """
+    cluster = GrowingCluster(3, hold_time_max=2.0, heartbeat=2.0)
+    cluster.add("e")
+    cluster.change("d")
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply) and to in "de"
+    cluster.enter("d")
+    if not knows:
+        cluster.kill("d")
+    topics = (cluster.topic(f"jobs{number}") for number in range(100))
+    topic = next(topic for topic in topics if {*topic.replicas[0]} == {"a", "b", "d"})
+    key = cluster.submit("c", m.MovePartition(topic.name, 0, "d", "e"))
+    cluster.advance(4.0)
+    assert isinstance(cluster.replies[key], m.TopicReply)
+    if not knows:
+        cluster.start("d")
+    assert not cluster.nodes["d"].state.trusted
+    wipe(cluster, "b")
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(12.0)
+    assert all(is_voter(cluster, name, topic) for name in "abe")
 
 
 def test_a_new_only_replica_that_is_wiped_hears_the_node_that_left() -> None:

@@ -171,6 +171,7 @@ class NodeState:
     trusted: bool
     quarantine_until: float
     once_lost: bool = False  # True if the directory lost trust in an earlier start
+    joins: bool = False  # True if the node was added, and no start of it was trusted before this one
     uncertain_until: float = float("-inf")  # until then it may not know how old messages are
     same_boot: frozenset[int] = (
         frozenset()
@@ -236,6 +237,11 @@ class NodeState:
         if cluster.layout.number < self.removed_in or self.me not in cluster.present:
             return MemberState.REMOVED
         return MemberState.JOINED if self.me in cluster.joined else MemberState.DRAINING
+
+    @property
+    def keeps_promises(self) -> bool:
+        """Return True if this directory has all that was ever promised from it: a node that joins promised nothing."""
+        return self.trusted or self.joins
 
     # ------------------------------------------------------------ incarnations
 

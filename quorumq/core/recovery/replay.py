@@ -193,7 +193,8 @@ class Replay:
             # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
-            once_lost=bool(self.trust.above) or self.trust.resync is not None,
+            once_lost=self.trust.was_lost,
+            joins=self.trust.resync is not None and self.trust.resync.is_first,
             voter_since=self.slots.get(VOTERS, 0),
         )
         started = self.trust.starts if boot else ()

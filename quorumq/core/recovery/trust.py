@@ -169,6 +169,12 @@ class Trust:
         """Return True if this node was added to a cluster that was made without it."""
         return self.config.node not in self.config.nodes
 
+    @property
+    def was_lost(self) -> bool:
+        """Return True if the directory ever lost trust. A node that joins begins untrusted, and has lost none."""
+        resyncs = self.resync is not None and not self.resync.is_first
+        return resyncs or self.above > (FIRST_ABOVE if self.has_joined else 0)
+
     def is_alone(self, context: Context) -> bool:
         """Return True if there is no other node to ask."""
         return context.catalogue.cluster.present == (self.config.node,)

@@ -128,7 +128,7 @@ class Placing:
         for number, members in enumerate(merged.replicas):
             replica = self.replicas.get(PartitionId(merged.id, number))
             if replica is not None and replica.since and self.state.me not in members:
-                trusted = self.state.trusted and replica.is_trusted
+                trusted = self.state.keeps_promises and replica.is_trusted
                 records.append(PartitionTrusted(replica.partition, replica.since if trusted else 0))
         return [Persist((*records, TopicPut(merged)), (self.when_durable(merged),))]
 
@@ -157,7 +157,7 @@ class Placing:
                 self.sources.pop(partition, None)
                 continue
             if partition in self.replicas:
-                replica.trust_slot(trusted_since if self.state.trusted else 0)
+                replica.trust_slot(trusted_since if self.state.keeps_promises else 0)
                 departed.append(partition)
             if replica.placement is None or self.state.me not in replica.placement.sources:
                 effects += [Persist((PartitionDropped(partition),)), *discarded(replica)]
