@@ -403,8 +403,8 @@ class Operator(Caller):
 
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
-            reached = ""
-            if isinstance(answer, m.GroupReply) and self.is_over(op):
+            reached, once = "", self.is_over(op)  # a copy that came after its undo would have no undo
+            if isinstance(answer, m.GroupReply) and once:
                 if saw:
                     self.world.saw(saw)
                 reached = self.topics.names[answer.group.topic]

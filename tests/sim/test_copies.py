@@ -1,4 +1,4 @@
-"""Copies of messages that a full node refused: connections bring none, and so the simulator brings none either."""
+"""Copies that the simulator does not bring: of messages that a full node refused, and of changes that were undone."""
 
 from __future__ import annotations
 
@@ -45,3 +45,19 @@ def test_a_store_that_came_to_a_full_node_has_no_copy(full: bool, monkeypatch: p
     host.links.receive(envelope._replace(), life)
     assert all(isinstance(event, Received) for event in fed)
     assert len(fed) == (2 if full else 3), "the next message of the same content is another one"
+
+
+def test_a_change_of_a_group_that_is_undone_has_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node answers, so that its outcome is not known: an operator undoes it, once."""
+    cluster = Cluster(Schedule(7, "swarm", Options()))
+    got: list[object] = []
+    for host in cluster.hosts.values():
+        monkeypatch.setattr(host, "on_request", lambda caller, request: got.append(request))
+    operator = cluster.operators[0]
+    operator.limit("g0", 0.5, 3)
+    (op,) = operator.pending
+    cluster.world.run(8.0)
+    limit, *others = got
+    assert others
+    operator.arrives("a", (operator, op), limit)  # type: ignore[arg-type]
+    assert got == [limit, *others]
