@@ -184,12 +184,7 @@ async def peek(call: Call) -> shapes.Peeks:
             look_at_bytes=SEARCHED_BYTES_MAX,
             pace=call.turn.after,
         )
-    return shapes.Peeks(
-        messages=[shapes.peeked_of(match) for match in search.matches],
-        looked_at=search.looked_at,
-        of=search.of,
-        complete=search.complete,
-    )
+    return shapes.Peeks.made_from(search, messages=[shapes.peeked_of(match) for match in search.matches])
 
 
 async def show(call: Call) -> shapes.LifeView:
@@ -282,22 +277,22 @@ async def topics(call: Call) -> shapes.Topics:
         groups.setdefault(group.topic, []).append(group.name)
     return shapes.Topics(
         topics=[
-            shapes.TopicView(
-                name=topic.name, partitions=topic.partitions, rf=topic.target_rf, max_deliveries=topic.max_deliveries,
-                retention=topic.retention_s, ttl=topic.ttl_s, backoff=list(topic.backoff),
+            shapes.TopicView.made_from(
+                topic,
+                rf=topic.target_rf,
+                retention=topic.retention_s,
+                ttl=topic.ttl_s,
+                backoff=list(topic.backoff),
                 groups=sorted(groups.get(topic.id, ())),
             )
             for topic in sorted(known.topics, key=lambda topic: topic.name)
         ]
-    )  # fmt: skip
+    )
 
 
 def group_view(call: Call, group: Group) -> shapes.GroupView:
     limit = group.limited
-    return shapes.GroupView(
-        topic=call.names["topic"], name=group.name, paused=group.paused,
-        per_second=limit.per_second if limit else None, burst=limit.burst if limit else None,
-    )  # fmt: skip
+    return shapes.GroupView.made_from(limit, topic=call.names["topic"], name=group.name, paused=group.paused)
 
 
 async def create_group(call: Call) -> shapes.GroupView:
@@ -323,9 +318,7 @@ async def rewind(call: Call) -> shapes.Rewound:
     to = beginning_of(call.body.to)
     if call.body.dry_run:
         count = await call.client.count_rewind(topic, group, to)
-        return shapes.Rewound(
-            group=group, dry_run=True, messages=count.messages, states=count.states, complete=count.complete
-        )
+        return shapes.Rewound.made_from(count, group=group, dry_run=True)
     await call.client.rewind(topic, group, to)
     return shapes.Rewound(group=group, dry_run=False)
 
@@ -378,16 +371,10 @@ async def purged(call: Call, topic: str, group: str) -> shapes.Purged:
 
 async def kinds(call: Call) -> shapes.Kinds:
     counts = await call.client.count_dead_letters(*call.topic_and_group)
-    return shapes.Kinds(
-        kinds=[
-            shapes.Kind(
-                samples=[str(name) for name in kind.samples],
-                **{name: value for name, value in kind._asdict().items() if name not in ("samples", "hours")},
-            )
-            for kind in counts.kinds
-        ],
-        complete=counts.complete,
-    )
+    kinds = [
+        shapes.Kind.made_from(kind, samples=[str(name) for name in kind.samples]) for kind in counts.kinds
+    ]
+    return shapes.Kinds.made_from(counts, kinds=kinds)
 
 
 async def redrive(call: Call) -> shapes.Redriven:
@@ -397,7 +384,7 @@ async def redrive(call: Call) -> shapes.Redriven:
     ids = tuple(body.ids) if body.ids is not None else None
     selection = Selection(*call.topic_and_group, body.fingerprint, body.error_class, ids=ids)
     done = await redrive_some(call.client, selection, body.limit)
-    return shapes.Redriven(redriven=done.redriven, already=done.already, more=done.more)
+    return shapes.Redriven.made_from(done)
 
 
 async def purge_dead(call: Call) -> shapes.Purged:

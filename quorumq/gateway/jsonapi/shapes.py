@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal, Self, Union
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -44,6 +44,12 @@ class Shape(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 
 class Answer(Struct, kw_only=True):
     """Body of an answer."""
+
+    @classmethod
+    def made_from(cls, source: Any, **given: Any) -> Self:
+        """Return the answer with the fields of ``source`` that have its names, and with those that are given."""
+        names = [name for name in cls.__struct_fields__ if name not in given and hasattr(source, name)]
+        return cls(**{name: getattr(source, name) for name in names}, **given)
 
 
 class NewMessage(Shape, kw_only=True):
@@ -141,10 +147,6 @@ class DeadLetter(Answer, kw_only=True):
     consumer_version: str
     host: str
     redrives: int
-
-    @classmethod
-    def of(cls, history: Any) -> DeadLetter:
-        return cls(**{name: getattr(history, name) for name in cls.__struct_fields__})
 
 
 class Content(Answer, kw_only=True):
@@ -280,18 +282,9 @@ class BacklogView(Answer, kw_only=True):
 
     @classmethod
     def of(cls, topic: str, group: str, backlog: Backlog | None) -> BacklogView:
-        if backlog is None:
-            return cls(topic=topic, group=group, answered=False)
-        counts = {
-            name: value
-            for name, value in backlog._asdict().items()
-            if name not in ("partitions", "consumers")
-        }
-        return cls(
-            topic=topic,
-            group=group,
-            consumers=[Consumer(**one._asdict()) for one in backlog.consumers],
-            **counts,
+        consumers = [Consumer.made_from(one) for one in backlog.consumers] if backlog is not None else []
+        return cls.made_from(
+            backlog, topic=topic, group=group, answered=backlog is not None, consumers=consumers
         )
 
 
@@ -398,24 +391,13 @@ class LifeView(Answer, kw_only=True):
         if life.body is not None:
             message = Content(id=str(life.id), published_ms=life.published_ms or 0, **parts_of(life.body))
         replicas = [
-            ReplicaView(
-                node=replica.node,
-                payload=replica.payload,
-                error=replica.error,
-                groups=[
-                    SeenView(
-                        group=seen.group, state=seen.state, remaining=seen.remaining, ended=seen.ended,
-                        redrives=seen.redrives, holder=seen.holder, dead_letter=history_of(seen),
-                    )
-                    for seen in replica.groups
-                ],
+            ReplicaView.made_from(
+                replica,
+                groups=[SeenView.made_from(seen, dead_letter=history_of(seen)) for seen in replica.groups],
             )
             for replica in life.replicas
-        ]  # fmt: skip
-        return cls(
-            id=str(life.id), topic=life.topic, published_ms=life.published_ms, delay=life.delay, replicas=replicas,
-            message=message,
-        )  # fmt: skip
+        ]
+        return cls.made_from(life, id=str(life.id), replicas=replicas, message=message)
 
 
 dead_letter_of: Final = attrgetter("letter")
@@ -425,7 +407,7 @@ dead_letter_of: Final = attrgetter("letter")
 def history_of(owner: Any) -> DeadLetter | None:
     """Return a dead letter's history for JSON, if there is one."""
     history = dead_letter_of(owner)
-    return DeadLetter.of(history) if history is not None else None
+    return DeadLetter.made_from(history) if history is not None else None
 
 
 def header_of(value: HeaderValue | memoryview) -> Header:
@@ -443,20 +425,18 @@ def parts_of(message: Parts | Message) -> dict[str, Any]:
         "headers": {name: header_of(value) for name, value in message.headers.items()},
     }
     try:
-        return {**fields, "payload": payload.decode()}
+        return {**fields, "payload": payload.decode(), "payload_base64": None}
     except UnicodeDecodeError:
-        return {**fields, "payload_base64": base64.b64encode(payload).decode()}
+        return {**fields, "payload": None, "payload_base64": base64.b64encode(payload).decode()}
 
 
 def delivered_of(message: Message, now: float) -> Delivered:
     """Return a delivered message for JSON; ``now`` is of the client's clock."""
-    return Delivered(
+    return Delivered.made_from(
+        message,
         id=str(message.id),
         receipt=receipt_to_text(message.receipt),
-        attempt=message.attempt,
-        interruptions=message.interruptions,
         expires_in=round(max(0.0, message.deadline - now), 3),
-        published_ms=message.published_ms,
         dead_letter=history_of(message),
         **parts_of(message),
     )
@@ -465,11 +445,10 @@ def delivered_of(message: Message, now: float) -> Delivered:
 def peeked_of(match: Match) -> Peeked:
     """Return a message that was looked at for JSON."""
     peek: Peek = match.peek
-    return Peeked(
+    return Peeked.made_from(
+        peek.peeked,
         id=str(match.id),
-        state=peek.peeked.state,
         partition=peek.partition,
-        attempts=peek.peeked.attempts,
         redrives=peek.peeked.record.n,
         remaining=round(peek.peeked.remaining, 3),
         published_ms=match.published_ms,
