@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
+from functools import update_wrapper
 from typing import Any
 
 import trio
@@ -52,6 +53,17 @@ class StillBridge(Bridge):
             await super()._in_loop(work, context)
         finally:
             self._handlers -= 1
+
+
+def _bridged(
+    method: Callable[[testing.Cluster, str], Awaitable[None]],
+) -> Callable[[Any, str], Awaitable[None]]:
+    """Return a method of a cluster on trio as one of its counterpart here."""
+
+    async def called(self: Cluster, name: str) -> None:
+        await self._bridge.call(method, self._inner, name)
+
+    return update_wrapper(called, method)
 
 
 class Cluster:
@@ -105,25 +117,11 @@ class Cluster:
         task = self._bridge.handler(Task(topic, group, handler, **options))
         return await self._bridge.call(testing.work_off, self.client, [task])
 
-    @like(testing.Cluster.kill)
-    async def kill(self, name: str) -> None:
-        await self._bridge.call(self._inner.kill, name)
-
-    @like(testing.Cluster.stop)
-    async def stop(self, name: str) -> None:
-        await self._bridge.call(self._inner.stop, name)
-
-    @like(testing.Cluster.start)
-    async def start(self, name: str) -> None:
-        await self._bridge.call(self._inner.start, name)
-
-    @like(testing.Cluster.cut)
-    async def cut(self, name: str) -> None:
-        await self._bridge.call(self._inner.cut, name)
-
-    @like(testing.Cluster.mend)
-    async def mend(self, name: str) -> None:
-        await self._bridge.call(self._inner.mend, name)
+    kill = _bridged(testing.Cluster.kill)
+    stop = _bridged(testing.Cluster.stop)
+    start = _bridged(testing.Cluster.start)
+    cut = _bridged(testing.Cluster.cut)
+    mend = _bridged(testing.Cluster.mend)
 
     async def sleep(self, seconds: float) -> None:
         """Let virtual time pass, and all that happens in it."""

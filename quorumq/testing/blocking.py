@@ -9,7 +9,7 @@ from typing import Any, cast
 import trio
 from trio.testing import active_thread_count
 
-from quorumq.client.blocking import Client, Message
+from quorumq.client.blocking import Client, Counterpart, Message, _blocking
 from quorumq.client.consume.work import Task, Worked
 from quorumq.client.portal import Portal, like
 from quorumq.client.transport.nodes import Closed
@@ -30,18 +30,17 @@ class StillPortal(Portal):
         return self._nursery is not None and len(self._nursery.child_tasks) <= active_thread_count()
 
 
-class Cluster:
+class Cluster(Counterpart[testing.Cluster]):
     """A cluster of nodes "a", "b", "c" …, and a client of it: as `quorumq.testing.Cluster`."""
 
     def __init__(self, inner: testing.Cluster, *, real_time: bool) -> None:
-        self._inner = inner
-        self._portal = Portal() if real_time else StillPortal()
+        super().__init__(Portal() if real_time else StillPortal(), inner)
         self._client: Client | None = None
 
     def __enter__(self) -> Client:
         if self._client is not None:
             raise UsageError("this cluster was used before: make another one by `cluster()`")
-        self._client = Client(self._portal, self._portal.open(lambda: self._inner))
+        self._client = Client(self.portal, self.portal.open(lambda: self.inner))
         return self._client
 
     def __exit__(self, *exc_info: object) -> None:
@@ -58,47 +57,33 @@ class Cluster:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the nodes."""
-        return self._inner.names
+        return self.inner.names
 
     @contextmanager
     def connect(self, **options: Any) -> Iterator[Client]:
         """Return another client, to be used by ``with``; options as of `quorumq.client.blocking.connect`."""
-        inner = self._portal.call(self._inner.network.open_client, **options)
+        inner = self.portal.call(self.inner.network.open_client, **options)
         try:
-            yield Client(self._portal, inner)
+            yield Client(self.portal, inner)
         finally:
-            self._portal.call(inner.close)
+            self.portal.call(inner.close)
 
     @like(testing.Cluster.work)
     def work(
         self, topic: str | Sequence[str], group: str, handler: Callable[[Message], object], **options: Any
     ) -> Worked:
         task = self.client._plain(Task(topic, group, cast("Any", handler), **options))
-        return self._portal.call(testing.work_off, self.client.inner, [task])
+        return self.portal.call(testing.work_off, self.client.inner, [task])
 
-    @like(testing.Cluster.kill)
-    def kill(self, name: str) -> None:
-        self._portal.call(self._inner.kill, name)
-
-    @like(testing.Cluster.stop)
-    def stop(self, name: str) -> None:
-        self._portal.call(self._inner.stop, name)
-
-    @like(testing.Cluster.start)
-    def start(self, name: str) -> None:
-        self._portal.call(self._inner.start, name)
-
-    @like(testing.Cluster.cut)
-    def cut(self, name: str) -> None:
-        self._portal.call(self._inner.cut, name)
-
-    @like(testing.Cluster.mend)
-    def mend(self, name: str) -> None:
-        self._portal.call(self._inner.mend, name)
+    kill = _blocking(testing.Cluster.kill)
+    stop = _blocking(testing.Cluster.stop)
+    start = _blocking(testing.Cluster.start)
+    cut = _blocking(testing.Cluster.cut)
+    mend = _blocking(testing.Cluster.mend)
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass, and all that happens in it."""
-        self._portal.call(trio.sleep, seconds)
+        self.portal.call(trio.sleep, seconds)
 
 
 def cluster(nodes: int = 3, *, real_time: bool = False, **options: Any) -> Cluster:
