@@ -126,7 +126,7 @@ class Segments:
     def drop(self, number: int, position: BatchPosition) -> None:
         """Batch ``number`` is not needed there any more. A segment without any goes with the next roll.
 
-        Until that is committed its file stays, and what keeps the batch from coming back is the `Forgotten` or
+        Until that is committed its file stays, and what keeps the batch from coming back is the `BatchesDropped` or
         `BatchMoved` that the caller appended.
         """
         state = self.by_number[position.segment]
