@@ -26,6 +26,7 @@ from quorumq.core.requests import remote
 from quorumq.core.requests.remote import bytes_of
 from quorumq.core.values.types import Now, ProducerId, Topic
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over, nothing
 from tests.core.steps import fetch, outcomes, receipts
 
 
@@ -295,6 +296,43 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     assert silent[0] in reply.detail
     cluster.advance(20)
     assert sizes_of(asked(cluster, stranger, fetch())) == 1
+
+
+@pytest.mark.parametrize("kind", [object, RemoteFetchReply])
+@pytest.mark.parametrize("lost", range(1, 10))
+def test_a_fetch_whose_sub_fetch_may_have_made_the_group_says_so(lost: int, kind: type) -> None:
+    """A node without a replica hears nothing, or no answer, after some messages."""
+    cluster = Cluster(5, request_timeout=2.0)
+    topic = cluster.topic()
+    through = next(node for node in cluster.names if node not in topic.replicas[0])
+    count = 0
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        nonlocal count
+        count += through in (sender, to)
+        return count >= lost and through in (sender, to) and isinstance(message, kind)
+
+    cluster.drop = drop
+    reply = asked(cluster, through, fetch("new"), 10.0)
+    cluster.drop = nothing
+    cluster.advance(10.0)
+    made = any((topic.id, "new") in core.catalogue.groups for core in cluster.nodes.values())
+    assert not made or not isinstance(reply, Failed) or reply.code == "outcome-unknown", reply
+
+
+def test_an_unknown_outcome_of_one_sub_fetch_is_that_of_all() -> None:
+    cluster = Cluster(5)
+    topic = cluster.topic()
+    through = next(node for node in cluster.names if node not in topic.replicas[0])
+    cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch)
+    key = cluster.submit(through, fetch("new", wait=1.0))
+    codes = iter(["outcome-unknown", "too-few-replicas", "too-few-replicas"])
+    while key not in cluster.replies:
+        ((number, sub_fetch),) = cluster.nodes[through].context.requests[key].sub_fetches.items()
+        hand_over(cluster, sub_fetch.node, through, RemoteFetchReply(number, next(codes), "", ()))
+    reply = cluster.replies[key]
+    assert isinstance(reply, Failed)
+    assert reply.code == "outcome-unknown"
 
 
 def test_late_and_unsent_deliveries_are_released_at_all_voters() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import Failed, Fetch
+from quorumq.core.messages import ClientReply, Failed, Fetch
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -101,11 +101,10 @@ class GroupReader(Coordinator):
             )
         return effects
 
-    def fail(
-        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
-    ) -> list[Effect]:
-        unknown = self.may_make and code == Code.TOO_FEW_REPLICAS
-        return super().fail(context, Code.OUTCOME_UNKNOWN if unknown else code, detail, needed, answered)
+    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
+        if self.may_make and isinstance(reply, Failed) and reply.code == Code.TOO_FEW_REPLICAS:
+            reply = reply._replace(code=Code.OUTCOME_UNKNOWN)
+        return super().finish(context, reply)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         self.awaited.pop(topic, None)
