@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import trio
 
 from quorumq.client import NewMessage, NotFound
+from quorumq.client.admin import peek
+from quorumq.client.admin.peek import Bodies, bodies_of
 from quorumq.core import messages as m
+from quorumq.core.values.types import Span
+from quorumq.wire.values import WireSlice
 from tests.client.steps import jobs
 
 
@@ -132,6 +137,44 @@ async def test_a_search_lets_other_tasks_run_and_is_paced_by_the_caller() -> Non
             assert turns >= waited + 3, "after each 32 messages"
             nursery.cancel_scope.cancel()
         assert seen == 2 * list(range(100))
+
+
+async def test_a_search_decodes_one_batch_of_a_page_in_a_step_and_drops_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page was decoded whole once: 8 MiB of it are 50 ms in which a gateway serves no other user."""
+    decoded: list[int] = []  # messages of each step that decodes some
+    kept: list[int] = []
+    paced = 0
+
+    def decode(part: WireSlice) -> dict[Any, Any]:
+        decoded.append(part.header.size)
+        return bodies_of(part)
+
+    def within(bodies: Bodies, span: Span) -> Any:
+        before = len(decoded)
+        parts = one(bodies, span)
+        kept.append(sum(map(len, bodies._decoded.values())))
+        assert len(decoded) <= before + 1
+        assert paced >= sum(decoded[:-1]), "those before were read"
+        return parts
+
+    async def pace(number: int) -> None:
+        nonlocal paced
+        paced += 1
+
+    one = Bodies.within
+    monkeypatch.setattr(peek, "bodies_of", decode)
+    monkeypatch.setattr(Bodies, "within", within)
+    async with jobs() as (_, client):
+        await client.create_group("jobs", "g")
+        producer = client.producer("jobs")
+        for _ in range(10):
+            await producer.publish_many([b"x" * 100] * 50)
+        await client.fetch("jobs", "g", max_messages=10)  # two entries are of one batch
+        search = await client.search("jobs", "g", text="none", pace=pace)
+    assert (search.looked_at, sum(decoded)) == (500, 500), "none is decoded twice"
+    assert (max(decoded), max(kept)) == (50, 50)
 
 
 async def test_a_search_ends_at_its_bytes() -> None:

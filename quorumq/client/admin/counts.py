@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 import trio
 
 from quorumq.client.admin.groups import Start, start_fields
-from quorumq.client.admin.peek import Peek, PeekCalls, Which, bodies_of, within
+from quorumq.client.admin.peek import Bodies, Peek, PeekCalls, Which
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
@@ -296,10 +296,10 @@ class Tail:
             self.address, self.cursor = address, (0, 0)
             return []
         self.address, self.cursor = address, reply.cursor or (0, 0)
-        bodies = bodies_of(cast("tuple[WireSlice, ...]", reply.slices))
+        bodies = Bodies(cast("tuple[WireSlice, ...]", reply.slices))
         matches = []
         for item in reply.items:
-            peek = Peek(topic.name, self.partition, item, *within(item.span, bodies))
+            peek = Peek(topic.name, self.partition, item, *bodies.within(item.span))
             self.newest_ms = max(self.newest_ms, peek.published_ms)
             for name in peek.ids(topic.id):
                 if name.seq in peek.bodies and name not in self.seen:

@@ -121,14 +121,14 @@ class PeekCalls(Calls):
                 if moved and cursor != (0, 0):  # a cursor is the replica's own: this one begins anew
                     cursor = (0, 0)
                     continue
-                contents = bodies_of(cast("tuple[WireSlice, ...]", answer.slices))
+                contents = Bodies(cast("tuple[WireSlice, ...]", answer.slices))
                 if history is not None:
                     history.listed(topic, number, group, answer.items, connection.node, complete)
                 for item in answer.items:
                     for span in shown.add(item.span):
                         if remaining is not None:
                             remaining -= span.size
-                        yield Peek(topic, number, item._replace(span=span), *within(span, contents))
+                        yield Peek(topic, number, item._replace(span=span), *contents.within(span))
                 cursor = answer.cursor
                 if complete and answer.upto is not None:
                     cursor, after = (0, 0), answer.upto
@@ -283,27 +283,44 @@ def check_redrive(reply: m.ClientReply) -> QuorumqError | None:
     return None
 
 
-def bodies_of(slices: Iterable[WireSlice]) -> dict[tuple[ProducerId, int], tuple[int, Parts]]:
-    """Return published time and parts of each message in slices; those that are damaged are left out."""
+class Bodies:
+    """Bodies of the messages of a page, those of one slice decoded when they are asked for.
+
+    Why: a page may have 8 MiB, whose bodies take 50 ms in which no other task runs.
+    """
+
+    def __init__(self, slices: Sequence[WireSlice]) -> None:
+        self._slices = slices
+        self._locations: dict[ProducerId, list[tuple[int, int, int]]] = {}  # first number, end, slice
+        self._decoded: dict[int, dict[tuple[ProducerId, int], tuple[int, Parts]]] = {}
+        for number, part in enumerate(slices):
+            for producer_id, start, stop in part.header.spans:
+                self._locations.setdefault(producer_id, []).append((start, stop, number))
+
+    def within(self, span: Span) -> tuple[int, dict[int, Parts]]:
+        """Return the earliest published time and the parts, by number, of the messages in ``span``."""
+        locations = self._locations.get(span.producer_id, ())
+        needed = [number for start, stop, number in locations if start < span.stop and span.start < stop]
+        self._decoded = {
+            number: self._decoded.get(number) or bodies_of(self._slices[number]) for number in needed
+        }
+        mine = {
+            seq: bodies[(span.producer_id, seq)]
+            for bodies in self._decoded.values()
+            for seq in range(span.start, span.stop)
+            if (span.producer_id, seq) in bodies
+        }
+        published = min((time for time, _ in mine.values()), default=0)
+        return published, {seq: parts for seq, (_, parts) in mine.items()}
+
+
+def bodies_of(part: WireSlice) -> dict[tuple[ProducerId, int], tuple[int, Parts]]:
+    """Return published time and parts of each message in a slice; those that are damaged are left out."""
     bodies: dict[tuple[ProducerId, int], tuple[int, Parts]] = {}
-    for part in slices:
-        parts = iter(readable(part))
-        for producer_id, start, stop in part.header.spans:
-            for seq in range(start, stop):
-                body = next(parts)
-                if body is not None:
-                    bodies[(producer_id, seq)] = (part.header.published_ms, body)
+    parts = iter(readable(part))
+    for producer_id, start, stop in part.header.spans:
+        for seq in range(start, stop):
+            body = next(parts)
+            if body is not None:
+                bodies[(producer_id, seq)] = (part.header.published_ms, body)
     return bodies
-
-
-def within(
-    span: Span, bodies: dict[tuple[ProducerId, int], tuple[int, Parts]]
-) -> tuple[int, dict[int, Parts]]:
-    """Return the earliest published time and the parts, by number, of the messages in ``span``."""
-    mine = {
-        seq: bodies[(span.producer_id, seq)]
-        for seq in range(span.start, span.stop)
-        if (span.producer_id, seq) in bodies
-    }
-    published = min((time for time, _ in mine.values()), default=0)
-    return published, {seq: parts for seq, (_, parts) in mine.items()}
