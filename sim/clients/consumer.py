@@ -20,13 +20,6 @@ from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
 from sim.topics import TOPIC
 
 
-def made_nothing(answer: Answer) -> bool:
-    """Return True if a FETCH surely made no group: one that too few replicas answered may have made it."""
-    return nothing_done(answer) and not (
-        isinstance(answer, m.Failed) and answer.code == Code.TOO_FEW_REPLICAS
-    )
-
-
 class Consumer(Deriving):
     """Fetches, works, and settles its messages in every way there is.
 
@@ -138,7 +131,7 @@ class Consumer(Deriving):
         """Note the outcome of a FETCH: the group reads the topics whose messages it brought."""
         self.answered(call, answer)
         if not isinstance(answer, m.FetchReply):
-            self.came_of(call, "fail" if made_nothing(answer) else "unknown")
+            self.came_of(call, "fail" if nothing_done(answer) else "unknown")
             return
         got: dict[str, int] = {}
         for part in answer.slices:

@@ -48,6 +48,7 @@ from quorumq.core.messages import (
     PublishReply,
     PurgeRequest,
     PutGroup,
+    PutTopic,
     ReceiptPart,
     RedriveRequest,
     Reject,
@@ -394,6 +395,18 @@ def create_of_a_deleted_name(cluster: Cluster) -> CreateTopic:
     return CreateTopic("jobs", 1, 2)
 
 
+def fetch_where_another_makes_no_group(start: str, rf: int, partitions: int) -> Scene:
+    """A FETCH of a new group, while node c alone knows that the topic makes none by itself."""
+
+    def scene(cluster: Cluster) -> Any:
+        cluster.topic(rf=rf, partitions=partitions)
+        cluster.drop = lambda sender, to, message: to != "c" and isinstance(message, PutTopic)
+        cluster.submit("c", AlterTopic("jobs", auto_create_groups=False))
+        return fetch("new")._replace(start=start)
+
+    return scene
+
+
 # --------------------------------------------------------------------------------------- table
 
 ROWS: dict[str, Scene] = {
@@ -496,6 +509,9 @@ ROWS: dict[str, Scene] = {
     # Requests that may write a group's register:
     "FETCH of a new group": on(lambda cluster, topic: fetch("new")),
     "FETCH of a new group from latest": on(lambda cluster, topic: fetch("new")._replace(start="latest")),
+    "FETCH of a new group that another node refuses": fetch_where_another_makes_no_group("latest", 3, 1),
+    "FETCH through another node": fetch_where_another_makes_no_group("earliest", 1, 6),
+    "FETCH through another node from latest": fetch_where_another_makes_no_group("latest", 1, 6),
     "SETGROUP": on(lambda cluster, topic: SetGroup("jobs", "new")),
     "SETGROUP from latest": on(lambda cluster, topic: SetGroup("jobs", "new", "latest")),
     "SETGROUP of what is there": on(lambda cluster, topic: SetGroup("jobs", "g")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import ClientReply, Failed, Fetch
+from quorumq.core.messages import Failed, Fetch
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
@@ -21,7 +21,8 @@ class GroupReader(Coordinator):
 
     Attributes:
         register_name: group whose register is needed: for a dead-letter group, its source.
-        may_make: True if the group may have been made for it somewhere: then no failure says that nothing was done.
+        unsure: topics, or rounds of sub-fetches, in which it may have made the group: then no failure says that nothing
+            was done.
         unregistered: True if too few replicas are trusted to have it registered now.
         hinted: True if the answer says that suspects wait.
     """
@@ -29,12 +30,12 @@ class GroupReader(Coordinator):
     __slots__ = (
         "awaited",
         "hinted",
-        "may_make",
         "park_until",
         "partitions",
         "register_name",
         "request",
         "unregistered",
+        "unsure",
         "won_bytes",
         "won_messages",
     )  # fmt: skip
@@ -49,7 +50,7 @@ class GroupReader(Coordinator):
         self.hinted = False
         self.won_messages = 0
         self.won_bytes = 0
-        self.may_make = False
+        self.unsure: dict[bytes | int, None] = {}
         self.awaited: dict[bytes, None] = {}  # topics in which the group is being registered for this request
 
     @property
@@ -95,16 +96,18 @@ class GroupReader(Coordinator):
         chosen = list(numbers_of.items())[: limits.GROUPS_MADE_PER_STEP]
         self.awaited.update(dict.fromkeys([topic for topic, _ in chosen]))
         for topic, numbers in chosen:
-            self.may_make = self.may_make or context.catalogue.group(topic, self.register_name) is None
+            if context.catalogue.group(topic, self.register_name) is None:
+                self.unsure[topic] = None
             effects += register(
                 context, self.key, topic, self.register_name, tuple(numbers), now, latest=latest
             )
         return effects
 
-    def finish(self, context: Context, reply: ClientReply | None) -> list[Effect]:
-        if self.may_make and isinstance(reply, Failed) and reply.code == Code.TOO_FEW_REPLICAS:
-            reply = reply._replace(code=Code.OUTCOME_UNKNOWN)
-        return super().finish(context, reply)
+    def fail(
+        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
+    ) -> list[Effect]:
+        unknown = self.unsure and code == Code.TOO_FEW_REPLICAS
+        return super().fail(context, Code.OUTCOME_UNKNOWN if unknown else code, detail, needed, answered)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         self.awaited.pop(topic, None)
@@ -128,9 +131,11 @@ class GroupReader(Coordinator):
         self.awaited.pop(topic, None)
         if self.done:
             return []
+        if problem is not None and problem.code != Code.OUTCOME_UNKNOWN:
+            self.unsure.pop(topic, None)
         if problem is None:
             self.unregistered = True
             return self.advance(context, now) if not self.awaited else []
         if problem.code == Code.NOT_FOUND:
             return self.quit_topic(context, context.catalogue.topics[topic], problem, now)
-        return self.finish(context, problem)
+        return self.fail(context, *problem[:4])

@@ -45,8 +45,8 @@ def end_requests(context: Context, now: Now) -> list[Effect]:
             continue
         detail = f"{why(context.state)} meanwhile: ask another node"
         if isinstance(pending, GroupReader):
+            code = Code.OUTCOME_UNKNOWN if pending.unsure else Code.TOO_FEW_REPLICAS
             effects += pending.on_gone(context, now)
-            code = Code.OUTCOME_UNKNOWN if pending.may_make else Code.TOO_FEW_REPLICAS
             effects.append(Reply(key, m.Failed(code, detail)))
         elif removed:
             effects += pending.fail(context, Code.OUTCOME_UNKNOWN, f"{detail}. It may have happened")

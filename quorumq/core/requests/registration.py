@@ -129,6 +129,8 @@ class Registration(Coordinator):
         assert self.proposer is not None
         topic = context.catalogue.topics[self.topic]
         if context.catalogue.group(self.topic, self.name) is None and not topic.auto_create_groups:
+            if self.proposer.sent:  # a later proposer may find it, and have it chosen
+                return self._give_up(context, 0, now)
             problem = context.catalogue.no_group(topic.name, self.name)
             return self._fail(context, list(self.waiting), problem, now)
         return self.proposer.retry(self, context, now)

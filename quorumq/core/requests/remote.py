@@ -42,7 +42,6 @@ class SubFetch(NamedTuple):
         until: time until which its answer is of use (monotonic seconds).
         partitions: partitions that it is about.
         messages, size: its share of the FETCH's limits, in messages and bytes.
-        may_make: True if it may make a group that this node did not know.
     """
 
     node: NodeId
@@ -50,7 +49,6 @@ class SubFetch(NamedTuple):
     partitions: tuple[PartitionId, ...]
     messages: int
     size: int
-    may_make: bool = False
 
 
 class SubFetchCoordinator(FetchCoordinator):
@@ -141,8 +139,9 @@ class SplitCoordinator(GroupReader):
             )
             round_ = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
             until = now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
-            new = None in [context.catalogue.group(one.topic, self.register_name) for one in chosen]
-            self.sub_fetches[round_.number] = SubFetch(target, until, tuple(chosen), share, capacity, new)
+            self.sub_fetches[round_.number] = SubFetch(target, until, tuple(chosen), share, capacity)
+            if any(context.catalogue.group(one.topic, self.register_name) is None for one in chosen):
+                self.unsure[round_.number] = None
             effects.append(Send(target, m.RemoteFetch(round_.number, tuple(chosen), sub_fetch)))
         if refused:
             self.unserved.append(SubFetch("", 0.0, tuple(refused), max(1, messages), max(1, size)))
@@ -193,7 +192,8 @@ class SplitCoordinator(GroupReader):
         if message.code:
             self.problem = m.Failed(message.code, message.detail, 1, 0)
             self.asked[sender] = None
-            self.may_make = self.may_make or message.code == Code.OUTCOME_UNKNOWN
+            if message.code != Code.OUTCOME_UNKNOWN:
+                self.unsure.pop(message.round, None)
         if not message.slices:
             return effects + self._go_on(context, now, ended)
         return effects + self._go_on(context, now)
@@ -223,7 +223,7 @@ class SplitCoordinator(GroupReader):
         if full:
             return self._answer(context, now)
         if ended is not None and not enough and now.mono < self.park_until:
-            return self._open_legs(context, *ended[2:5], now)
+            return self._open_legs(context, *ended[2:], now)
         if enough and not self.over:
             self.over = True
             context.state.at(now.mono + GATHER_S, ("gathered", self.key))
@@ -233,7 +233,7 @@ class SplitCoordinator(GroupReader):
         """Ask again for partitions that each node has refused: a slot may vote by now."""
         self.asked.clear()
         again, self.unserved = self.unserved, []
-        return [effect for ended in again for effect in self._open_legs(context, *ended[2:5], now)]
+        return [effect for ended in again for effect in self._open_legs(context, *ended[2:], now)]
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
         """Answer: there is enough, and the other sub-fetches have had their chance."""
@@ -248,6 +248,7 @@ class SplitCoordinator(GroupReader):
         if self.partitions:
             return effects
         self.problem = why
+        self.unsure.clear()
         return effects + self._answer(context, now)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
@@ -267,14 +268,16 @@ class SplitCoordinator(GroupReader):
         self.problem = m.Failed(
             Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
         )
-        effects = self._call_off(context, number, sub_fetch)
-        return effects + self._go_on(context, now, sub_fetch)
+        return call_off(context, number, sub_fetch.node) + self._go_on(context, now, sub_fetch)
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
         given = [released for part in self.slices for released in released_of(part)]
         context.remember_given(self.key, given, self.started + self.request.hold_time)
         if not self.slices and self.problem is not None:
+            if self.unsure and self.problem.code in (Code.NOT_FOUND, Code.TOO_FEW_REPLICAS):
+                # One node has refused or is silent, and another one may have made the group.
+                self.problem = self.problem._replace(code=Code.OUTCOME_UNKNOWN)
             return effects + self.finish(context, self.problem)
         hinted = self.hinted and not self.request.idle  # a sub-fetch of an idle client may not be
         reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), hinted)
@@ -284,12 +287,8 @@ class SplitCoordinator(GroupReader):
         return [
             effect
             for number, sub_fetch in self.sub_fetches.items()
-            for effect in self._call_off(context, number, sub_fetch)
+            for effect in call_off(context, number, sub_fetch.node)
         ]
-
-    def _call_off(self, context: Context, number: int, sub_fetch: SubFetch) -> list[Effect]:
-        self.may_make = self.may_make or sub_fetch.may_make
-        return call_off(context, number, sub_fetch.node)
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """Give messages back, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
