@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from sim.clients.calls import Call
 from sim.clients.client import Answer, nothing_done, refused_as_deleted, told_by
 from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
-from sim.topics import TOPIC
+from sim.topics import OUTPUTS, TOPIC
 
 
 class Consumer(Deriving):
@@ -122,10 +123,14 @@ class Consumer(Deriving):
         if self.sees or self.of_dead or self.topic != TOPIC:
             return []
         locations = [{"partition": number} for number in request.partitions] or [{}]
-        return [
+        calls = [
             self.by_name("fetch", node, {"group": self.group, **location}, start=request.start)
             for location in locations
         ]
+        if self.options.derive and any(fnmatchcase(OUTPUTS, pattern) for pattern in self.names):
+            for call in calls:
+                self.invoke(call, OUTPUTS)
+        return calls
 
     def came_of_fetch(self, call: Call, answer: Answer) -> None:
         """Note the outcome of a FETCH: the group reads the topics whose messages it brought."""

@@ -24,6 +24,7 @@ from sim.run_command import print_report
 from sim.runner import CPU_LIMIT_S, Outcome, run_schedule
 from sim.schedule import draw
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
+from sim.topics import OUTPUTS
 from sim.world import SimError
 from tests.core.cluster import Cluster
 from tests.core.steps import DEATH, fetch, outcomes, published, receipts, replica_of
@@ -68,6 +69,21 @@ def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -
 def test_seeds_of_moves_that_once_failed_pass(seed: int) -> None:
     """A guest of a pattern and of a topic that refuses it; a deletion that a removed node had to hear of."""
     assert run_schedule(draw(seed, "moves")).violations == []
+
+
+def test_a_fetch_is_noted_for_each_topic_in_which_it_may_make_the_group() -> None:
+    """Also for the outputs: a group that is made there late need not get what all others have settled."""
+    outcome = run_schedule(draw(8200219, "moves"), keep=True)
+    assert outcome.violations == []
+    asked: dict[tuple[str, str], None] = {}
+    late = 0
+    for row in outcome.rows:
+        if row["kind"] == "fetch":
+            asked[row["topic"], row["group"]] = None
+        elif row["kind"] == "register" and row["group"].startswith("guest"):
+            assert (row["topic"], row["group"]) in asked
+            late += row["topic"] == OUTPUTS
+    assert late
 
 
 @pytest.mark.soak
