@@ -1255,3 +1255,18 @@ def test_a_claim_stands_over_a_rewind_unless_the_message_was_acked() -> None:
             story.settle("ack", 1, "acked_after_expiry")
         again = story.deliver(3, generation=1).broken()
         assert [it for it in again if it == "claims kept"] == broken
+
+
+def test_a_name_keeps_one_of_the_ids_that_were_asked_for_before_it_was_confirmed() -> None:
+    """A window ends between two callers: both ids count, and a third one does not."""
+
+    def named(story: Story, op: int, window: int, outcome: str, **times: float) -> Story:
+        base = {"topic": "t", "partition": 0, "spans": [[f"~named.60.0.{window}", 61, 62]], "op": op}
+        more = {"crcs": "0000000a", "published_ms": 10} if outcome == "invoke" else {}
+        return story.add("client:n", "publish", outcome=outcome, **base, **more, **times)
+
+    story = named(named(Story(), 1, 5, "invoke", asked=0.01), 2, 6, "invoke", asked=0.02)
+    for op, window in ((1, 5), (2, 6), (3, 6), (3, 5)):
+        named(named(story, op, window, "invoke", asked=story.at), op, window, "ok")
+    assert "names kept" not in story.broken()
+    assert "names kept" in named(story, 4, 7, "invoke", asked=story.at).broken()
