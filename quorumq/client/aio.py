@@ -66,7 +66,9 @@ class Call:
     answer: asyncio.Future[Any]  # wakes the caller
     quick: Quick | None = None  # does the same without a task, if that can be
     pending: batches.Pending | None = None  # result of ``quick``, until it has its outcome
-    scope: trio.CancelScope | None = None  # around ``work``, once that has begun
+    scope: trio.CancelScope | None = None  # around ``work``
+    certain: bool = False  # it begins though its caller was cancelled before
+    is_running: bool = False  # whether its task has begun
     value: Any = None  # how it ended: so, or by an error
     error: BaseException | None = None
     ended: bool = False  # whether the event loop knows how
@@ -95,16 +97,19 @@ class Bridge(Portal):
         *args: object,
         undo: Callable[[T], Awaitable[object]] | None = None,
         quick: Quick | None = None,
+        certain: bool = False,
         **more: object,
     ) -> T:
         """Call in the other thread like `Portal.call`, awaited in the event loop in which this was made.
 
         ``quick`` does the same there without a task: its result has the outcome. It returns None if it cannot.
+        A ``certain`` call begins though its caller is cancelled before.
         """
         self.check_process()
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError("this client was made in another event loop: connect in this one, too")
         call = Call(partial(function, *args, **more), self._loop.create_future(), quick)
+        call.certain = certain
         self._ask(call)
         try:
             return cast("T", await call.answer)
@@ -176,10 +181,13 @@ class Bridge(Portal):
         if pending is not None:
             call.error = asyncio.CancelledError()
             self._answer_call(call)
+        elif call.certain and not call.is_running:
+            self.post(self._drop, call)  # its task begins in the next turn
         elif call.scope is not None:
             call.scope.cancel()
 
     async def _work(self, call: Call, scope: trio.CancelScope) -> None:
+        call.is_running = True
         try:
             with scope:
                 call.value = await call.work()
@@ -279,6 +287,10 @@ async def _reject(owner: Any, came: list[Message] | Message) -> None:
 UNDO: Final = {"__anext__": _reject, "take": _reject, "fetch": _reject, "fetch_any": _reject}
 """Functions that undo a call by its result. They run if the caller was cancelled and will never see the result."""
 
+CERTAIN: Final = {"ack"}
+"""Methods that are carried out once they are called. As in trio, a cancelled ack that has begun is sent: else its
+message stays unsettled, and the program cannot know."""
+
 QUICK: Final = {"publish": "_publish_now"}
 """Methods that do the same as a call without a task, if the call would wait for nothing but the answer."""
 
@@ -292,7 +304,9 @@ def _bridge(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., A
             return await method(self, *args, **more)
         back = None if undo is None else partial(undo, self)
         now = None if quick is None else partial(getattr(self, quick), *args, **more)
-        return await self.bridge.call(method, self, *args, undo=back, quick=now, **more)
+        return await self.bridge.call(
+            method, self, *args, undo=back, quick=now, certain=name in CERTAIN, **more
+        )
 
     return update_wrapper(called, method)
 

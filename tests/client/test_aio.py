@@ -276,6 +276,22 @@ async def test_messages_of_a_cancelled_task_come_again_at_once(client: Client) -
 
 
 @looped
+async def test_an_ack_that_is_cancelled_before_its_task_runs_is_sent(
+    client: Client,
+) -> None:
+    await client.publish("jobs", b"x")
+    async with client.consumer("jobs", "g") as consumer:
+        message = await anext(consumer)
+        client.bridge.post(time.sleep, 0.1)
+        acking = asyncio.create_task(message.ack())
+        await asyncio.sleep(0)
+        await cancelled(acking)
+        while (await client.backlog("jobs", "g")).held:
+            await asyncio.sleep(0.01)
+        assert message.outcome == Outcome.ACKED
+
+
+@looped
 async def test_a_timeout_of_asyncio_ends_a_call(client: Client) -> None:
     async with client.consumer("jobs", "g") as consumer:
         with pytest.raises(TimeoutError):
