@@ -157,6 +157,9 @@ def test_forms_become_the_parameters_of_json() -> None:
         "QueueName": "q", "Attributes": {"DelaySeconds": "3"}, "Tags": {"k": "v"}, "AttributeNames": ["All"],
         "TagKeys": ["a", "b"],
     }  # fmt: skip
+    # So SDKs send empty lists and mappings.
+    request = form(Action="X", Entries="", AttributeNames="", MessageAttributes="", Tags="")
+    assert protocol.parse(request).params == {}
 
 
 BAD_FORMS = [

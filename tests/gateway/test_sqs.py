@@ -75,6 +75,29 @@ async def test_the_query_protocol_does_the_same_in_xml() -> None:
         assert (await it.sdk.query("ListQueues")).xml.findtext("ListQueuesResult/QueueUrl") == JOBS
 
 
+async def test_an_empty_result_has_its_element_in_xml_and_none_has_no_element() -> None:
+    """Old SDKs of AWS failed by a KeyError at each poll of an empty queue."""
+    arn = "arn:aws:sqs:r:000000000000:jobs"
+    empty = {
+        "ReceiveMessage": {"QueueUrl": JOBS}, "ListQueues": {"QueueNamePrefix": "none"},
+        "ListQueueTags": {"QueueUrl": JOBS}, "GetQueueAttributes": {"QueueUrl": JOBS, "AttributeNames": ""},
+        "ListDeadLetterSourceQueues": {"QueueUrl": JOBS}, "ListMessageMoveTasks": {"SourceArn": arn},
+    }  # fmt: skip
+    none = {
+        "PurgeQueue": {"QueueUrl": JOBS}, "SetQueueAttributes": {"QueueUrl": JOBS, "Attributes": ""},
+        "TagQueue": {"QueueUrl": JOBS, "Tag.1.Key": "k", "Tag.1.Value": "v"},
+        "UntagQueue": {"QueueUrl": JOBS, "TagKey.1": "k"}, "DeleteQueue": {"QueueUrl": JOBS},
+    }  # fmt: skip
+    async with world() as it:
+        await it.sdk.ok("CreateQueue", QueueName="jobs")
+        for action, params in {**empty, **none}.items():
+            answer = await it.sdk.query(action, **params)
+            assert answer.status == 200, answer.body
+            result = answer.xml.find(f"{action}Result")
+            assert (result is not None) == (action in empty), action
+            assert not len(result if result is not None else ()), action
+
+
 async def test_entries_of_a_batch_have_outcomes_of_their_own() -> None:
     async with world() as it:
         await it.sdk.ok("CreateQueue", QueueName="jobs")

@@ -38,6 +38,7 @@ _MAPS: Final = {
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name"),
     "Tag": ("Tags", "Key"),
 }
+_COLLECTIONS: Final = frozenset({*_LISTS.values(), *(target for target, _ in _MAPS.values()), "Entries"})
 _ELEMENTS: Final = {
     "QueueUrls": "QueueUrl",
     "queueUrls": "QueueUrl",
@@ -45,6 +46,12 @@ _ELEMENTS: Final = {
     "Failed": "BatchResultErrorEntry",
     "Results": "ListMessageMoveTasksResultEntry",
 }
+_WITHOUT_RESULT: Final = frozenset(
+    {
+        "ChangeMessageVisibility", "DeleteMessage", "DeleteQueue", "PurgeQueue", "SetQueueAttributes", "TagQueue",
+        "UntagQueue",
+    }
+)  # fmt: skip
 _PAIRS: Final = {
     "Attributes": ("Attribute", "Name"),
     "MessageAttributes": ("MessageAttribute", "Name"),
@@ -136,9 +143,14 @@ def _parse_query(request: HttpRequest) -> SqsRequest:
 
 
 def _shaped(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a form as the JSON protocol has them."""
+    """Return fields of a form as the JSON protocol has them.
+
+    SDKs send an empty list or mapping as an empty text, under the name of the whole: it is left out.
+    """
     shaped: dict[str, Any] = {}
     for name, value in tree.items():
+        if value == "" and name in _COLLECTIONS:
+            continue
         if name in _LISTS:
             shaped[_LISTS[name]] = _numbered(value)
         elif name.endswith("BatchRequestEntry"):
@@ -171,9 +183,9 @@ def encode_json(result: Mapping[str, Any]) -> bytes:
 
 
 def encode_xml(action: str, result: Mapping[str, Any], request_id: str) -> bytes:
-    """Return an answer as XML."""
+    """Return an answer as XML. An empty result has its element too, which SDKs look for."""
     inner = _elements(action, result)
-    body = f"<{action}Result>{inner}</{action}Result>" if result else ""
+    body = "" if action in _WITHOUT_RESULT else f"<{action}Result>{inner}</{action}Result>"
     metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
     return f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{body}{metadata}</{action}Response>'.encode()
 
