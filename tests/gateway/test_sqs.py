@@ -182,8 +182,12 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
         await trio.sleep(2)
         late = await change(message, 10)
         assert (late.status, late.code) == (400, "MessageNotInflight")
-        message = await taken(0)
+        assert "of group 'sqs' is over" in late.json["message"]
+        message = await taken(0, VisibilityTimeout=0)
+        again = await taken(0)
         await it.sdk.ok("DeleteMessage", QueueUrl=JOBS, ReceiptHandle=message["ReceiptHandle"])
+        for one, seconds in ((again, 10), (again, 0), (message, 10)):
+            assert (await change(one, seconds)).code == "MessageNotInflight"
 
 
 async def test_a_long_poll_may_be_parked_for_all_of_its_wait() -> None:

@@ -280,7 +280,9 @@ def refusal(ticket: Settleable, verdict: m.Verdict, done: str) -> QuorumqError:
     """Return the error of a reject or an extension; ``done`` is the certain state of a message whose hold is over."""
     detail = verdict.detail
     if verdict.outcome == Code.HOLD_LOST and not detail:
-        where = f"{ticket.delivery.receipt.span.producer_id}[{ticket.seq}] of {ticket.delivery.topic!r}"
+        receipt = ticket.delivery.receipt
+        named = repr(ticket.delivery.topic) if ticket.delivery.topic else f"group {receipt.group!r}"
+        where = f"{receipt.span.producer_id}[{ticket.seq}] of {named}"
         if ticket.outcome in ACKS:
             detail = f"{where} was acked before ({ticket.outcome.name}): that is final, and this did nothing"
         elif ticket.outcome in ENDINGS:

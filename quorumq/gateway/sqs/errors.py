@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumq.client import Closed
 from quorumq.core.values.errors import (
+    AlreadySettled,
     BadReceipt,
     Busy,
     Conflict,
@@ -89,6 +90,8 @@ def sqs_error(error: QuorumqError) -> SqsError:
             return no_queue()
         case BadReceipt():
             return SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+        case AlreadySettled():
+            return SqsError("MessageNotInflight", "The message is deleted, or a dead letter.")
         case Conflict():
             return SqsError("QueueNameExists", text)
         case TooLarge() | UsageError():
