@@ -18,6 +18,7 @@ from quorumq.cli.common import (
     tell,
     yes_option,
 )
+from quorumq.core.values.types import MEMBERS_MAX
 
 if TYPE_CHECKING:
     from quorumq.cli.moves import Move
@@ -176,7 +177,9 @@ async def replace(
 
 
 @nodes.command()
-@click.option("--count", type=int, help="Number of voters that there are to be: 3 or 5.")
+@click.option(
+    "--count", type=click.IntRange(1, MEMBERS_MAX), help="Number of voters that there are to be: 3 or 5."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @yes_option
 @cluster_options

@@ -29,7 +29,7 @@ from quorumq.client.base.history import History
 from quorumq.client.base.message import Message, MessageId, ids_of
 from quorumq.client.base.names import names_of
 from quorumq.client.base.options import refuse
-from quorumq.client.base.times import Duration
+from quorumq.client.base.times import Duration, positive_of, timeout_of
 from quorumq.client.consume.consumer import Consumer, ConsumerOptions
 from quorumq.client.consume.fetching import Gathering, Reader, named_sets, replica_sets_of
 from quorumq.client.consume.settling import SettleCalls
@@ -311,7 +311,10 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         """
         context = self.context
         context.nodes.check_open()
-        until = self.clock() + max_wait
+        until = self.clock() + timeout_of(max_wait, "max_wait")
+        positive_of("max_messages", max_messages)
+        positive_of("min_messages", min_messages)
+        positive_of("max_bytes", max_bytes)
         (topic,), group = names_of((topic,), group)
         if ids is None:
             sets = await replica_sets_of(context, topic, timeout)
@@ -386,6 +389,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
             as `fetch` does.
         """
         check_sources(sources)
+        positive_of("max_messages", max_messages)
+        max_wait = timeout_of(max_wait, "max_wait")
 
         async def give_back(messages: list[Message]) -> None:
             with suppress(QuorumqError):

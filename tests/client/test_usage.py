@@ -22,6 +22,7 @@ from quorumq.client import (
     Conflict,
     NotFound,
     Outcome,
+    QuorumqError,
     TooFewReplicas,
     UsageError,
     blocking,
@@ -88,6 +89,127 @@ async def test_a_value_of_the_wrong_type_is_named_and_the_client_goes_on(
             await wrong(client)
         await publish(client, 1)
         assert len(await client.fetch("jobs", "g", max_wait=1.0)) == 1
+
+
+ODD: Any = [
+    None,
+    -1,
+    10**400,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "\ud800",
+    b"x",
+    [None],
+    {},
+    object(),
+    timedelta(-1),
+    int,
+]
+"""Values that a program gives by mistake."""
+
+
+def calls(client: Client, message: Any) -> dict[str, Callable[[Any], Any]]:
+    """Calls with one argument that may be odd."""
+
+    def publish(name: str) -> Callable[[Any], Any]:
+        return lambda value: client.publish("jobs", b"", **{name: value})
+
+    def producer(name: str) -> Callable[[Any], Any]:
+        return lambda value: client.producer("jobs", **{name: value}).publish(b"")
+
+    def fetch(name: str) -> Callable[[Any], Any]:
+        return lambda value: client.fetch("jobs", "h", **{"max_messages": 1, name: value})
+
+    made: dict[str, Callable[[Any], Any]] = {}
+    for name in ("delay", "ttl", "not_before", "partition", "derived_from", "timeout", "window"):
+        made[f"publish {name}"] = publish(name)
+    for name in ("linger", "batch_bytes", "in_flight", "buffer_bytes", "timeout"):
+        made[f"producer {name}"] = producer(name)
+    for name in ("max_messages", "min_messages", "max_wait", "hold_time", "start", "ids", "node", "timeout"):
+        made[f"fetch {name}"] = fetch(name)
+    return made | {
+        "topic": client.topic,
+        "create_topic": client.create_topic,
+        "create_topic partitions": lambda value: client.create_topic("jobs", partitions=value),
+        "alter_topic name": lambda value: client.alter_topic(value, ttl=1),
+        "alter_topic deliveries": lambda value: client.alter_topic("jobs", max_deliveries=value),
+        "limit_group": lambda value: client.limit_group("jobs", "g", value),
+        "create_group": lambda value: client.create_group("jobs", value),
+        "move_partition": lambda value: client.move_partition("jobs", value, "n1", "n2"),
+        "raise_voters": client.raise_voters,
+        "status timeout": lambda value: client.status(timeout=value),
+        "search key": lambda value: client.search("jobs", "g", "ready", key=value),
+        "search limit": lambda value: client.search("jobs", "g", "ready", limit=value),
+        "dead_letter": message.dead_letter,
+        "dead_letter reason": lambda value: message.dead_letter(reason=value),
+        "reject": lambda value: message.reject(delay=value),
+        "extend": message.extend,
+        "ack": client.ack,
+        "lookup": lambda value: client.lookup("jobs", "g", value),
+        "redrive": lambda value: client.redrive("jobs", "g", value),
+        "ticket": client.ticket,
+        "fetch_any": client.fetch_any,
+    }
+
+
+async def test_odd_values_raise_what_a_caller_expects_and_no_error_of_the_insides() -> None:
+    """An AttributeError or a RecursionError came from inside, or a task in the background ended the client."""
+    async with jobs(60) as (_, client):
+        client.timeout = 1.0
+        (message,) = await client.fetch("jobs", "g", max_messages=1, max_wait=1.0)
+        for name, call in calls(client, message).items():
+            for value in ODD:
+                try:
+                    with trio.fail_after(5.0):
+                        answer = call(value)
+                        if hasattr(answer, "__await__"):
+                            await answer
+                except (QuorumqError, UnicodeEncodeError):
+                    pass
+                except Exception as error:
+                    raise AssertionError(f"{name} of {value!r:.60}: {error!r}") from error
+        await client.publish("jobs", b"and it goes on")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda client: client.alter_topic(b"jobs", ttl=1), "AlterTopic cannot be sent: name is b'jobs': it must be"),
+        (lambda client: client.alter_topic("jobs", partitions=1.5), "partitions is 1.5: it must be an integer"),
+        (lambda client: client.alter_topic("jobs", max_deliveries=10**30), "max_deliveries is 1000.*: it must be"),
+        (lambda client: client.topic("jobs", timeout=-1), "timeout is -1 s: it must be at least 0"),
+        (lambda client: client.topic("jobs", timeout="5s"), "timeout is '5s': give seconds or a timedelta"),
+        (lambda client: client.fetch("jobs", "g", max_messages=-1), "max_messages is -1: it must be an integer"),
+        (lambda client: client.dead_letter([], "no"), "error is 'no'.*: give an exception, or words as reason="),
+        (lambda client: client.publish("jobs", b"", not_before=5), "not_before is 5: give a datetime, or secon"),
+        (lambda client: client.publish("jobs", b"", derived_from=b"x"), "derived_from is b'x': give the message"),
+        (lambda client: client.raise_voters(-3), "count is -3: it must be an integer, at least 1"),
+    ],
+)  # fmt: skip
+async def test_an_odd_value_is_named_with_what_it_must_be(wrong: Callable[[Client], Any], said: str) -> None:
+    async with jobs() as (_, client):
+        with pytest.raises(UsageError, match=said):
+            await wrong(client)
+
+
+async def test_a_message_may_have_a_timedelta_as_its_timeout() -> None:
+    """It was taken, and a task in the background ended the client by it."""
+    async with jobs() as (_, client):
+        await client.publish("jobs", b"1", timeout=timedelta(seconds=3))  # type: ignore[arg-type]
+        await client.producer("jobs").publish_many([b"2", b"3"], timeout=timedelta(seconds=3))  # type: ignore[arg-type]
+        assert len(await client.fetch("jobs", "g", max_wait=1.0, min_messages=3)) == 3
+
+
+async def test_a_take_of_no_messages_is_refused_and_the_consumer_goes_on() -> None:
+    """It asked for less and less ahead from then on, and waited for ever."""
+    async with jobs(8) as (_, client), client.consumer("jobs", "g") as consumer:
+        for wrong in (0, -1, "1", None):
+            with pytest.raises(UsageError, match=r"max_messages is .*: it must be an integer, at least 1"):
+                await consumer.take(wrong, timeout=0.1)  # type: ignore[arg-type]
+        with trio.fail_after(5.0):
+            assert len(await take(consumer, 8)) == 8
 
 
 async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_goes_on() -> None:

@@ -191,7 +191,7 @@ def test_a_wrong_call_is_refused_by_name(threads: blocking.Cluster) -> None:
 def test_a_request_with_a_field_that_cannot_be_is_refused_as_by_a_node(threads: blocking.Cluster) -> None:
     """It ended the whole cluster, and with it the test of a user."""
     with pytest.raises(UsageError, match="must be a finite number"):
-        threads.client.limit_group("jobs", "g", float("inf"))
+        threads.client.create_topic("odd", retention=float("inf"))
     threads.client.publish("jobs", b"x")
 
 

@@ -12,10 +12,13 @@ from typing import Final, NamedTuple, cast
 import trio
 
 from quorumq.client.admin.groups import Start, start_fields
-from quorumq.client.admin.peek import Bodies, Peek, PeekCalls, Which
+from quorumq.client.admin.peek import Bodies, Peek, PeekCalls, Which, check_which
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
+from quorumq.client.base.times import positive_of, seconds_of, timeout_of
 from quorumq.core import messages as m
+from quorumq.core.values.errors import UsageError
+from quorumq.core.values.limits import DELAY_MAX_S
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.values import WireSlice
@@ -181,6 +184,11 @@ class CountCalls(PeekCalls):
         Raises:
             as `peek` does.
         """
+        for part, given in {"key": key, "header": header, "text": text}.items():
+            if not isinstance(given, str | None):
+                raise UsageError(f"{part} is {given!r}: give text that occurs in it")
+        positive_of("limit", limit)
+        positive_of("look_at", look_at)
         register = await self.context.topic(source_of(topic, group)[0], timeout=timeout)
         matches: list[Match] = []
         looked_at, complete = 0, True
@@ -227,6 +235,8 @@ class CountCalls(PeekCalls):
         Raises:
             as `peek` does.
         """
+        check_which(which)
+        every = seconds_of("every", every, DELAY_MAX_S)
         register = await self.context.topic(topic, timeout=timeout)
         tails = [Tail(number, self.context.wall_ms()) for number in range(register.partitions)]
         while True:
@@ -253,7 +263,7 @@ class CountCalls(PeekCalls):
         self, topic: str, group: str, which: str, since_ms: int, within: float, timeout: float | None
     ) -> AsyncIterator[tuple[int, tuple[m.StateCount, ...] | None]]:
         """Yield each partition's number and rows; rows are None at the end if the time is over."""
-        end = trio.current_time() + within
+        end = trio.current_time() + timeout_of(within, "within")
         topic, group = source_of(topic, group) if which == "dead" else (topic, group)
         register = await self.context.topic(topic, timeout=timeout)
         for number in range(register.partitions):

@@ -9,9 +9,11 @@ from typing import Any, Literal, cast
 from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import names_of, spans_of
+from quorumq.client.base.times import positive_of
 from quorumq.client.transport.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Unanswered, UsageError
+from quorumq.core.values.limits import RATE_MAX
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import Group
 
@@ -143,10 +145,14 @@ class GroupCalls(Calls):
             UsageError: a number that cannot be.
             NotStored, OutcomeUnknown: too few replicas answered; do it again.
         """
-        if per_second is not None and not per_second > 0:
-            raise UsageError(f"per_second is {per_second}: give a number above 0, or None for no limit")
-        if burst is not None and burst < 1:
-            raise UsageError(f"burst is {burst}: give a number of messages, at least 1")
+        if per_second is not None and not (
+            isinstance(per_second, float | int) and 0 < per_second <= RATE_MAX
+        ):
+            raise UsageError(
+                f"per_second is {per_second!r:.60}: give a number above 0, up to {RATE_MAX}, or None for no limit"
+            )
+        if burst is not None:
+            positive_of("burst", burst)
         rate, most = float(per_second or 0), burst or 0
         request = m.LimitGroup(topic, group, rate, most)
         return await self._change("limit", request, "limit_group", timeout, per_second=rate, burst=most)

@@ -93,8 +93,7 @@ class PeekCalls(Calls):
             UsageError: bodies of a complete view are asked for.
             TooFewReplicas: no node answered, or too few replicas for a complete view.
         """
-        if which not in get_args(Which):
-            raise UsageError(f"which is {which!r}: give one of {', '.join(get_args(Which))}")
+        check_which(which)
         if complete and bodies:
             raise UsageError("a complete view has no bodies: ask for one of the two")
         (topic,), group = names_of((topic,), group)
@@ -266,12 +265,19 @@ class PeekCalls(Calls):
 
     async def _peeks_of(self, topic: str, group: str, items: Any, timeout: float | None) -> list[Peek]:
         """Return the items given to `redrive`, with ids among them looked up."""
-        given = [items] if isinstance(items, Peek | MessageId | str) else list(items)
+        alone = isinstance(items, Peek | MessageId | str) or not isinstance(items, Iterable)
+        given = [items] if alone else list(items)
         names = ids_of(item for item in given if not isinstance(item, Peek))
         known = await self.lookup(topic, group, names, timeout=timeout) if names else {}
         for name in names - known.keys():
             raise NotFound(f"no replica that answered knows {name}")
         return [item for item in given if isinstance(item, Peek)] + [known[name] for name in sorted(names)]
+
+
+def check_which(which: str) -> None:
+    """Raise UsageError if this is no state of messages."""
+    if which not in get_args(Which):
+        raise UsageError(f"which is {which!r}: give one of {', '.join(get_args(Which))}")
 
 
 def check_redrive(reply: m.ClientReply) -> QuorumqError | None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal, cast
 
 from quorumq.client.base.context import Calls
-from quorumq.client.base.times import Duration, number_of
+from quorumq.client.base.times import Duration, number_of, positive_of
 from quorumq.client.transport.nodes import left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Conflict, NotFound, UsageError
@@ -61,7 +61,7 @@ class TopicCalls(Calls):
         named: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         unnamed = tuple(field for field in given if field not in named)
         end = self.context.end(timeout)
-        if partitions is not None and partitions > 1:
+        if partitions is not None and positive_of("partitions", partitions) > 1:
             await self._check_unspoilt(name, partitions, end)
         if rf is None:
             named["rf"] = await self.context.default_rf(left_of(end))
@@ -289,7 +289,7 @@ class TopicCalls(Calls):
             TooFewReplicas: a voter, or a member that would be one, is not up, or learns the settings; repeat it.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
-        request = m.ChangeMembers("raise-voters", "", dry_run=dry_run, voters=count)
+        request = m.ChangeMembers("raise-voters", "", dry_run=dry_run, voters=positive_of("count", count))
         return await self._change_members(request, timeout)
 
     async def remove_node(self, node: str, *, timeout: float | None = None) -> ClusterLayout:

@@ -16,7 +16,7 @@ import trio
 
 from quorumq.client.base.background import Background
 from quorumq.client.base.history import Calling, History, Settled
-from quorumq.client.base.times import Duration, number_of
+from quorumq.client.base.times import Duration, number_of, timeout_of
 from quorumq.client.transport.nodes import NO_TOPIC, Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, QuorumqError, UsageError
@@ -115,8 +115,8 @@ class Context:
     # -------------------------------------------------------------------- asking
 
     def time(self, timeout: float | None) -> float:
-        """Return the seconds of an operation with this ``timeout``."""
-        return self.timeout if timeout is None else timeout
+        """Return the seconds of an operation with this ``timeout``; UsageError if it is none."""
+        return self.timeout if timeout is None else timeout_of(timeout)
 
     def end(self, timeout: float | None) -> float:
         """Return the end of an operation that begins now, by trio's clock."""
@@ -238,6 +238,8 @@ class Context:
 
     async def address_of(self, node: str, timeout: float | None) -> str:
         """Return the address of a node named by its id or its address; NotFound if no node knows it."""
+        if not isinstance(node, str):
+            raise UsageError(f"node is {node!r:.60}: give its id or its address")
         if node not in self.nodes.ids and node not in self.nodes.addresses:
             await self.metadata(NO_TOPIC, timeout=timeout)
         return self.nodes.address_of(node)

@@ -102,6 +102,8 @@ def id_of(message: MessageId | str | Any) -> MessageId:
 def ids_of(messages: Any) -> set[MessageId]:
     """Return the ids meant by several arguments of `id_of`, or by one alone."""
     alone = isinstance(messages, MessageId | str) or isinstance(getattr(messages, "id", None), MessageId)
+    if not alone and not isinstance(messages, Iterable):
+        raise UsageError(f"{messages!r} is no list of messages: give ids, texts of ids, or messages")
     return {id_of(one) for one in ([messages] if alone else messages)}
 
 
@@ -426,7 +428,13 @@ def messages_of(delivery: Delivery, parts: Iterable[Parts | None], deadline: flo
 
 
 def receipt_to_text(receipt: SignedNamed) -> str:
-    """Return a receipt as text without spaces, for another process to settle the message by."""
+    """Return a receipt as text without spaces, for another process to settle the message by.
+
+    Raises:
+        BadReceipt: it is none.
+    """
+    if not isinstance(receipt, SignedNamed):
+        raise BadReceipt(f"not a receipt: {receipt!r:.40}; give that of the message, Message.receipt")
     parts = [(span.start, span.stop) for span in receipt.spans]
     encoded = b"".join((
         b"\x82", cbor.blob(receipt.signed), cbor.array_head(len(parts)),
@@ -447,9 +455,9 @@ def receipt_from_text(text: str) -> SignedNamed:
         signed, parts = value
         producer_id = read_receipt(signed).span.producer_id
         return SignedNamed(signed, tuple(Span(producer_id, int(start), int(stop)) for start, stop in parts))
-    except (binascii.Error, BadValue, BadReceipt, TypeError, ValueError) as exc:
+    except (binascii.Error, BadValue, BadReceipt, AttributeError, TypeError, ValueError) as exc:
         raise BadReceipt(
-            f"not a receipt: {text[:40]!r}; give back the text of the delivery unchanged"
+            f"not a receipt: {str(text)[:40]!r}; give back the text of the delivery unchanged"
         ) from exc
 
 

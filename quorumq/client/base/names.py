@@ -23,7 +23,8 @@ def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
     Raises:
         UsageError: topics and their dead letters are mixed, or a name is no text.
     """
-    for name in (*topics, group):
+    named = topics if isinstance(topics, Iterable) else (topics,)
+    for name in (*named, group):
         if not isinstance(name, str):
             raise UsageError(f"{name!r} is no name of a topic or a group: names are text")
     dead_topics = [name for name in topics if name.endswith(DEAD_LETTER_TOPIC)]

@@ -7,6 +7,7 @@ clock, at once, and no other clock is asked (docs/protocol.md, TIMES).
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from quorumq.core.values.errors import UsageError
@@ -24,9 +25,33 @@ def number_of(name: str, value: Duration) -> float:
     """
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if not isinstance(value, float | int):
-        raise UsageError(f"{name} is {value!r}: give seconds or a timedelta")
-    return float(value)
+    if isinstance(value, float | int):
+        with suppress(OverflowError):  # a huge integer
+            return float(value)
+    raise UsageError(f"{name} is {value!r:.60}: give seconds or a timedelta")
+
+
+def timeout_of(value: Duration, name: str = "timeout") -> float:
+    """Return a time to wait in seconds; it may be infinite.
+
+    Raises:
+        UsageError: it is negative, or neither a number nor a timedelta; says so of ``name``.
+    """
+    seconds = number_of(name, value)
+    if not seconds >= 0.0:
+        raise UsageError(f"{name} is {seconds:g} s: it must be at least 0")
+    return seconds
+
+
+def positive_of(name: str, value: int) -> int:
+    """Return ``value``, a number of things.
+
+    Raises:
+        UsageError: it is below 1, or no integer; says so of ``name``.
+    """
+    if not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} is {value!r}: it must be an integer, at least 1")
+    return value
 
 
 def seconds_of(name: str, value: Duration, most: float) -> float:
@@ -58,6 +83,8 @@ def delay_ms(delay: Duration | None, not_before: datetime | None, wall_ms: int) 
         return math.ceil(1000 * seconds_of("delay", delay or 0.0, DELAY_MAX_S))
     if delay is not None:
         raise UsageError(f"delay is {delay} and not_before {not_before}: give one of them")
+    if not isinstance(not_before, datetime):
+        raise UsageError(f"not_before is {not_before!r}: give a datetime, or seconds as delay=")
     if not_before.tzinfo is None:
         raise UsageError(
             f"not_before is {not_before}, without a time zone: say datetime.now(timezone.utc) + …"

@@ -14,7 +14,7 @@ import trio
 
 from quorumq.client.base.message import Message, Outcome, Settleable, again, deadline_of
 from quorumq.client.base.names import is_dead, names_of
-from quorumq.client.base.times import Duration, number_of
+from quorumq.client.base.times import Duration, number_of, positive_of
 from quorumq.client.consume.fetching import RELEASE_TIMEOUT_S, Gathering, Reader, replica_sets_of, unpack
 from quorumq.client.consume.prefetch import Prefetch, Prefetched
 from quorumq.client.consume.settle import Failures
@@ -88,12 +88,10 @@ class Consumer:
         version: str = "",
         timeout: float | None = None,
     ) -> None:
-        if prefetch < 1 or prefetch_bytes < 1:
-            raise UsageError(
-                f"prefetch is {prefetch}, prefetch_bytes {prefetch_bytes}: both must be at least 1"
-            )
-        if max_unsettled is not None and max_unsettled < 1:
-            raise UsageError(f"max_unsettled is {max_unsettled}: it must be at least 1")
+        positive_of("prefetch", prefetch)
+        positive_of("prefetch_bytes", prefetch_bytes)
+        if max_unsettled is not None:
+            positive_of("max_unsettled", max_unsettled)
         if not topic:
             raise UsageError("no topic is named")
         self.topics, self.group = names_of((topic,) if isinstance(topic, str) else topic, group)
@@ -106,7 +104,7 @@ class Consumer:
         self.prefetch = prefetch
         self.max_unsettled = max_unsettled
         self.auto_extend = auto_extend
-        self.max_extend = max_extend
+        self.max_extend = number_of("max_extend", max_extend)
         self.expects_topics = False
         self._context = context
         self.settler = client
@@ -293,8 +291,10 @@ class Consumer:
         Raises:
             as iterating does.
         """
+        positive_of("max_messages", max_messages)
         await self._checkpoint()
         most = self.max_unsettled
+        timeout = max(0.0, number_of("timeout", timeout))
         until = trio.current_time() + timeout
         with trio.move_on_at(until):
             if most is not None:

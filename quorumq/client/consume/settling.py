@@ -53,6 +53,10 @@ class SettleCalls(Calls):
         Raises:
             BadReceipt: it names no messages, or several spans.
         """
+        if not isinstance(receipt, SignedNamed):
+            raise BadReceipt(
+                f"{receipt!r} is no receipt: give Message.receipt, or receipt_from_text of its text"
+            )
         parsed = read_receipt(receipt.signed)
         spans = receipt.spans or (parsed.span,)
         if len(spans) != 1:
@@ -125,6 +129,8 @@ class SettleCalls(Calls):
             the errors of that method, if some failed: ``failure`` of each says which.
             UsageError: some are dead letters already; nothing was sent.
         """
+        if not isinstance(error, BaseException | None) or not isinstance(reason, str):
+            raise UsageError(f"error is {error!r}, reason {reason!r}: give an exception, or words as reason=")
         messages = settleables_of(messages)
         refuse_dead(messages)
         # One request has one letter, and letters tell of their own delivery.

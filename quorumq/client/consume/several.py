@@ -25,6 +25,8 @@ def check_sources(sources: Sequence[Source]) -> None:
     Raises:
         UsageError: names the first one, or their number.
     """
+    if not isinstance(sources, Sequence) or isinstance(sources, str | bytes):
+        raise UsageError(f"sources is {sources!r}: give a list of pairs of topic and group")
     if not 0 < len(sources) <= SOURCES_MAX:
         raise UsageError(
             f"{len(sources)} sources are given: give 1 to {SOURCES_MAX} pairs of topic and group"

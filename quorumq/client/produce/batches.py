@@ -53,10 +53,12 @@ def times_of(
     return times
 
 
-def check_timeout(timeout: Duration) -> None:
-    """Raise UsageError if a message could not be sent in that time."""
-    if not number_of("timeout", timeout) > 0:
+def message_timeout(timeout: Duration) -> float:
+    """Return a message's timeout in seconds; raise UsageError if it could not be sent in that time."""
+    seconds = number_of("timeout", timeout)
+    if not seconds > 0:
         raise UsageError(f"timeout is {timeout!r}: give seconds above 0, or None for the client's")
+    return seconds
 
 
 class Run(NamedTuple):

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any, cast
 
 from quorumq.client.base.context import Context
-from quorumq.client.base.message import Source
+from quorumq.client.base.message import MessageId, Source
 from quorumq.client.base.options import Options, parts_of, refuse
 from quorumq.client.base.times import Duration
-from quorumq.client.produce.batches import DerivedParcel, RecordBatch, check_timeout, times_of
+from quorumq.client.produce.batches import DerivedParcel, RecordBatch, message_timeout, times_of
 from quorumq.client.produce.derived import Made, Name, window_of
 from quorumq.client.produce.partitioner import Partitioner
 from quorumq.core import messages as m
@@ -41,9 +41,13 @@ def made_of(
     if unknown:
         refuse("publish", unknown, Options.__annotations__)
     if timeout is not None:
-        check_timeout(timeout)
-    if not 0 <= index < 1 << 64 or (index and derived_from is None):
-        raise UsageError(f"index is {index}: it counts the outputs of derived_from, from 0")
+        timeout = message_timeout(timeout)
+    if not (partition is None or isinstance(partition, int)):
+        raise UsageError(f"partition is {partition!r}: give its number, from 0")
+    if not (derived_from is None or isinstance(getattr(derived_from, "id", None), MessageId)):
+        raise UsageError(f"derived_from is {derived_from!r}: give the message that it is made from")
+    if not isinstance(index, int) or not 0 <= index < 1 << 64 or (index and derived_from is None):
+        raise UsageError(f"index is {index!r}: it counts the outputs of derived_from, from 0")
     if dedup is None and window is not None:
         raise UsageError("window says for how long a name is kept: give dedup=, too")
     if dedup is not None and not (derived_from is None and partition is None):

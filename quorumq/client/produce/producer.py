@@ -20,8 +20,8 @@ from quorumq.client.base.background import Crew
 from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId, again
 from quorumq.client.base.options import Options, Outgoing
-from quorumq.client.base.times import Duration
-from quorumq.client.produce.batches import NO_TIMES, Pending, RecordBatch, Run, check_timeout, times_of
+from quorumq.client.base.times import Duration, positive_of, seconds_of
+from quorumq.client.produce.batches import NO_TIMES, Pending, RecordBatch, Run, message_timeout, times_of
 from quorumq.client.produce.bulk import Bulk
 from quorumq.client.produce.derived import Made
 from quorumq.client.produce.made import found_name, made_of, rename
@@ -30,7 +30,7 @@ from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.produce.sending import Sender, Session
 from quorumq.client.transport.nodes import left_of
 from quorumq.core.values.errors import NotFound, NotStored, QuorumqError, SessionClosed, UsageError
-from quorumq.core.values.limits import BATCH_BYTES_MAX, MIB
+from quorumq.core.values.limits import BATCH_BYTES_MAX, DELAY_MAX_S, MIB
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import HeaderValue, encode_records
@@ -77,17 +77,18 @@ class Producer:
         timeout: float | None = None,
         create: bool = True,
     ) -> None:
-        if batch_bytes is not None and not 1 <= batch_bytes <= BATCH_BYTES_MAX:
+        if batch_bytes is not None and positive_of("batch_bytes", batch_bytes) > BATCH_BYTES_MAX:
             raise UsageError(f"batch_bytes is {batch_bytes}: it must be from 1 to {BATCH_BYTES_MAX}")
-        if in_flight < 1 or buffer_bytes < 1 or linger < 0:
+        if partitioner is not None and not callable(partitioner):
             raise UsageError(
-                f"in_flight is {in_flight}, buffer_bytes {buffer_bytes}, linger {linger} s: the first two must be at "
-                "least 1, linger at least 0"
+                f"partitioner is {partitioner!r}: give a function of a key and the number of partitions"
             )
+        positive_of("in_flight", in_flight)
+        positive_of("buffer_bytes", buffer_bytes)
         context = client.context
         self.topic = topic
         self._context = context
-        self._linger = linger
+        self._linger = seconds_of("linger", linger, DELAY_MAX_S)
         self._in_flight_max = in_flight
         self._buffer_bytes = buffer_bytes
         self._partitioner = partitioner or DefaultPartitioner(rng=context.rng)
@@ -372,7 +373,7 @@ class Producer:
         records = encode_records(payloads, key, headers)
         times_of(delay, not_before, ttl, self._context.wall_ms())
         if timeout is not None:
-            check_timeout(timeout)
+            timeout = message_timeout(timeout)
         await trio.lowlevel.checkpoint()
         timeout = await self._capacity_within(timeout, sum(map(len, records)), numbered=True)
         times = times_of(delay, not_before, ttl, self._context.wall_ms(), self._register)

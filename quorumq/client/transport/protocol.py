@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.messages.handshake import RELEASE
-from quorumq.core.values.errors import PeerError, UsageError
-from quorumq.wire.cbor import BadValue
+from quorumq.core.values.errors import PeerError, TooLarge, UsageError
 from quorumq.wire.codec import UnknownMessage, decode_message, encode_message, error_of
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.hello import client_hello
@@ -91,21 +90,18 @@ class ClientProtocol:
         Raises:
             TooLarge: the frame would be over a limit. No number was used up.
             UsageError: a value in it cannot be written: an integer of more than 64 bits, text that is not Unicode, a
-                fraction in place of a count.
+                fraction in place of a count. Names the field, its value, and what it must be.
         """
         number = self._count + 1
         try:
             chunks = encode_message(message, request=number)
-        except (BadValue, UnicodeEncodeError) as exc:
-            raise UsageError(f"{type(message).__name__} cannot be sent: {exc}") from None
-        except TypeError as exc:  # as 1.5 for a count
-            values = [
-                f"{name} = {str(value)[:40]!r}"
-                for name, value in message._asdict().items()
-                if name != "token"
-            ]
-            problem = f"one of its values is of a wrong type: {', '.join(values)}"
-            raise UsageError(f"{type(message).__name__} cannot be sent, {problem}") from exc
+        except TooLarge:
+            raise
+        except Exception as exc:  # an encoder does not look at types
+            from quorumq.wire.misfits import misfits  # rarely needed
+
+            said = next(misfits(message), str(exc))
+            raise UsageError(f"{type(message).__name__} cannot be sent: {said}") from exc
         self._count = number
         self._awaited[number] = ANSWERS[type(message)]
         return number, chunks
