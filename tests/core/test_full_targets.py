@@ -76,6 +76,35 @@ def test_a_move_whose_target_fills_up_waits_for_it_and_can_be_undone(capacity: C
     assert sum(part.receipt.span.size for part in fetched(cluster, old)) == 3
 
 
+def test_a_new_topic_is_placed_on_nodes_with_space() -> None:
+    cluster = Cluster(5)
+    for name in "de":
+        cluster.feed(name, DiskFull(Capacity.FIRST))
+    cluster.advance(1.0)
+    for number in range(8):
+        topic = cluster.topic(f"t{number}", partitions=3)
+        assert all(sorted(members) == ["a", "b", "c"] for members in topic.replicas), topic.replicas
+    more = cluster.ask("a", m.AlterTopic("t0", partitions=5))
+    assert isinstance(more, m.TopicReply), more
+    assert len(more.topic.replicas) == 5
+    assert len(cluster.topic("wide", rf=5).replicas[0]) == 5, "three of five can store"
+    cluster.feed("c", DiskFull(Capacity.FIRST))
+    cluster.advance(1.0)
+    detail = refusal(cluster.ask("a", m.CreateTopic("wider", rf=5)))
+    assert "rf is 5" in detail
+    assert "node e has only its reserve" in detail
+    assert sorted(cluster.topic("one", rf=1).replicas[0]) <= ["b"]
+    for name in "cde":
+        cluster.feed(name, DiskFull(Capacity.PLENTY))
+    cluster.advance(1.0)
+    assert len({node for n in range(8) for node in cluster.topic(f"n{n}").replicas[0]}) == 5
+    assert isinstance(cluster.ask("a", m.DeleteTopic("t0", topic_named(cluster, "t0"))), m.TopicReply)
+
+
+def topic_named(cluster: Cluster, name: str) -> bytes:
+    return cluster.nodes["a"].catalogue.names[name]
+
+
 def learners(cluster: Cluster, topic: Topic) -> tuple[str, ...]:
     return cluster.nodes["a"].topics[topic.id].learners_of(0)
 

@@ -28,7 +28,7 @@ from quorumq.core.requests import leaving
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.costs import COSTS
-from quorumq.core.requests.creation import CreateTopicCoordinator
+from quorumq.core.requests.creation import CreateTopicCoordinator, check_capacity, full_nodes
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
 from quorumq.core.requests.groups import DeleteGroupCoordinator, GroupCoordinator
@@ -223,6 +223,7 @@ class RequestRouter:
             return self.context.catalogue.not_found(request.name)
         if known is None:
             m.refuse_if(self.context.state.no_capacity(BatchStored), Code.STORAGE_FULL)
+            m.refuse_if(check_capacity(self.context, request.rf), Code.STORAGE_FULL)
         no_capacity = self.context.catalogue.why_no_capacity(request) if known is None else None
         return no_capacity or CreateTopicCoordinator(key, request)
 
@@ -235,8 +236,8 @@ class RequestRouter:
             m.refuse_if(check_raise(request, topic, *cluster.placing))
         m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
         if request.rf is not None:
-            there = {node: why for node in cluster.joined if (why := self.context.peers.full(node))}
-            m.refuse_if(check_space(topic, request.rf, *cluster.placing, there), Code.STORAGE_FULL)
+            full = full_nodes(self.context)
+            m.refuse_if(check_space(topic, request.rf, *cluster.placing, full), Code.STORAGE_FULL)
             return RaiseCoordinator(key, request.rf, topic)
         no_capacity = (
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None

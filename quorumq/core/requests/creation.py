@@ -14,7 +14,34 @@ from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSAL
 from quorumq.core.requests.registers import ChangeCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DIGEST_BYTES, NUMBERS_END
-from quorumq.core.values.types import STAMP_ZERO, Incarnation, Instance, NodeId, Now, Stamp, Topic
+from quorumq.core.values.types import STAMP_ZERO, Incarnation, Instance, Machines, NodeId, Now, Stamp, Topic
+
+
+def full_nodes(context: Context) -> dict[NodeId, str]:
+    """Return the members that take no messages now, each with the reason and the remedy."""
+    joined = context.catalogue.cluster.joined
+    return {node: why for node in joined if (why := context.peers.full(node))}
+
+
+def check_capacity(context: Context, rf: int) -> str:
+    """Return why no message of a new topic could be stored, as too few nodes have space; or ""."""
+    nodes, machines = context.catalogue.cluster.placing
+    on, full = dict(machines), full_nodes(context)
+    able = {on.get(node, node) for node in nodes if node not in full}
+    return (
+        f"rf is {rf}: too few nodes take messages. {'; '.join(full.values())}" if len(able) <= rf // 2 else ""
+    )
+
+
+def drawn_from(context: Context, rf: int) -> Machines:
+    """Return the members, with machines, that a new topic's sets are drawn from: those with space if they suffice."""
+    cluster, full = context.catalogue.cluster, full_nodes(context)
+    nodes, machines = cluster.placing
+    on = dict(machines)
+    able = [node for node in nodes if node not in full]
+    if not full or len({on.get(node, node) for node in able}) < rf:
+        return cluster.over
+    return tuple((node, on.get(node, "")) for node in able)
 
 
 class CreateTopicCoordinator(ChangeCoordinator):
@@ -58,7 +85,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         config, deletions = context.config, self.proposer.instance.number
         if deletions not in self.ours:
             key = context.rng.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES, "big")
-            over = context.catalogue.cluster.over
+            over = drawn_from(context, self.request.rf)
             first = first_topic(self.request, config.nodes, deletions, ballot, config.machines, key, over)
             self.ours[deletions] = first
         return self.ours[deletions]
