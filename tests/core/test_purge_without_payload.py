@@ -1,4 +1,4 @@
-"""PURGE and a rewind to latest, while no replica that is asked has the payload (docs/protocol.md, PURGE 6).
+"""PURGE and a rewind to latest, while no replica that is asked has the payload (docs/protocol.md, PURGE 5).
 
 a and b have stored the messages. b is wiped, so that it knows them and has none, and a goes away.
 """
