@@ -121,6 +121,19 @@ class Cluster(Nodes):
         else:
             self.queue.append((to, received))
 
+    def crash(self, names: Iterable[NodeId]) -> None:
+        """Kill nodes, named by one letter each, and then start them again."""
+        for name in names:
+            self.kill(name)
+        for name in names:
+            self.start(name)
+
+    def hear_all(self, seconds: float = 0.0) -> None:
+        """Drop no message from now on, and let time pass."""
+        self.drop = lambda sender, to, message: False
+        if seconds:
+            self.advance(seconds)
+
     def advance(self, seconds: float) -> None:
         """Let time pass, waking every node at each of its deadlines."""
         until = self.time + seconds

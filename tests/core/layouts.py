@@ -27,15 +27,6 @@ def acked(cluster: Cluster, node: str, got: tuple[m.ReceiptPart, ...]) -> list[s
     return outcomes(cluster.ask(node, m.AckRequest(got)))
 
 
-def wipe(cluster: Cluster, *names: str) -> None:
-    """These nodes lose their directories, and are up again."""
-    for name in names:
-        cluster.kill(name)
-        cluster.journals[name] = []
-    for name in names:
-        cluster.start(name)
-
-
 def is_voter(cluster: Cluster, name: str, topic: Topic) -> bool:
     """Return True if the node is trusted, for its directory and in the partition's set."""
     replica = cluster.nodes[name].replicas.get(PartitionId(topic.id, 0))

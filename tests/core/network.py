@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from quorumq.core.messages import (
     Envelope,
     PutGroup,
     SyncTopics,
 )
 from quorumq.core.messages.effects import LinkDown, Received
+from quorumq.core.messages.records import JournalRecord
 from tests.core.cluster import Cluster
 
+Drop = Callable[[str, str, Any], bool]
 
-def nothing(sender: str, to: str, message: object) -> bool:
-    """Drop no message: the value of `Cluster.drop` on a healthy network."""
-    return False
+
+def held_back(
+    cluster: Cluster, is_late: Drop, is_lost: Drop = lambda *message: False
+) -> list[tuple[str, str, object]]:
+    """Have some messages be late, and some of the others lost. Returns the list that late ones come into."""
+    late: list[tuple[str, str, object]] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if is_late(sender, to, message):
+            late.append((sender, to, message))
+            return True
+        return is_lost(sender, to, message)
+
+    cluster.drop = drop
+    return late
 
 
 def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
@@ -25,21 +42,20 @@ def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
     cluster.feed(to, Received(envelope))
 
 
-def hears_all(cluster: Cluster) -> None:
-    """Drop no message from now on."""
-    cluster.drop = lambda sender, to, message: False
-
-
 def deaf_to_registers(cluster: Cluster, name: str) -> None:
     """Drop all registers of groups on their way to node ``name``."""
     cluster.drop = lambda sender, to, message: to == name and isinstance(message, PutGroup | SyncTopics)
 
 
-def wipe(cluster: Cluster, name: str, kept: list[object] | None = None) -> None:
-    """Kill a node, and start it with an empty journal, or with the records ``kept``."""
-    cluster.kill(name)
-    cluster.journals[name] = list(kept or [])  # type: ignore[arg-type]
-    cluster.start(name)
+def wipe(cluster: Cluster, names: str, kept: Sequence[JournalRecord] = ()) -> None:
+    """Kill nodes, named by one letter each, and start them with empty journals, or with the records ``kept``."""
+    for name in names:
+        cluster.kill(name)
+        cluster.journals[name] = list(kept)
+        if not kept:
+            cluster.dropped[name].clear()
+    for name in names:
+        cluster.start(name)
 
 
 def cut(cluster: Cluster, *pairs: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumq.core.messages import (
     AckRequest,
     CloseSession,
     DeleteGroup,
+    Failed,
     Fetch,
     FetchReply,
     GroupReply,
@@ -61,6 +64,19 @@ def published(
     return topic, producer_id
 
 
+def with_session(
+    count: int = 10, rf: int = 3, max_deliveries: int = 5, **settings: Any
+) -> tuple[Cluster, Topic, ProducerId]:
+    """Return a cluster with the topic `jobs`, and ``count`` messages of one session."""
+    cluster = Cluster(**settings)
+    return cluster, *published(cluster, count, rf, max_deliveries)
+
+
+def with_messages(count: int = 10, **settings: Any) -> Cluster:
+    """Return the cluster of `with_session`."""
+    return with_session(count, **settings)[0]
+
+
 def receipts(reply: object) -> tuple[ReceiptPart, ...]:
     """Return the receipts of a FETCH that succeeded, each for all of its messages."""
     assert isinstance(reply, FetchReply), reply
@@ -75,6 +91,13 @@ def outcomes(reply: object) -> list[str]:
     """Return the outcome of each receipt that a request settled."""
     assert isinstance(reply, SettleReply), reply
     return [verdict.outcome for verdict in reply.verdicts]
+
+
+def check_failed(reply: object, code: str | None, words: str = "") -> None:
+    """Check the error of a request: its code, unless that is None, and words of its text."""
+    assert isinstance(reply, Failed), reply
+    assert code is None or reply.code == code, reply
+    assert words in reply.detail, reply
 
 
 DEATH = Death(Stamp(0, ""), "rejected", error_class="ValueError", message="no")

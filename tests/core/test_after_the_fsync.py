@@ -28,7 +28,7 @@ from quorumq.core.messages.effects import Done, Effect, Persist, Reply, Send
 from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import Death, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import close, drained, fetch, published, receipts, replica_of, store
+from tests.core.steps import close, drained, fetch, published, receipts, replica_of, store, with_session
 
 
 class Watched(Cluster):
@@ -85,8 +85,7 @@ def test_no_promise_is_made_before_it_is_durable() -> None:
     cluster.ask("c", SetGroup("jobs", "g", "earliest", 0, True))
     cluster.ask("b", AlterTopic("jobs", partitions=2))
     for name in "abc":
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
     cluster.advance(11.0)
     cluster.ask("a", Publish(cluster.batch(topic, cluster.ask("a", OpenSession()).producer_id, 0, [b"x"])))
     cluster.ask("c", DeleteTopic("jobs", topic.id))
@@ -109,15 +108,13 @@ def test_no_promise_to_close_is_made_before_it_is_durable() -> None:
 
 
 def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, CloseReply)
     close(cluster, topic, producer_id)
     cluster.advance(1.0)
     assert replica_of(cluster, "b").closing.has_promised(producer_id)
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     assert replica_of(cluster, "b").closing.has_promised(producer_id)
     late = cluster.batch(topic, producer_id, 100, [b"late"])
     (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
@@ -127,8 +124,7 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
 
 
 def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     ask = CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (number_of(producer_id),))
     for records in (1, 0):
         (effect,) = replica_of(cluster, "b").on_close_ask("a", ask, cluster.now)

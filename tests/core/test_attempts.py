@@ -10,7 +10,7 @@ from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, Rej
 from quorumq.core.messages.effects import Persist
 from quorumq.core.messages.records import AttemptsCounted
 from tests.core.cluster import Cluster
-from tests.core.steps import DEATH, fetch, outcomes, published, receipts
+from tests.core.steps import DEATH, fetch, outcomes, receipts, with_messages
 
 MOST = 4
 
@@ -29,7 +29,7 @@ def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: floa
         cluster.advance(0.3)
         reply = cluster.replies[key]
         seen += [item.attempt for part in reply.slices for item in part.deliveries]  # type: ignore[union-attr]
-        cluster.drop = lambda sender, to, message: False
+        cluster.hear_all()
         if rng.random() < rejects and receipts(reply):
             cluster.ask(coordinator, RejectRequest(receipts(reply), 0.1))
             cluster.advance(0.15)  # before anti-entropy spreads it
@@ -52,8 +52,7 @@ def test_whoever_misses_a_delivery_a_message_has_as_many_as_its_topic_says(
 def test_an_attempt_that_an_extend_counts_is_in_the_journal() -> None:
     """A hold that has run out may meet an EXTEND before its timer, if more run out than one step looks at. The timer
     finds nothing to count then, so that a restart would forget the attempt (seed 4008942)."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     (got,) = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     for core in cluster.nodes.values():
         (replica,) = core.replicas.values()
@@ -70,8 +69,7 @@ def test_an_attempt_that_an_extend_counts_is_in_the_journal() -> None:
 
 
 def test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
     for node in "abc":
         assert outcomes(cluster.ask(node, RejectRequest(got, death=DEATH))) == ["ok"]

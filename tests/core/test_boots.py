@@ -32,8 +32,7 @@ def booted() -> Cluster:
     cluster = Cluster()
     cluster.boots = dict.fromkeys(cluster.names, 7)
     for name in cluster.names:  # again, so that the starts know their boot
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
     cluster.advance(70)
     return cluster
 
@@ -112,8 +111,7 @@ def test_starts_of_a_copy_with_the_same_count_say_nothing() -> None:
     journal = cluster.journals["a"]
     last = next(record for record in reversed(journal) if isinstance(record, Started))
     journal.append(last._replace(boot=99))
-    cluster.kill("a")
-    cluster.start("a")
+    cluster.crash("a")
     assert last.incarnation.n not in cluster.nodes["a"].state.same_boot
 
 

@@ -18,16 +18,17 @@ from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import DERIVED, ProducerId
 from tests.core.cluster import Cluster
 from tests.core.steps import (
+    check_failed,
     close,
     closed,
     drained,
     fetch,
     outcomes,
-    published,
     receipts,
     replica_of,
     root_of,
     spans,
+    with_session,
 )
 
 
@@ -44,8 +45,7 @@ def kept(cluster: Cluster) -> list[int]:
 
 
 def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     close(cluster, topic, producer_id)
     cluster.advance(20)
     assert closed(cluster) == [0, 0, 0], "its messages are still wanted"
@@ -57,8 +57,7 @@ def test_a_closed_session_of_which_nothing_is_left_shrinks_to_its_number() -> No
 
 
 def test_a_store_of_a_closed_session_is_refused_and_nothing_comes_back() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.5)
     drained(cluster)
@@ -69,17 +68,14 @@ def test_a_store_of_a_closed_session_is_refused_and_nothing_comes_back() -> None
     assert answer.code == "session-closed"
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
-    answer = cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0"])))
-    assert isinstance(answer, Failed)
-    assert answer.code == "session-closed"
+    check_failed(cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0"]))), "session-closed")
     assert outcomes(cluster.ask("a", AckRequest(old))) == ["acked_unproven"], "durable already, and unproven"
     assert spans(cluster.ask("a", fetch())) == []
     assert kept(cluster) == [0, 0, 0]
 
 
 def test_an_idle_session_is_closed_and_a_busy_one_is_not() -> None:
-    cluster = Cluster(session_idle=100.0)
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session(session_idle=100.0)
     drained(cluster)
     cluster.advance(50)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
@@ -92,8 +88,7 @@ def test_an_idle_session_is_closed_and_a_busy_one_is_not() -> None:
 
 
 def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
-    cluster = Cluster(session_idle=10.0)
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session(session_idle=10.0)
     drained(cluster)
     cluster.advance(5)
     cluster.kill("c")
@@ -106,16 +101,14 @@ def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
 
 
 def test_a_batch_stored_before_the_closing_promise_reaches_all_replicas() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and message.round > 0
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
     cluster.advance(6)
     assert isinstance(cluster.replies[key], Failed), "only a has it: the outcome is unknown"
     close(cluster, topic, producer_id)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(60)
+    cluster.hear_all(60)
     assert closed(cluster) == [0, 0, 0]
     assert spans(cluster.ask("c", fetch())) == [(10, 11)]
     cluster.advance(70)
@@ -138,10 +131,7 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
     for node in "abc":
         assert replica_of(cluster, node).batches.closed.numbers.spans == 1
         assert replica_of(cluster, node).batches.closed.numbers.messages == 30
-    for node in "abc":
-        cluster.kill(node)
-    for node in "abc":
-        cluster.start(node)
+    cluster.crash("abc")
     assert closed(cluster) == [30, 30, 30]
     assert kept(cluster) == [0, 0, 0]
     assert not any(replica_of(cluster, node).closing.promised for node in "abc")
@@ -154,8 +144,7 @@ def test_closed_sessions_survive_restarts_and_many_of_them_are_one_span() -> Non
 
 
 def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_again() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
     drained(cluster)
     close(cluster, topic, producer_id)
@@ -171,8 +160,7 @@ def test_a_batch_of_a_closed_session_that_was_left_on_disk_does_not_open_it_agai
 
 
 def test_a_group_that_comes_later_or_a_rewind_does_not_keep_a_session_open() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.advance(10)
     assert spans(cluster.ask("a", fetch("late"))) == []
@@ -206,22 +194,17 @@ def test_a_synced_batch_beside_a_conflicting_record_is_stored() -> None:
     key = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 0, [b"other"])))
     cluster.advance(6)
     assert isinstance(cluster.replies[key], Failed)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(30)
+    cluster.hear_all(30)
     assert replica_of(cluster, "c").batches.present.messages == 2
 
 
 def test_one_promise_beside_a_replica_that_is_down_makes_the_outcome_unknown() -> None:
     """b refuses, c may come back: a has stored it, and nothing says that it ends there."""
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     cluster.kill("c")
     replica_of(cluster, "b").closing.promise((number_of(producer_id),))
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
-    answer = cluster.replies[key]
-    assert isinstance(answer, Failed)
-    assert answer.code == "outcome-unknown"
-    assert "being closed" in answer.detail
+    check_failed(cluster.replies[key], "outcome-unknown", "being closed")
     cluster.start("c")
     cluster.advance(20)
     assert [replica_of(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
@@ -232,16 +215,12 @@ def test_one_promise_beside_a_replica_that_is_down_makes_the_outcome_unknown() -
 
 def test_a_batch_kept_by_one_replica_of_a_closed_session_is_accepted() -> None:
     """Its copy spreads and is delivered: who heard `session-closed` would publish it a second time."""
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to == "c"
     close(cluster, topic, producer_id, "a")
     late = Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
-    answer = cluster.ask("b", late)
-    assert isinstance(answer, Failed)
-    assert answer.code == "outcome-unknown"
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10)
+    check_failed(cluster.ask("b", late), "outcome-unknown")
+    cluster.hear_all(10)
     assert isinstance(cluster.ask("b", late), PublishReply), "repeated, it is stored once"
     assert spans(cluster.ask("a", fetch())) == [(1, 2)]

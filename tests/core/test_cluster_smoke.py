@@ -25,12 +25,11 @@ from quorumq.core.messages.effects import DiskFull
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.types import Death, Now, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import check_failed, fetch, outcomes, published, receipts, with_messages, with_session
 
 
 def test_publish_fetch_ack_through_three_nodes() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster)
+    cluster, _, producer_id = with_session()
     got = receipts(cluster.ask("b", fetch()))
     assert [item.receipt.span for item in got] == [(producer_id, 0, 10)]
     assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
@@ -43,8 +42,7 @@ def test_publish_fetch_ack_through_three_nodes() -> None:
 
 
 def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     first = receipts(cluster.ask("b", fetch(hold_time=5.0)))
     cluster.advance(4.9)
     assert receipts(cluster.ask("a", fetch())) == ()
@@ -58,8 +56,7 @@ def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> No
 
 
 def test_time_wakes_a_node_at_its_own_deadlines_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     due: list[bool] = []
     step = NodeCore.step
 
@@ -75,8 +72,7 @@ def test_time_wakes_a_node_at_its_own_deadlines_only(monkeypatch: pytest.MonkeyP
 
 
 def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     got = receipts(cluster.ask("a", fetch()))
     cluster.ask("a", AckRequest(got))
     key = cluster.submit("b", fetch(wait=1.0))
@@ -86,8 +82,7 @@ def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
 
 
 def test_a_parked_fetch_ends_empty_after_a_tenth_of_its_hold_time() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     receipts(cluster.ask("a", fetch()))
     key = cluster.submit("b", fetch(wait=20.0, hold_time=10.0))
     cluster.advance(0.99)
@@ -97,8 +92,7 @@ def test_a_parked_fetch_ends_empty_after_a_tenth_of_its_hold_time() -> None:
 
 
 def test_reject_requeues_now_or_after_its_delay() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0))) == ["ok"]
     reply = cluster.ask("c", fetch())
@@ -112,8 +106,7 @@ def test_reject_requeues_now_or_after_its_delay() -> None:
 
 
 def test_dead_letter_and_redrive() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
     death = Death(Stamp(0, ""), "rejected", "ValueError", "no such thing")
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, death))) == ["ok"]
@@ -131,8 +124,7 @@ def test_dead_letter_and_redrive() -> None:
 
 
 def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_record() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     late = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
     got = receipts(cluster.ask("a", fetch()))
@@ -143,8 +135,7 @@ def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_recor
 
 
 def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     for _ in range(5):
         assert len(receipts(cluster.ask("a", fetch(hold_time=1.0)))) == 1
         cluster.advance(1.5)
@@ -155,8 +146,7 @@ def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
 
 
 def test_extend_keeps_a_hold_and_revives_none() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(4)
     assert outcomes(cluster.ask("b", ExtendRequest(got, 5.0, 4.0))) == ["ok"]
@@ -168,8 +158,7 @@ def test_extend_keeps_a_hold_and_revives_none() -> None:
 
 
 def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 10)
+    cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     cluster.kill("b")
     assert isinstance(
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 10))), PublishReply
@@ -191,8 +180,7 @@ def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
 
 
 def test_a_clean_restart_keeps_its_holds_and_needs_no_quarantine() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 2)
+    cluster = with_messages(2, hold_time_max=10.0)
     receipts(cluster.ask("b", fetch(most=1, hold_time=5.0)))
     cluster.stop("b")
     cluster.start("b")
@@ -202,21 +190,16 @@ def test_a_clean_restart_keeps_its_holds_and_needs_no_quarantine() -> None:
 
 
 def test_all_nodes_killed_at_once_come_back_after_quarantine() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 10)
+    cluster = with_messages(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
     cluster.ask("a", AckRequest(got))
-    for name in "abc":
-        cluster.kill(name)
-    for name in "abc":
-        cluster.start(name)
+    cluster.crash("abc")
     cluster.advance(10.3)
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 6
 
 
 def test_rf_1() -> None:
-    cluster = Cluster()
-    topic, _ = published(cluster, 3, rf=1)
+    cluster, topic, _ = with_session(3, rf=1)
     home = topic.replicas[0][0]
     got = receipts(cluster.ask(home, fetch()))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
@@ -230,19 +213,16 @@ def test_single_node() -> None:
 
 
 def test_no_one_waits_for_a_replica_that_could_not_be_asked() -> None:
-    cluster = Cluster(hold_time_max=5.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=5.0)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.kill("c")
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked_unproven"]
 
 
 def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_stored_it() -> None:
     """`storage-full` says that nothing was done."""
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     batch = cluster.batch(topic, producer_id, 10, [b"x"])
     cluster.feed("a", DiskFull(True))
     cluster.feed("b", DiskFull(True))
@@ -254,16 +234,13 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
     assert answer.code == "outcome-unknown", "c has it"
     assert "reserve of disk space" in answer.detail
     cluster.feed("c", DiskFull(True))
-    cluster.drop = lambda sender, to, message: False
-    answer = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 11, [b"y"])))
-    assert isinstance(answer, Failed)
-    assert answer.code == "storage-full"
+    cluster.hear_all()
+    check_failed(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 11, [b"y"]))), "storage-full")
 
 
 @pytest.mark.parametrize("limit", ["max_messages", "max_bytes"])
 def test_messages_won_in_earlier_rounds_count_against_the_limits_of_a_fetch(limit: str) -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3)
     (replica,) = cluster.nodes["a"].replicas.values()
     most = {"max_messages": 4, "max_bytes": 4 * replica.batches.bytes_of(Span(producer_id, 0, 1))}
     key = cluster.submit("a", fetch(least=4, wait=5.0)._replace(**{limit: most[limit]}))

@@ -9,7 +9,7 @@ from quorumq.core.messages import AckRequest, Failed, PeekReply, PeekRequest, Pu
 from quorumq.core.values import limits
 from quorumq.core.values.types import DERIVED, Death, ProducerId, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts, with_messages, with_session
 
 HOUR_MS = 3_600_000
 
@@ -36,8 +36,7 @@ def counted(cluster: Cluster, node: str, which: str, since_ms: int = 0) -> tuple
 
 
 def test_dead_letters_are_counted_by_kind_version_and_hour_of_death() -> None:
-    cluster = Cluster(heartbeat=600.0, sync_interval=600.0)
-    topic, producer_id = published(cluster, 6)
+    cluster, topic, producer_id = with_session(6, heartbeat=600.0, sync_interval=600.0)
     del topic, producer_id
     first = cluster.now.wall_ms
     for text, fingerprint, version in (
@@ -65,8 +64,7 @@ def test_dead_letters_are_counted_by_kind_version_and_hour_of_death() -> None:
 
 
 def test_a_rewind_is_counted_by_state_from_a_time_on() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3)
     cluster.advance(10)
     since = cluster.now.wall_ms
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 4, published_ms=since)))
@@ -95,8 +93,7 @@ def test_a_page_of_counts_looks_at_a_bounded_number_of_batches_also_of_those_bef
 
 
 def test_several_groups_are_described_at_once_and_those_unknown_here_left_out() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     cluster.ask("a", m.SetGroup("jobs", "h"))
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
     named = (("jobs", "g"), ("jobs", "nobody"), ("nothing", "g"), ("jobs", "h"))

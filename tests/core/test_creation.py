@@ -34,7 +34,8 @@ from quorumq.core.messages.records import DecisionPut, TopicPut
 from quorumq.core.values.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over, nothing, wipe
+from tests.core.network import hand_over, held_back, wipe
+from tests.core.steps import check_failed
 from tests.seeds import seeds
 
 
@@ -83,15 +84,12 @@ def test_a_refusal_to_an_uninformed_node_destroys_nothing() -> None:
     topic = created(cluster.ask("b", CreateTopic("jobs", 3)))
     filled(cluster, topic, "b")
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
-    cluster.drop = nothing
-    cluster.advance(10.0)
+    cluster.hear_all(10.0)
     assert cluster.nodes["a"].topic_named("jobs") == topic, "what a serves is what there is"
     other = first_topic(CreateTopic("jobs", 1), cluster.names, 0, Stamp(1, "a"))
     producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for node in "abc":
-        reply = cluster.ask(node, Publish(cluster.batch(other, producer_id, 0, [b"x"])))
-        assert isinstance(reply, Failed)
-        assert reply.code == "not-found"
+        check_failed(cluster.ask(node, Publish(cluster.batch(other, producer_id, 0, [b"x"]))), "not-found")
     assert payload(cluster, topic) == [5, 5, 5]
 
 
@@ -102,12 +100,9 @@ def test_a_creation_on_the_minority_side_of_a_cut_serves_nothing(rf: int) -> Non
     key = cluster.submit("a", CreateTopic("jobs", rf, 2))
     topic = created(cluster.ask("b", CreateTopic("jobs", 3, 4)))
     filled(cluster, topic, "b")
-    reply = answer(cluster, key)
-    assert isinstance(reply, Failed)
-    assert reply.code == "outcome-unknown"
+    check_failed(answer(cluster, key), "outcome-unknown")
     assert not cluster.nodes["a"].topics
-    cluster.drop = nothing
-    cluster.advance(10.0)
+    cluster.hear_all(10.0)
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", rf, 2)))
     assert [core.catalogue.register_named("jobs") for core in cluster.nodes.values()] == [topic] * 3
     assert payload(cluster, topic) == [5, 5, 5]
@@ -116,18 +111,14 @@ def test_a_creation_on_the_minority_side_of_a_cut_serves_nothing(rf: int) -> Non
 def test_a_creation_that_loses_moves_no_output() -> None:
     """``born`` says where outputs go: it is that of the creation that won, in any order of arrival."""
     cluster = Cluster()
-    late: list[tuple[str, str, object]] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        if sender + to == "bc" and isinstance(message, Accept):
-            late.append((sender, to, message))
-            return True
-        return {sender, to} == {"a", "b"}
-
-    cluster.drop = keep
+    late = held_back(
+        cluster,
+        lambda sender, to, message: sender + to == "bc" and isinstance(message, Accept),
+        lambda sender, to, message: {sender, to} == {"a", "b"},
+    )
     loser = cluster.submit("b", CreateTopic("out", 3, 2))
     made = created(cluster.ask("a", CreateTopic("out", 3, 4)))
-    cluster.drop = nothing
+    cluster.hear_all()
     assert late
     for item in late:
         hand_over(cluster, *item)
@@ -142,10 +133,8 @@ def test_no_one_serves_finds_or_spreads_what_was_only_accepted() -> None:
     cluster = Cluster(5)
     cluster.drop = lambda sender, to, message: isinstance(message, Accept) and to in "cde"
     cluster.submit("a", CreateTopic("jobs", 1))
-    cluster.kill("a")
-    cluster.start("a")
-    cluster.drop = nothing
-    cluster.advance(10.0)
+    cluster.crash("a")
+    cluster.hear_all(10.0)
     assert (
         sum(
             decision.topic is not None
@@ -184,19 +173,13 @@ def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
 
 def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_knew() -> None:
     cluster = Cluster()
-    late: list[tuple[str, str, object]] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, PutTopic) and sender == "a" and to != "a":
-            late.append((sender, to, message))
-            return True
-        return False
-
-    cluster.drop = keep
+    late = held_back(
+        cluster, lambda sender, to, message: isinstance(message, PutTopic) and sender == "a" and to != "a"
+    )
     key = cluster.submit("a", CreateTopic("jobs", max_deliveries=9))
     altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2))
     assert isinstance(altered, TopicReply)
-    cluster.drop = nothing
+    cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
     assert created(answer(cluster, key)) == altered.topic
@@ -219,11 +202,9 @@ def test_the_next_creation_finds_the_value_that_a_majority_accepted() -> None:
 
     cluster.drop = keep
     key = cluster.submit("a", CreateTopic("jobs", 1))
-    reply = answer(cluster, key)
-    assert isinstance(reply, Failed)
-    assert reply.code == "outcome-unknown"
+    check_failed(answer(cluster, key), "outcome-unknown")
     cluster.kill("a")
-    cluster.drop = nothing
+    cluster.hear_all()
     assert is_conflict(cluster.ask("c", CreateTopic("jobs", 3))), "it was chosen, though nobody knew"
     assert cluster.nodes["c"].topic_named("jobs").rf == 1  # type: ignore[union-attr]
 
@@ -242,18 +223,16 @@ def test_a_topic_made_by_a_producer_takes_the_first_explicit_settings() -> None:
 def test_two_simultaneous_creations_of_an_implicit_topic_do_not_conflict() -> None:
     cluster = Cluster()
     cluster.ask("a", CreateTopic("jobs", implicit=True))
-    late: list[tuple[str, str, object]] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        if sender == "a" and to == "c" and isinstance(message, PutTopic) and message.topic.partitions == 4:
-            late.append((sender, to, message))
-            return True
-        return {sender, to} == {"a", "b"}
-
-    cluster.drop = keep
+    late = held_back(
+        cluster,
+        lambda sender, to, message: (
+            sender == "a" and to == "c" and isinstance(message, PutTopic) and message.topic.partitions == 4
+        ),
+        lambda sender, to, message: {sender, to} == {"a", "b"},
+    )
     one = cluster.submit("a", CreateTopic("jobs", partitions=4, max_deliveries=4))
     other = cluster.submit("b", CreateTopic("jobs", partitions=2, max_deliveries=2))
-    cluster.drop = nothing
+    cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
     replies = [answer(cluster, key) for key in (one, other)]
@@ -303,7 +282,7 @@ def of_others(cluster: Cluster) -> Topic | None:
     """a and c are gone; d gets a different creation of the name."""
     cluster.kill("a")
     cluster.kill("c")
-    cluster.drop = nothing
+    cluster.hear_all()
     cluster.submit("d", CreateTopic("jobs", 3))
     cluster.advance(6.0)
     return cluster.nodes["d"].topic_named("jobs")
@@ -312,8 +291,7 @@ def of_others(cluster: Cluster) -> Topic | None:
 def test_an_accepted_value_survives_a_restart_of_the_acceptor() -> None:
     cluster = Cluster(5, hold_time_max=1.0)
     topic = half_chosen(cluster)
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     assert of_others(cluster) == topic
 
 
@@ -367,7 +345,7 @@ def test_a_wiped_acceptor_learns_its_promise_from_peers() -> None:
         hand_over(cluster, *item)
     served = cluster.nodes["a"].topic_named("jobs")
     assert served is None or served.rf == 3
-    cluster.drop = nothing
+    cluster.hear_all()
     assert not isinstance(answer(cluster, loser), TopicReply)
     cluster.start("e")
     assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
@@ -477,13 +455,11 @@ def test_acceptors_drop_the_proposal_once_the_choice_is_known() -> None:
     cluster = Cluster(5)
     half_chosen(cluster)
     assert cluster.nodes["b"].catalogue.decisions
-    cluster.drop = nothing
-    cluster.advance(10.0)
+    cluster.hear_all(10.0)
     for core in cluster.nodes.values():
         assert not core.catalogue.decisions
         assert not any(isinstance(record, DecisionPut) for record in core.snapshot(cluster.now))
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     assert not cluster.nodes["b"].catalogue.decisions, "nor does its journal bring it back"
 
 

@@ -79,7 +79,6 @@ from quorumq.core.values.spans import overlap, subtract
 from quorumq.core.values.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
-from tests.core.network import hears_all
 from tests.core.steps import DEATH, dead_entries, deleted, died, fetch, outcomes, published, receipts, rewind
 
 ME = "a"
@@ -130,7 +129,7 @@ def closing(cluster: Cluster, *deaf: NodeId) -> tuple[Topic, ProducerId]:
     cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to in deaf
     through = next(node for node in cluster.names if node not in deaf)
     cluster.ask(through, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
-    hears_all(cluster)
+    cluster.hear_all()
     return topic, producer_id
 
 
@@ -163,7 +162,7 @@ def publish_of_other_bytes(*where: NodeId) -> Scene:
         producer_id = cluster.ask("a", OpenSession()).producer_id
         cluster.drop = lambda sender, to, message: isinstance(message, Store) and to not in where
         cluster.submit(where[0], Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
-        hears_all(cluster)
+        cluster.hear_all()
         return Publish(cluster.batch(topic, producer_id, 0, [b"other"]))
 
     return scene
@@ -206,7 +205,7 @@ def held_by_one(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) ->
         got = delivered(cluster)
         missed(cluster, node, Release)
         cluster.ask("b" if node != "b" else "c", ReleaseRequest(got))
-        hears_all(cluster)
+        cluster.hear_all()
         return make(got)
 
     return scene
@@ -219,7 +218,7 @@ def held_by_two(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) ->
         published(cluster, 1)
         missed(cluster, node, Hold)
         got = receipts(cluster.ask("a" if node != "a" else "b", fetch(hold_time=20.0)))
-        hears_all(cluster)
+        cluster.hear_all()
         assert got
         return make(got)
 
@@ -233,7 +232,7 @@ def after(change: Callable[..., Any], make: Callable[[tuple[ReceiptPart, ...]], 
         got = delivered(cluster)
         cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
         change(cluster, node="b")
-        hears_all(cluster)
+        cluster.hear_all()
         return make(got)
 
     return scene
@@ -278,7 +277,7 @@ def settle_without(cluster: Cluster, node: NodeId, request: Any) -> None:
     """``node`` hears nothing of it."""
     cluster.drop = lambda sender, to, message: node in (sender, to) and sender != to
     cluster.ask("b" if node != "b" else "c", request)
-    hears_all(cluster)
+    cluster.hear_all()
 
 
 def ack_of_a_dead_letter(cluster: Cluster) -> AckRequest:
@@ -334,7 +333,7 @@ def redrive_of_what_is_dead_at(*where: NodeId) -> Scene:
         got = delivered(cluster)
         cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to not in where
         cluster.submit(where[0], RejectRequest(got, death=DEATH))
-        hears_all(cluster)
+        cluster.hear_all()
         page = cluster.ask(where[0], PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
         return RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
 
@@ -347,7 +346,7 @@ def redrive_after_a_rewind(*deaf: NodeId) -> Scene:
         cluster.advance(1.0)
         cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
         rewind(cluster, node="b", start="time", from_ms=cluster.now.wall_ms + 1)
-        hears_all(cluster)
+        cluster.hear_all()
         return request
 
     return scene
@@ -391,7 +390,7 @@ def create_of_a_deleted_name(cluster: Cluster) -> CreateTopic:
     topic, _ = published(cluster, 1)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
     cluster.ask("b", DeleteTopic("jobs", topic.id))
-    hears_all(cluster)
+    cluster.hear_all()
     return CreateTopic("jobs", 1, 2)
 
 
@@ -582,7 +581,7 @@ class Breaking:
 
 
 def heal(cluster: Cluster) -> None:
-    hears_all(cluster)
+    cluster.hear_all()
     for peer in cluster.names[1:]:
         cluster.link(ME, peer)
         cluster.link(peer, ME)
@@ -591,7 +590,7 @@ def heal(cluster: Cluster) -> None:
 def scene_of(name: str) -> tuple[Cluster, Any]:
     cluster = Cluster(hold_time_max=20.0)
     request = ROWS[name](cluster)
-    hears_all(cluster)
+    cluster.hear_all()
     cluster.checks = False  # checks of a table of thousands would be most of the time
     return cluster, request
 

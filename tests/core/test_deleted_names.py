@@ -43,6 +43,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import STAMP_ZERO, Group, Layout, Limit, Now, Stamp, Topic, topic_id
 from tests.core.cluster import Cluster
+from tests.core.network import wipe
+from tests.core.steps import check_failed
 
 NODES = ("a", "b", "c")
 SYNC_S = 2.0
@@ -296,9 +298,7 @@ def test_a_packed_name_is_a_deleted_one_for_every_request() -> None:
     cluster = packing()
     topic = deleted(cluster, "t")
     assert cluster.nodes["b"].catalogue.topics == {}
-    reply = cluster.ask("b", Metadata(("t",)))
-    assert isinstance(reply, Failed)
-    assert "topic 't' was deleted" in reply.detail
+    check_failed(cluster.ask("b", Metadata(("t",))), None, "topic 't' was deleted")
     session = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
     assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, session, 0, [b"x"]))), Failed)
     assert isinstance(cluster.ask("c", DeleteTopic("t", topic.id)), TopicReply), "again, as it was unknown"
@@ -336,9 +336,7 @@ def test_a_node_that_slept_learns_of_a_packed_topic_when_it_uses_it() -> None:
     cluster.ask("a", DeleteTopic("t", topic.id))
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     session = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
-    reply = cluster.ask("c", Publish(cluster.batch(topic, session, 0, [b"x"])))
-    assert isinstance(reply, Failed)
-    assert reply.code == Code.NOT_FOUND
+    check_failed(cluster.ask("c", Publish(cluster.batch(topic, session, 0, [b"x"]))), Code.NOT_FOUND)
     assert cluster.nodes["c"].catalogue.topic_named("t") is None
 
 
@@ -352,8 +350,7 @@ def test_a_late_register_of_a_packed_group_makes_no_group(late: object) -> None:
     core = cluster.nodes["b"]
     if late is GroupPut:
         cluster.journals["b"].append(GroupPut(group))
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")
         core = cluster.nodes["b"]
     else:
         cluster.send("a", "b", PutGroup(0, group))
@@ -377,8 +374,7 @@ def test_a_packed_name_comes_to_a_node_that_missed_it_and_ends_what_it_has() -> 
     cluster.ask("b", DeleteGroup("t", "g"))
     deleted(cluster, "u", "b")
     assert counts(cluster) == [(0, 0), (1, 1), (1, 1)]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(4 * SYNC_S)
+    cluster.hear_all(4 * SYNC_S)
     assert counts(cluster) == [(1, 1)] * 3
     assert agreed(cluster)
     (replica,) = cluster.nodes["a"].replicas.values()
@@ -397,8 +393,7 @@ def test_packed_names_outlive_a_restart_a_snapshot_and_a_resync() -> None:
         deleted(cluster, f"u{number}")
     cluster.ask("a", SetGroup("t", "h"))
     assert counts(cluster) == [(5, 1)] * 3
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert counts(cluster)[2] == (5, 1), "the journal"
     pages = [
         it
@@ -408,24 +403,19 @@ def test_packed_names_outlive_a_restart_a_snapshot_and_a_resync() -> None:
     snapshot = cluster.nodes["c"].snapshot(cluster.now)
     assert not any(isinstance(it, TopicPut) and it.topic.deleted for it in snapshot), "pages have them"
     cluster.journals["c"] = [*snapshot, *pages]
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert counts(cluster)[2] == (5, 1), "a snapshot"
-    cluster.kill("c")
-    cluster.journals["c"], cluster.dropped["c"] = [], type(cluster.dropped["c"])()
-    cluster.start("c")
+    wipe(cluster, "c")
     cluster.advance(5)
     assert counts(cluster)[2] == (5, 1), "a resync"
     assert any(isinstance(it, DeletedNoted) for it in cluster.journals["c"])
     assert agreed(cluster)
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert counts(cluster)[2] == (5, 1), "what a resync brought"
     assert cluster.nodes["c"].catalogue.group(topic.id, "h").generation == 2  # type: ignore[union-attr]
     cluster.ask("a", DeleteTopic("t", topic.id))
     assert counts(cluster) == [(6, 0)] * 3, "groups go with their topic"
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert counts(cluster)[2] == (6, 0), "also those that an older page has"
 
 
@@ -522,16 +512,13 @@ def test_packed_registers_that_came_from_a_peer_get_a_page_when_they_are_many(
     cluster = packing()
     for number in range(20):
         deleted(cluster, f"t{number}")
-    cluster.kill("c")
-    cluster.journals["c"], cluster.dropped["c"] = [], type(cluster.dropped["c"])()
-    cluster.start("c")
+    wipe(cluster, "c")
     cluster.advance(20 * SYNC_S)
     c = cluster.nodes["c"].catalogue
     assert c.deleted.topics == 20
     assert sum(map(len, c.deleted.unsaved.values())) <= 8
     assert sum(len(it.packed) for it in c.deleted.records()) <= 8 * limits.DELETED_BYTES  # type: ignore[union-attr]
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert counts(cluster)[2] == (20, 0)
 
 
@@ -611,8 +598,7 @@ def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     cluster.ask("b", SetGroup("t", "g"))
     cluster.ask("b", DeleteGroup("t", "g"))
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(4 * SYNC_S)
+    cluster.hear_all(4 * SYNC_S)
     assert ("g" in replica.views.groups) is not rule
 
 
@@ -625,9 +611,7 @@ def test_a_resync_brings_packed_registers(rule: bool, monkeypatch: pytest.Monkey
     cluster = packing()
     topic = made(cluster, "t")
     cluster.ask("a", DeleteTopic("t", topic.id))
-    cluster.kill("c")
-    cluster.journals["c"], cluster.dropped["c"] = [], type(cluster.dropped["c"])()
-    cluster.start("c")
+    wipe(cluster, "c")
     cluster.advance(3 * SYNC_S)
     cluster.send("b", "c", PutTopic(0, topic))
     cluster.run()

@@ -58,8 +58,7 @@ def test_names_that_were_deleted_in_a_grown_cluster_are_packed() -> None:
     assert packed(cluster) == [(2, 0)] * 5, "the group went with its topic"
     assert agreed(cluster)
     for name in "abcde":
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
     cluster.relink()
     assert packed(cluster) == [(2, 0)] * 5
     assert cluster.ask("b", m.CreateTopic("wide", 5, 2)).topic.deletions == 1
@@ -94,8 +93,7 @@ def test_a_deletion_of_unknown_outcome_is_completed_by_a_node() -> None:
     cluster.advance(6.0)
     assert isinstance(cluster.replies[key], m.Failed)
     assert any(core.catalogue.unpackable for core in cluster.nodes.values())
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20.0)
+    cluster.hear_all(20.0)
     assert packed(cluster) == [(1, 0)] * 5
     assert agreed(cluster)
 

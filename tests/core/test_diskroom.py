@@ -14,7 +14,7 @@ from quorumq.core.messages.effects import DiskFull, MemoryFull
 from quorumq.core.values.types import STAMP_ZERO, Death, Kind, Record, Span
 from quorumq.storage.records import encode_record
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts, with_messages
 
 BIG = "é" * 8000
 DEATH = Death(
@@ -146,8 +146,7 @@ def test_holds_run_out_at_every_capacity_and_attempts_are_counted_while_they_can
 
 @pytest.mark.parametrize("capacity", ROOMS)
 def test_an_exhausted_message_dies_while_an_ack_can_be_written(capacity: Capacity) -> None:
-    cluster = Cluster()
-    published(cluster, 1, max_deliveries=1)
+    cluster = with_messages(1, max_deliveries=1)
     cluster.ask("a", fetch(hold_time=1.0))
     for name in cluster.names:
         cluster.feed(name, DiskFull(capacity))
@@ -174,8 +173,7 @@ def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
     assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[:1]), death=DEATH))) == ["ok"]
     cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, m.Reject)
     assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), death=DEATH))) == ["ok"]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10)
+    cluster.hear_all(10)
     sizes = [death.text_bytes for death in deaths(cluster, "b")]
     assert len(sizes) == 2, "two have the same letter"
     assert sorted(sizes)[0] < 600 < 40_000 < sorted(sizes)[1], "it had the one before"

@@ -6,7 +6,6 @@ import pytest
 
 from quorumq.core.messages import (
     AckRequest,
-    Failed,
     Fetch,
     FetchReply,
     OpenSession,
@@ -17,7 +16,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messages, with_session
 
 SOME = Span(ProducerId("x", 1, 1, 1), 0, 1)
 
@@ -38,8 +37,7 @@ def suspects(reply: object) -> list[bool]:
 
 
 def test_named_messages_come_once_and_no_others() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster)
+    cluster, _, producer_id = with_session()
     named = (
         Span(producer_id, 7, 8),
         Span(producer_id, 2, 4),
@@ -56,8 +54,7 @@ def test_named_messages_come_once_and_no_others() -> None:
 
 def test_it_wins_nothing_that_another_fetch_would_not() -> None:
     """Held, delayed and dead messages stay as they are, also if this node does not know about them."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 4)
+    cluster, _, producer_id = with_session(4)
     held, late, dead, free = (Span(producer_id, seq, seq + 1) for seq in range(4))
     receipts(cluster.ask("a", by_id(held)))
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
@@ -70,8 +67,7 @@ def test_it_wins_nothing_that_another_fetch_would_not() -> None:
 
 
 def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster, 3, max_deliveries=2)
+    cluster, _, producer_id = with_session(3, max_deliveries=2)
     first, second, third = (Span(producer_id, seq, seq + 1) for seq in range(3))
     assert seqs(cluster.ask("a", by_id(first, second, hold_time=2.0))) == [0, 1]
     cluster.advance(2.1)
@@ -101,8 +97,7 @@ def test_a_node_without_a_replica_has_another_one_do_it() -> None:
 
 
 def test_many_that_are_apart_come_in_several_answers() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster, 600)
+    cluster, _, producer_id = with_session(600)
     odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 600, 2))
     answers: list[list[int]] = []
     while answer := seqs(cluster.ask("a", by_id(*odd))):
@@ -124,9 +119,5 @@ def test_many_that_are_apart_come_in_several_answers() -> None:
     ],
 )
 def test_a_fetch_of_too_many_names_is_refused(request_: Fetch, says: str) -> None:
-    cluster = Cluster()
-    published(cluster, 1)
-    answer = cluster.ask("a", request_)
-    assert isinstance(answer, Failed)
-    assert answer.code == "usage"
-    assert says in answer.detail
+    cluster = with_messages(1)
+    check_failed(cluster.ask("a", request_), "usage", says)

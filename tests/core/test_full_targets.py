@@ -11,6 +11,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.layouts import fetched, is_voter, publish
+from tests.core.steps import check_failed
 
 
 def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
@@ -26,8 +27,7 @@ def move(cluster: Cluster, node: str, source: str, to: str) -> m.ClientReply:
 
 
 def refusal(reply: m.ClientReply) -> str:
-    assert isinstance(reply, m.Failed), reply
-    assert reply.code == Code.STORAGE_FULL
+    check_failed(reply, Code.STORAGE_FULL)
     return reply.detail
 
 
@@ -62,8 +62,7 @@ def test_a_move_whose_target_fills_up_waits_for_it_and_can_be_undone(capacity: C
     assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(0.5)
     cluster.feed(new, DiskFull(capacity))
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(12.0)
+    cluster.hear_all(12.0)
     assert shown(cluster, old) == [("leaving", [new])]
     assert ("full", []) in shown(cluster, new)
     cluster.feed(old, DiskFull(Capacity.FIRST))
@@ -138,8 +137,7 @@ def test_a_raise_whose_learner_fills_up_waits_for_it_and_can_be_taken_back() -> 
     cluster.advance(5.0)
     full, other = learners(cluster, topic)
     cluster.feed(full, DiskFull(Capacity.FIRST))
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20.0)
+    cluster.hear_all(20.0)
     assert shown(cluster, old) == [("copying", [full])]
     assert shown(cluster, full) == [("full", [])]
     assert shown(cluster, other) == []

@@ -32,8 +32,8 @@ from quorumq.core.messages.records import DecisionPut, GroupPut
 from quorumq.core.values.types import Batch, Group, Latest, ProducerId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over, nothing, wipe
-from tests.core.steps import fetch, more, outcomes, published, receipts, spans
+from tests.core.network import hand_over, held_back, wipe
+from tests.core.steps import check_failed, fetch, more, outcomes, receipts, spans, with_messages, with_session
 from tests.seeds import seeds
 
 DECIDING = Prepare | Accept | ProposalReply | PutGroup | PutReply
@@ -56,7 +56,7 @@ def cut(cluster: Cluster, node: str) -> None:
 
 
 def healed(cluster: Cluster) -> None:
-    cluster.drop = nothing
+    cluster.hear_all()
     for one in cluster.names:
         for other in cluster.names:
             if one != other and other not in cluster.nodes[one].state.links:
@@ -100,8 +100,7 @@ REQUESTS: dict[str, object] = {
 )
 def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_: object, kept: int) -> None:
     """a's links break after ``kept`` messages of its exchange; its register, or proposal, comes to the others late."""
-    cluster = Cluster(request_timeout=1.0)
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3, request_timeout=1.0)
     count = 0
 
     def breaks(sender: str, to: str, message: object) -> bool:
@@ -138,8 +137,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
 def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
     """b gets no last answer until a's FETCH is answered, and messages were published: they are its own, too."""
     for kind in (PutReply, ProposalReply):
-        cluster = Cluster()
-        topic, producer_id = published(cluster, 3)
+        cluster, topic, producer_id = with_session(3)
         late: list[tuple[str, str, object]] = []
 
         def keep(sender: str, to: str, message: object, late: list = late, kind: type = kind) -> bool:  # type: ignore[type-arg]
@@ -156,7 +154,7 @@ def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
         more(cluster, topic, producer_id, 3, 5)
         given = receipts(cluster.ask("a", fetch(most=2)))
         assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
-        cluster.drop = nothing
+        cluster.hear_all()
         for item in late:
             hand_over(cluster, *item)
         cluster.advance(1.0)
@@ -165,27 +163,21 @@ def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
 
 
 def test_two_creations_of_a_deleted_group_are_one() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     cluster.ask("a", fetch(most=1))
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     cluster.advance(11.0)
-    late: list[tuple[str, str, object]] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        if to == "b" and sender != "b" and isinstance(message, ProposalReply):
-            late.append((sender, to, message))
-            return True
-        return False
-
-    cluster.drop = keep
+    late = held_back(
+        cluster,
+        lambda sender, to, message: to == "b" and sender != "b" and isinstance(message, ProposalReply),
+    )
     second = cluster.submit("b", SetGroup("jobs", "g"))
     first = cluster.submit("a", SetGroup("jobs", "g"))
     cluster.advance(1.0)
     assert isinstance(cluster.replies[first], GroupReply)
     given = receipts(cluster.ask("a", fetch()))
     assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
-    cluster.drop = nothing
+    cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
     cluster.advance(11.0)
@@ -195,8 +187,7 @@ def test_two_creations_of_a_deleted_group_are_one() -> None:
 
 def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -> None:
     """a proposes a rewind that reaches no other node; its clock is ahead. The group is deleted, made again and read."""
-    cluster = Cluster(request_timeout=1.0)
-    published(cluster, 3)
+    cluster = with_messages(3, request_timeout=1.0)
     assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), GroupReply)
     cluster.wall_off_ms["a"] = 3_600_000
     cluster.advance(1.0)
@@ -217,8 +208,7 @@ def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -
 
 def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     """It was chosen, and its register is at a alone; the group is deleted, twice, through others."""
-    cluster = Cluster(request_timeout=1.0)
-    published(cluster, 3)
+    cluster = with_messages(3, request_timeout=1.0)
     cluster.ask("b", SetGroup("jobs", "g"))
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     cluster.drop = lambda sender, to, message: (
@@ -226,9 +216,7 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     )
     creating = cluster.submit("a", SetGroup("jobs", "g"))
     cluster.advance(2.0)
-    reply = cluster.replies[creating]
-    assert isinstance(reply, Failed)
-    assert reply.code == "outcome-unknown"
+    check_failed(cluster.replies[creating], "outcome-unknown")
     cut(cluster, "a")
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     healed(cluster)
@@ -236,24 +224,20 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
 
 
 def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.drop = lambda sender, to, message: (
         to == "c" != sender and isinstance(message, PutGroup | SyncTopics | Prepare | Accept)
     )
     cluster.ask("a", fetch(most=1))
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
-    cluster.drop = nothing
-    reply = cluster.ask("c", latest())
-    assert isinstance(reply, Failed)
-    assert reply.code == "not-found"
+    cluster.hear_all()
+    check_failed(cluster.ask("c", latest()), "not-found")
     assert all(group.deleted for groups in registers(cluster) for group in groups.values())
 
 
 def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> None:
     """The deletion's ballot is above b's reserve, and then above that of all others."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch(most=1))
     cluster.wall_off_ms["b"] = 3_600_000
     deleting = cluster.submit("b", DeleteGroup("jobs", "g"))
@@ -271,8 +255,7 @@ def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> Non
 def test_a_group_from_now_on_gets_what_is_published_after_its_ok_whatever_clocks_say(
     off_ms: int, how: str, wrong: str
 ) -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 5)
+    cluster, topic, producer_id = with_session(5)
     if how == "rewound":
         cluster.ask("a", SetGroup("jobs", "g"))
     cluster.advance(1.0)
@@ -304,8 +287,7 @@ def dated(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, o
 
 def test_a_message_absent_at_the_question_belongs_to_the_group() -> None:
     """c has a message, of unknown outcome, that neither a nor b has; they are asked. It spreads later, and is new."""
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
     publishing = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 3, [b"late"])))
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g", "latest")), GroupReply)
@@ -317,8 +299,7 @@ def test_a_message_absent_at_the_question_belongs_to_the_group() -> None:
 
 def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
     """One replica retained what the others reclaimed: no replica pulls it again for a group that is not to get it."""
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     given = receipts(cluster.ask("a", fetch("main")))
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
     cluster.ask("a", AckRequest(given))
@@ -339,17 +320,14 @@ def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
 
 @pytest.mark.parametrize("finishes", ["a fetch", "a creation"])
 def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishes: str) -> None:
-    cluster = Cluster(request_timeout=1.0)
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3, request_timeout=1.0)
     cluster.drop = lambda sender, to, message: type(message).__name__ in ("ReplicaList", "ReplicaListReply")
     key = cluster.submit("a", latest())
     cluster.advance(2.0)
-    reply = cluster.replies[key]
-    assert isinstance(reply, Failed)
-    assert reply.code == "outcome-unknown"
+    check_failed(cluster.replies[key], "outcome-unknown")
     assert {group.latest for groups in registers(cluster) for group in groups.values()} == {Latest.SKIPPING}
     more(cluster, topic, producer_id, 3)
-    cluster.drop = nothing
+    cluster.hear_all()
     if finishes == "a fetch":
         assert spans(cluster.ask("c", fetch())) == []
     else:
@@ -364,8 +342,7 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
 
     b answers c after the publish, and knows the message; c has no answer from a node that has begun in its page.
     """
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3)
     late: list[tuple[str, str, object]] = []
     cluster.drop = lambda sender, to, message: type(message).__name__ == "ReplicaList"
     first = cluster.submit("c", latest())  # has it decided, and is cut off from all answers
@@ -378,7 +355,7 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
     cluster.drop = keep
     assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupReply)
     more(cluster, topic, producer_id, 3)
-    cluster.drop = nothing
+    cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
     again = cluster.submit("c", latest())
@@ -391,8 +368,7 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
 
 
 def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     cluster.advance(3.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutTopic | SyncTopics)
     assert isinstance(cluster.ask("a", AlterTopic("jobs", auto_create_groups=False)), TopicReply)
@@ -402,11 +378,8 @@ def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
         (fetch("tpyo"), "not-found"),
         (fetch("tpyo")._replace(start="latest"), "not-found"),
     ):
-        reply = cluster.ask("c", request)
-        assert isinstance(reply, Failed)
-        assert reply.code == code
-    cluster.drop = nothing
-    cluster.advance(5.0)
+        check_failed(cluster.ask("c", request), code)
+    cluster.hear_all(5.0)
     assert registers(cluster) == [{}, {}, {}]
     assert isinstance(cluster.ask("c", SetGroup("jobs", "typo")), GroupReply), "asked for by name it is made"
 
@@ -424,13 +397,12 @@ def counted(cluster: Cluster, request: object, node: str = "a") -> tuple[list[st
     before = sum(isinstance(it, DecisionPut | GroupPut) for it in cluster.journals[node])
     reply = cluster.ask(node, request)
     assert not isinstance(reply, Failed), reply
-    cluster.drop = nothing
+    cluster.hear_all()
     return kinds, sum(isinstance(it, DecisionPut | GroupPut) for it in cluster.journals[node]) - before
 
 
 def test_a_new_group_costs_two_rounds_and_a_known_one_none() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     made, records = counted(cluster, fetch())
     assert sorted(kind for kind in made if "Hold" not in kind) == sorted(
         ["Accept", "ProposalReply", "PutGroup", "PutReply"] * 2
@@ -445,8 +417,7 @@ def test_a_new_group_costs_two_rounds_and_a_known_one_none() -> None:
 
 
 def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     kinds: list[str] = []
     cluster.drop = lambda sender, to, message: sender != to and bool(kinds.append(type(message).__name__))
     held = cluster.drop
@@ -466,14 +437,13 @@ def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
 
 def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
     """a and b accept the default; a dies before it can tell another node; b is wiped: the choice stands."""
-    cluster = Cluster(request_timeout=1.0)
-    published(cluster, 3)
+    cluster = with_messages(3, request_timeout=1.0)
     cluster.drop = lambda sender, to, message: (
         (to == "c" and isinstance(message, Accept)) or (isinstance(message, ProposalReply) and sender != to)
     )
     cluster.submit("a", fetch())
     cluster.kill("a")
-    cluster.drop = nothing
+    cluster.hear_all()
     cluster.start("a")
     assert len(cluster.nodes["a"].catalogue.decisions) == 1
     wipe(cluster, "b")
@@ -487,13 +457,12 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
 
 
 def test_an_undecided_register_is_deleted_with_its_topic() -> None:
-    cluster = Cluster(request_timeout=1.0)
-    topic, _ = published(cluster, 1)
+    cluster, topic, _ = with_session(1, request_timeout=1.0)
     cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
     cluster.submit("a", fetch())
     cluster.advance(2.0)
     assert all(core.catalogue.decisions for core in cluster.nodes.values())
-    cluster.drop = nothing
+    cluster.hear_all()
     cluster.ask("b", DeleteTopic("jobs", topic.id))
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
 

@@ -42,7 +42,20 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Death, Kind, Record, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import created, deleted, fetch, more, outcomes, published, receipts, spans
+from tests.core.network import held_back, wipe
+from tests.core.steps import (
+    check_failed,
+    created,
+    deleted,
+    fetch,
+    more,
+    outcomes,
+    published,
+    receipts,
+    spans,
+    with_messages,
+    with_session,
+)
 
 DEATH = Death(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
 
@@ -88,8 +101,7 @@ def cut_off(node: str) -> Callable[[str, str, object], bool]:
 
 
 def test_a_running_workers_next_fetch_does_not_make_the_group_again() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     assert spans(cluster.ask("a", fetch(most=2))) == [(0, 2)]
     deleted(cluster)
     for node in "abc":
@@ -98,8 +110,7 @@ def test_a_running_workers_next_fetch_does_not_make_the_group_again() -> None:
 
 
 def test_nor_does_a_node_that_does_not_know_the_deletion() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("c", fetch(most=1))
     cluster.drop = deaf("c")
     deleted(cluster)
@@ -107,8 +118,7 @@ def test_nor_does_a_node_that_does_not_know_the_deletion() -> None:
     assert cluster.nodes["c"].catalogue.reads(topic.id, "g")
     key = cluster.submit("c", fetch())
     cluster.advance(0.1)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(2)
+    cluster.hear_all(2)
     assert receipts(cluster.replies[key]) == ()
     assert is_not_found(cluster.ask("c", fetch())), "a and b refused its HOLD, and said why"
 
@@ -126,8 +136,7 @@ def test_a_parked_fetch_hears_of_the_deletion_at_once() -> None:
 
 
 def test_a_fetch_of_many_topics_goes_on_with_the_others() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     other = cluster.topic("other")
     pattern = fetch(wait=1.0)._replace(topics=("*",))
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
@@ -140,8 +149,7 @@ def test_a_fetch_of_many_topics_goes_on_with_the_others() -> None:
 
 
 def test_deleted_twice_it_is_deleted_and_an_unknown_one_is_not_found() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     created(cluster)
     first = deleted(cluster)
     assert deleted(cluster, "a").generation == first.generation + 1
@@ -150,8 +158,7 @@ def test_deleted_twice_it_is_deleted_and_an_unknown_one_is_not_found() -> None:
 
 
 def test_only_creation_makes_it_again() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch(most=1, hold_time=1.0))
     before = deleted(cluster)
     listed = cluster.ask("a", Metadata(("jobs",)))
@@ -165,8 +172,7 @@ def test_only_creation_makes_it_again() -> None:
 
 
 def test_a_creation_through_one_node_is_found_by_one_that_knows_of_the_deletion_alone() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     created(cluster)
     deleted(cluster)
     cluster.drop = deaf("c")
@@ -176,21 +182,19 @@ def test_a_creation_through_one_node_is_found_by_one_that_knows_of_the_deletion_
 
 def test_a_creation_that_missed_a_deletion_and_a_creation_names_the_group_of_today() -> None:
     """The answer names the generation that deliveries are of from now on, and not one that was deleted before."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     created(cluster)
     cluster.drop = cut_off("c")
     deleted(cluster, "a")
     again = created(cluster, "a")
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     reply = cluster.ask("c", SetGroup("jobs", "g"))
     assert isinstance(reply, GroupReply)
     assert reply.group.generation == again.generation
 
 
 def test_a_replica_that_refuses_as_it_missed_the_creation_is_told_at_once() -> None:
-    cluster = Cluster()
-    topic, _ = published(cluster)
+    cluster, topic, _ = with_session()
     created(cluster)
     deleted(cluster)
     cluster.drop = deaf("c")
@@ -201,8 +205,7 @@ def test_a_replica_that_refuses_as_it_missed_the_creation_is_told_at_once() -> N
 
 
 def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
-    cluster = Cluster()
-    topic, _ = published(cluster)
+    cluster, topic, _ = with_session()
     created(cluster)
     cluster.ask("c", fetch(most=1))
     cluster.kill("c")
@@ -210,16 +213,12 @@ def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
     cluster.start("c")
     cluster.advance(2)
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "anti-entropy"
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "the journal"
     cluster.journals["c"] = list(cluster.nodes["c"].snapshot(cluster.now))
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a snapshot"
-    cluster.kill("c")
-    cluster.journals["c"] = []
-    cluster.start("c")
+    wipe(cluster, "c")
     cluster.advance(5)
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a resync"
     assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=3)), TopicReply)
@@ -242,20 +241,13 @@ def test_the_deletion_is_carried_to_new_partitions() -> None:
 
 def test_a_rewind_that_overlaps_a_deletion_does_not_bring_the_group_back() -> None:
     """It is promised the next change, then the group is deleted, then it proposes."""
-    cluster = Cluster()
-    topic, _ = published(cluster)
+    cluster, topic, _ = with_session()
     created(cluster)
-    late: list[tuple[str, str, object]] = []
-
-    def hold_back(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Accept) and sender == "a" and to != "a":
-            late.append((sender, to, message))
-            return True
-        return False
-
-    cluster.drop = hold_back
+    late = held_back(
+        cluster, lambda sender, to, message: isinstance(message, Accept) and sender == "a" and to != "a"
+    )
     key = cluster.submit("a", SetGroup("jobs", "g", rewind=True))
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     deleted(cluster)
     for sender, to, message in late:
         cluster.send(sender, to, message)
@@ -278,8 +270,7 @@ def test_a_node_without_a_replica_that_does_not_know_is_told_by_its_legs() -> No
 
 
 def test_state_of_its_readers_is_deleted_with_the_group() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
     for node in "abc":
         cluster.submit(node, fetch(wait=1.0))
@@ -296,8 +287,7 @@ def test_state_of_its_readers_is_deleted_with_the_group() -> None:
 
 
 def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     created(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, ReplicaListReply)
     key = cluster.submit("a", PurgeRequest("jobs", 0, "g"))
@@ -306,8 +296,7 @@ def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:
 
 
 def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     got = receipts(cluster.ask("a", fetch(most=3)))
     deleted(cluster)
     for node in "abc":
@@ -325,8 +314,7 @@ def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
 @pytest.mark.parametrize("kind", [Hold, Ack, Reject, Merge, SyncState])
 def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
     """c goes on as if the group were there. Once it knows, no effect of its requests is left."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     got = receipts(cluster.ask("c", fetch(most=3, hold_time=50.0)))
     cluster.ask("c", AckRequest((got[0]._replace(spans=(got[0].receipt.span._replace(stop=1),)),)))
     cluster.drop = deaf("c")
@@ -351,23 +339,20 @@ def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
     cluster.advance(20)
     assert seen, f"no {kind.__name__} was sent"
     assert views(cluster)[:2] == [set(), set()]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.hear_all(20)
     assert views(cluster) == [set(), set(), set()]
 
 
 def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> None:
     """A node that knows the deletion refuses. One that does not votes, and drops all when it learns."""
-    cluster = Cluster()
-    topic, _ = published(cluster)
+    cluster, topic, _ = with_session()
     cluster.drop = deaf("c")
     got = receipts(cluster.ask("a", fetch(most=3)))
     deleted(cluster, "a")
     assert (topic.id, "g") not in cluster.nodes["c"].catalogue.groups
     assert outcomes(cluster.ask("c", AckRequest(got))) == [Code.NOT_FOUND]
     assert views(cluster)[:2] == [set(), set()]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.hear_all(20)
     assert views(cluster) == [set(), set(), set()]
 
 
@@ -376,8 +361,7 @@ def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> N
 
 def test_deletion_voids_all_records_dead_letters_too() -> None:
     """Made again from latest, so that no predicate covers the messages published before."""
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     got = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", RejectRequest(got, 0.0, DEATH))
     listed = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
@@ -400,8 +384,7 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
 
 def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
     """c voted for an ACK of the group that was made again, and then hears of the deletion, and then of the creation."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch(most=1))
     cluster.advance(1)
     cluster.drop = deaf("c")
@@ -429,8 +412,7 @@ def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
 
 
 def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), 0.0, DEATH))
     deaths = receipts(cluster.ask("a", fetch("g!dead", hold_time=50.0)))
     deleted(cluster)
@@ -441,8 +423,7 @@ def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:
 
 def test_a_replica_that_missed_both_brings_nothing_back() -> None:
     """c has acks and a dead letter of the group that was; no peer takes them from it, and it drops them."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     got = receipts(cluster.ask("c", fetch(most=4)))
     cluster.ask("c", RejectRequest(got, 0.0, DEATH))
     cluster.kill("c")
@@ -459,8 +440,7 @@ def test_a_replica_that_missed_both_brings_nothing_back() -> None:
 
 
 def test_made_again_at_once_it_gives_no_one_company() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     before = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
     deleted(cluster)
     created(cluster)
@@ -477,24 +457,21 @@ def test_made_again_at_once_it_gives_no_one_company() -> None:
 
 def test_a_hold_that_ends_while_a_group_skips_is_offered_before_the_rest_of_its_batch() -> None:
     """No client gets it: a FETCH waits until the group has begun, and by then it is skipped."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch(most=1, hold_time=2.0))
     deleted(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, ReplicaListReply) and sender != to
     cluster.submit("a", SetGroup("jobs", "g", start="latest"))
     cluster.advance(3.0)
     assert any(replica.views.groups["g"].available.messages == 1 for replica in replicas(cluster))
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(3.0)
+    cluster.hear_all(3.0)
     created(cluster, "b", "latest")
     assert spans(cluster.ask("b", fetch())) == []
 
 
 def test_holds_of_a_deleted_group_are_handed_over_by_a_clean_stop_and_told_to_who_was_killed() -> None:
     for end in ("stop", "kill"):
-        cluster = Cluster(hold_time_max=10.0)
-        published(cluster)
+        cluster = with_messages(hold_time_max=10.0)
         cluster.ask("a", fetch(most=3, hold_time=10.0))
         deleted(cluster)
         for node in "ab":
@@ -507,8 +484,7 @@ def test_holds_of_a_deleted_group_are_handed_over_by_a_clean_stop_and_told_to_wh
 
 def test_no_ballot_below_those_of_before_is_granted() -> None:
     """The clock at the deletion is the minimum ballot: a late HOLD of the group that was would be below it."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     got = receipts(cluster.ask("a", fetch(most=3, hold_time=1.0)))
     deleted(cluster)
     created(cluster)
@@ -518,8 +494,7 @@ def test_no_ballot_below_those_of_before_is_granted() -> None:
 
 
 def test_a_release_still_frees_what_is_held() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     got = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
     deleted(cluster)
     cluster.ask("b", ReleaseRequest(got))
@@ -531,8 +506,7 @@ def test_a_release_still_frees_what_is_held() -> None:
 
 
 def test_reclaim_deletes_what_only_that_group_kept() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch("mian", most=1, hold_time=1.0))
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
@@ -545,8 +519,7 @@ def test_reclaim_deletes_what_only_that_group_kept() -> None:
 
 
 def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 0]
@@ -558,8 +531,7 @@ def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
 
 
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch("mian"))), 0.0, DEATH))
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
@@ -570,32 +542,26 @@ def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
 
 
 def test_a_deletion_that_too_few_know_is_unknown_and_can_be_repeated() -> None:
-    cluster = Cluster()
-    topic, _ = published(cluster)
+    cluster, topic, _ = with_session()
     created(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and to != "a"
     key = cluster.submit("a", DeleteGroup("jobs", "g"))
     cluster.advance(6)
-    reply = cluster.replies[key]
-    assert isinstance(reply, Failed)
-    assert reply.code == Code.OUTCOME_UNKNOWN
-    cluster.drop = lambda sender, to, message: False
+    check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN)
+    cluster.hear_all()
     deleted(cluster, "c")
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
 
 
 def test_a_fetch_that_was_answered_not_found_goes_no_further() -> None:
     """It asks whether the group is there, and hears of the deletion first, then of nothing from the third node."""
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     cluster.drop = lambda sender, target, message: (
         target == "c" and sender != "c" and isinstance(message, PutGroup | SyncTopics)
     )
     cluster.ask("a", fetch(most=1))
     deleted(cluster, "b")  # c has heard of neither
-    cluster.drop = lambda sender, target, message: False
-    reply = cluster.ask("c", fetch()._replace(start="latest"))
-    assert isinstance(reply, Failed)
-    assert reply.code == Code.NOT_FOUND
+    cluster.hear_all()
+    check_failed(cluster.ask("c", fetch()._replace(start="latest")), Code.NOT_FOUND)
     (group,) = cluster.nodes["a"].catalogue.groups.values()
     assert group.generation == group.buried, "a request that is over has written a generation"

@@ -31,8 +31,17 @@ from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Death, Kind, Record, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over, nothing
-from tests.core.steps import asked, fetch, outcomes, published, receipts, replica_of
+from tests.core.network import hand_over
+from tests.core.steps import (
+    asked,
+    fetch,
+    outcomes,
+    published,
+    receipts,
+    replica_of,
+    with_messages,
+    with_session,
+)
 
 DEATH = Death(Stamp(0, ""), "rejected", "E")
 
@@ -52,13 +61,11 @@ def token(cluster: Cluster, node: str) -> Stamp:
 
 def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
     """a holds with b's vote alone; b is killed and comes back knowing nothing: b and c are no majority yet."""
-    cluster = Cluster(hold_time_max=10.0)
-    _, producer_id = published(cluster, 1)
+    cluster, _, producer_id = with_session(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     assert len(receipts(cluster.ask("a", fetch(hold_time=10.0)))) == 1
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply) or {sender, to} == {"a", "c"}
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     for _ in range(4):
         assert asked(cluster, "c") == []
     cluster.advance(7)
@@ -79,8 +86,7 @@ def test_no_start_uses_the_ballots_of_an_earlier_one_though_the_clock_was_set_ba
 
 
 def test_a_hold_that_overtook_its_own_release_delays_no_client_and_a_late_release_frees_no_other() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster, 1)
+    cluster, _, producer_id = with_session(1)
     late: list[tuple[str, str, object]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
@@ -90,7 +96,7 @@ def test_a_hold_that_overtook_its_own_release_delays_no_client_and_a_late_releas
 
     cluster.drop = keep
     asked(cluster, "a")  # no node learns of it: lost, and released everywhere
-    cluster.drop = nothing
+    cluster.hear_all()
     holds = [item for item in late if isinstance(item[2], Hold) and item[1] == "c"]
     assert holds
     assert any(isinstance(message, Release) for _, _, message in late)
@@ -107,8 +113,7 @@ def test_a_hold_that_overtook_its_own_release_delays_no_client_and_a_late_releas
 
 def test_a_node_that_stood_still_delivers_nothing_whose_hold_may_be_over() -> None:
     """The message is won and waits for a second one; the node stands still until just before its replica's deadline."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     key = cluster.submit("a", fetch(least=2, wait=1.0, hold_time=10.0))
     assert key not in cluster.replies
     cluster.time += 9.85
@@ -118,8 +123,7 @@ def test_a_node_that_stood_still_delivers_nothing_whose_hold_may_be_over() -> No
 
 def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
     """A works on past its hold, B has the message: nothing of A's takes it from B, or says that A still has it."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     first = receipts(cluster.ask("a", fetch(hold_time=1.0)))
     cluster.advance(1.1)
     second = receipts(cluster.ask("b", fetch(hold_time=10.0)))
@@ -133,14 +137,13 @@ def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
 
 def test_messages_held_by_a_dead_coordinator_come_back_within_one_hold_time() -> None:
     """a has its majority, and is killed before it hears of it; the message must not be hidden for longer."""
-    cluster = Cluster(hold_time_max=4.0)
-    _, producer_id = published(cluster, 1)
+    cluster, _, producer_id = with_session(1, hold_time_max=4.0)
     cluster.ask("b", fetch("other"))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldReply) and to == "a"
     cluster.submit("a", fetch(hold_time=4.0))
     assert all(replica_of(cluster, node).group("g").held_count for node in "abc")
     cluster.kill("a")
-    cluster.drop = nothing
+    cluster.hear_all()
     began = cluster.time
     while not (got := asked(cluster, "b", wait=0.3, hold_time=4.0)):
         assert cluster.time < began + 4.0 + 0.5
@@ -152,14 +155,13 @@ def test_messages_held_by_a_dead_coordinator_come_back_within_one_hold_time() ->
 
 
 def test_an_ack_of_a_minority_is_called_unknown_spreads_and_may_be_repeated_anywhere() -> None:
-    cluster = Cluster(request_timeout=2.0)
-    _, producer_id = published(cluster, 2)
+    cluster, _, producer_id = with_session(2, request_timeout=2.0)
     one, two = (receipts(cluster.ask("a", fetch(most=1, hold_time=30.0))) for _ in range(2))
     cluster.drop = lambda sender, to, message: isinstance(message, Ack) and sender != to
     keys = [cluster.submit("b", AckRequest(got)) for got in (one, two)]
     cluster.advance(2.1)
     assert [outcomes(cluster.replies[key]) for key in keys] == [["outcome-unknown"]] * 2
-    cluster.drop = nothing
+    cluster.hear_all()
     assert outcomes(cluster.ask("c", AckRequest(one))) == ["acked"]
     cluster.advance(10)
     for node in "abc":
@@ -202,8 +204,7 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
 
 def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> None:
     """c has the message and no tombstone; a and b have the tombstone and no payload any more."""
-    cluster = Cluster(hold_time_max=5.0, heartbeat=60.0)
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3, hold_time_max=5.0, heartbeat=60.0)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.kill("c")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
@@ -216,8 +217,7 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     assert isinstance(
         cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0", b"1", b"2"]))), PublishReply
     )
-    cluster.drop = nothing
-    cluster.advance(20)
+    cluster.hear_all(20)
     for node in "abc":
         assert asked(cluster, node, hold_time=5.0) == []
         assert record_of(cluster, node, Span(producer_id, 0, 3)).kind == Kind.ACKED
@@ -252,8 +252,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     monkeypatch.setattr(
         NodeCore, "check", lambda core, now: None
     )  # thousands of runs, checked after every event
-    cluster = Cluster(heartbeat=60.0, sync_interval=1.0)
-    _, producer_id = published(cluster, 4200)
+    cluster, _, producer_id = with_session(4200, heartbeat=60.0, sync_interval=1.0)
     (got,) = receipts(cluster.ask("a", fetch(most=4200, hold_time=60.0)))
     cluster.kill("c")
     odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 4200, 2))
@@ -277,14 +276,10 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
 
 
 def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() -> None:
-    cluster = Cluster(hold_time_max=2.0)
-    _, producer_id = published(cluster, 2)
+    cluster, _, producer_id = with_session(2, hold_time_max=2.0)
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=2.0)))
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, DEATH))) == ["ok"]
-    for node in "abc":
-        cluster.kill(node)
-    for node in "abc":
-        cluster.start(node)
+    cluster.crash("abc")
     cluster.advance(2.1)
     assert asked(cluster, "c", hold_time=2.0) == [(producer_id, 1, 2)]
     deaths = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
@@ -293,8 +288,7 @@ def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() ->
 
 def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
     """All nodes die after each delivery; counts are durable, and the highest of a majority counts."""
-    cluster = Cluster(hold_time_max=1.0)
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1, hold_time_max=1.0)
     attempts = []
     for turn in range(topic.max_deliveries):
         if turn == 2:
@@ -308,10 +302,7 @@ def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
         reply = cluster.ask("abc"[turn % 3], fetch(hold_time=1.0))
         attempts.append(reply.slices[0].deliveries[0].attempt)
         cluster.advance(1.1)
-        for node in "abc":
-            cluster.kill(node)
-        for node in "abc":
-            cluster.start(node)
+        cluster.crash("abc")
         cluster.advance(1.1)
     assert attempts == [1, 2, 3, 4, 5]
     assert asked(cluster, "a", hold_time=1.0) == []
@@ -330,8 +321,7 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
         ({("a", "b"), ("a", "c")}, False),  # a hears and is not heard
         ({("b", "a"), ("c", "a")}, False),  # a speaks into the dark
     ]
-    cluster = Cluster(request_timeout=1.0, hold_time_max=2.0)
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1, request_timeout=1.0, hold_time_max=2.0)
     first = receipts(cluster.ask("a", fetch(hold_time=2.0)))
     assert outcomes(cluster.ask("a", AckRequest(first))) == ["acked"]
     acked: list[Span] = []
@@ -354,8 +344,7 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
                 verdicts = outcomes(cluster.replies[done])
                 acked += [span for span, verdict in zip(taken, verdicts, strict=True) if verdict == "acked"]
         assert confirmed == [possible, True, True]
-    cluster.drop = nothing
-    cluster.advance(10)
+    cluster.hear_all(10)
     while got_now := receipts(cluster.ask("b", fetch(hold_time=2.0))):
         assert set(outcomes(cluster.ask("c", AckRequest(got_now)))) == {"acked"}
         acked += [item.receipt.span for item in got_now]

@@ -6,15 +6,13 @@ import pytest
 
 from quorumq.core.messages import AckRequest, Hold, HoldReply, Release
 from quorumq.core.messages.effects import Unsent
-from tests.core.cluster import Cluster
 from tests.core.network import hand_over
-from tests.core.steps import fetch, published, receipts
+from tests.core.steps import fetch, receipts, with_session
 
 
 def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
     """b never heard of a's hold. Its own RELEASE of the lost round must not make it drop the hints of the NOKs."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 20)
+    cluster, _, producer_id = with_session(20)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(group="other", most=1)))))
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
     first = receipts(cluster.ask("a", fetch(most=10)))
@@ -27,15 +25,14 @@ def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
 
 
 def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster, 10)
+    cluster, _, producer_id = with_session(10)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
     key = cluster.submit("a", fetch(most=10))
     held = receipts(cluster.replies[key])
     asked = cluster.submit("b", fetch(most=10, wait=1.0))
     cluster.advance(0.2)
     assert asked not in cluster.replies
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     cluster.feed("a", Unsent(key))
     cluster.advance(0.1)
     assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 0, 10)]
@@ -45,8 +42,7 @@ def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
 @pytest.mark.parametrize("lost", ["release", "order"])
 def test_a_hint_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
     """The RELEASE is lost, or comes before the NOKs. No other node has a FETCH that would take the messages."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 10)
+    cluster, _, producer_id = with_session(10)
     late: list[tuple[str, object]] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
@@ -61,7 +57,7 @@ def test_a_hint_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
     key = cluster.submit("a", fetch(most=10))
     asked = cluster.submit("b", fetch(most=10, wait=1.0))
     cluster.feed("a", Unsent(key))
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     for sender, message in late:
         hand_over(cluster, sender, "b", message)
     cluster.advance(0.9)

@@ -31,8 +31,18 @@ from quorumq.core.partition.lease import NO_OWNER
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, PartitionId, Span
 from tests.core.cluster import Cluster
-from tests.core.network import nothing
-from tests.core.steps import DEATH, asked, created, deleted, fetch, outcomes, published, receipts, rewind
+from tests.core.steps import (
+    DEATH,
+    asked,
+    created,
+    deleted,
+    fetch,
+    outcomes,
+    receipts,
+    rewind,
+    with_messages,
+    with_session,
+)
 
 HOLD_S = 30.0
 
@@ -51,8 +61,7 @@ def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
 
 
 def restart(cluster: Cluster, node: str) -> None:
-    cluster.kill(node)
-    cluster.start(node)
+    cluster.crash(node)
     assert cluster.nodes[node].context.quarantine_left(cluster.now) == 0.0, "it was told"
 
 
@@ -122,8 +131,7 @@ LOSSES: dict[str, tuple[Callable[[Cluster], None], Callable[[Cluster], None]]] =
 def test_a_hold_whose_ack_one_replica_has_outlives_its_record(loss: str, stopped: bool) -> None:
     """a, started again, has no more of its votes than if it had not been: the hold is live there until its time."""
     before, after = LOSSES[loss]
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     half_acked(cluster)
     before(cluster)
     if stopped:
@@ -140,8 +148,7 @@ def test_a_hold_whose_ack_one_replica_has_outlives_its_record(loss: str, stopped
 
 
 def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriven_and_dies_again() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     died(cluster)
     half_acked(cluster, "g!dead")
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", listed(cluster)))) == ["ok"]
@@ -159,8 +166,7 @@ def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriv
 
 
 def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_its_time() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 4)
+    cluster, topic, producer_id = with_session(4)
     got = receipts(cluster.ask("a", fetch(hold_time=60.0)))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     cluster.ask("b", CloseSession(producer_id, (PartitionId(topic.id, 0),)))
@@ -201,8 +207,7 @@ def test_a_released_part_of_a_hold_is_not_reported(
     how: Callable[[Cluster, tuple[ReceiptPart, ...]], None], gone: bool
 ) -> None:
     """Messages of one delivery are partly released, partly acked, and partly held."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 6)
+    cluster, _, producer_id = with_session(6)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     how(cluster, part_of(got, 0, 2))
     assert outcomes(cluster.ask("c", AckRequest(part_of(got, 2, 4)))) == ["acked"]
@@ -217,8 +222,7 @@ def test_a_released_part_of_a_hold_is_not_reported(
 
 
 def test_a_new_grant_after_a_release_is_reported() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster, 1)
+    cluster, _, producer_id = with_session(1)
     left(cluster, receipts(cluster.ask("a", fetch(hold_time=HOLD_S))))
     again = receipts(cluster.ask("c", fetch(hold_time=5.0)))
     assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), False)]
@@ -230,8 +234,7 @@ def test_a_new_grant_after_a_release_is_reported() -> None:
 
 def test_a_refused_part_of_a_hold_is_not_reported() -> None:
     """c holds the first message for itself, which a asks for with the others. It is not acked."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 4)
+    cluster, _, producer_id = with_session(4)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold | Release) and sender == "c"
     cluster.submit("c", fetch(most=1, hold_time=1.0))
     key = cluster.submit("a", fetch(hold_time=HOLD_S))
@@ -243,8 +246,7 @@ def test_a_refused_part_of_a_hold_is_not_reported() -> None:
 
 
 def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_was_given_up() -> None:
-    cluster = Cluster()
-    _, producer_id = published(cluster, 3)
+    cluster, _, producer_id = with_session(3)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     assert outcomes(cluster.ask("b", AckRequest(part_of(got, 2, 3)))) == ["acked"], "this one is not extended"
     cluster.advance(4.0)
@@ -261,8 +263,7 @@ def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_w
 @pytest.mark.parametrize("acks", [False, True], ids=["both release", "one acks"])
 def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     """Both were reported. If one releases its hold, and the other acks at this replica alone, the end is reported."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 1)
+    cluster, _, producer_id = with_session(1)
     whole = Span(producer_id, 0, 1)
     cluster.drop = lambda sender, to, message: (
         isinstance(message, Release) or (isinstance(message, Hold) and (sender, to) != ("a", "b"))
@@ -270,7 +271,7 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     cluster.submit("c", fetch(hold_time=HOLD_S))  # c holds it alone
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     assert got
-    cluster.drop = nothing
+    cluster.hear_all()
     restart(cluster, "b")
     copy, view = replica(cluster, "b"), replica(cluster, "b").group("g")
     ((_, lease),) = view.leases.items()
@@ -298,8 +299,7 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
 
 def test_a_released_hold_is_dropped_when_it_would_have_expired() -> None:
     """One note for each delivery, in runs; the time of the oldest one being over, the next one sweeps it."""
-    cluster = Cluster()
-    published(cluster, 200)
+    cluster = with_messages(200)
     for _ in range(20):
         left(cluster, receipts(cluster.ask("a", fetch(most=100, hold_time=5.0))))
         cluster.advance(1.0)
@@ -310,8 +310,7 @@ def test_a_released_hold_is_dropped_when_it_would_have_expired() -> None:
 
 
 def test_messages_rejected_one_by_one_are_one_note() -> None:
-    cluster = Cluster()
-    published(cluster, 100)
+    cluster = with_messages(100)
     got = receipts(cluster.ask("a", fetch(most=100, hold_time=HOLD_S)))
     for at in range(100):
         rejected(cluster, part_of(got, at, at + 1))

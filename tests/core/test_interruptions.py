@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import (
     AlterTopic,
-    Failed,
     FetchReply,
     PeekReply,
     PeekRequest,
@@ -23,7 +22,7 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_e
 from quorumq.core.values.limits import INTERRUPTIONS_MAX, TOPIC_BACKOFF_S
 from quorumq.core.values.types import STAMP_ZERO, Death, Kind
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messages
 
 
 def got(
@@ -65,8 +64,7 @@ def deaths(cluster: Cluster) -> list[Death]:
 
 @pytest.mark.parametrize("via", "abc")
 def test_it_comes_again_at_once_with_the_attempt_that_it_had(via: str) -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     cluster.ask("a", AlterTopic("jobs", backoff=(60.0,)))
     first, attempts = got(cluster)
     assert attempts == [(1, 0)]
@@ -78,8 +76,7 @@ def test_it_comes_again_at_once_with_the_attempt_that_it_had(via: str) -> None:
 
 @pytest.mark.parametrize("max_deliveries", [1, 3])
 def test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts(max_deliveries: int) -> None:
-    cluster = Cluster()
-    published(cluster, 1, max_deliveries=max_deliveries)
+    cluster = with_messages(1, max_deliveries=max_deliveries)
     for count in range(INTERRUPTIONS_MAX):
         items, attempts = got(cluster, "abc"[count % 3])
         assert attempts == [(1, count)]
@@ -94,8 +91,7 @@ def test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts(ma
 
 
 def test_a_retry_of_it_is_ok_anywhere_and_counts_once() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     items, _ = got(cluster)
     for via in "abc":
         assert interrupt(cluster, items, via) == ["ok"]
@@ -103,8 +99,7 @@ def test_a_retry_of_it_is_ok_anywhere_and_counts_once() -> None:
 
 
 def test_an_interruption_after_the_hold_counts_nothing() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     items, _ = got(cluster, hold_time=5.0)
     cluster.advance(5.1)
     assert interrupt(cluster, items) == ["hold-lost"]
@@ -112,8 +107,7 @@ def test_an_interruption_after_the_hold_counts_nothing() -> None:
 
 
 def test_a_coordinator_that_missed_it_learns_of_it_from_the_voters() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     assert interrupt(cluster, got(cluster)[0]) == ["ok"]
     views = cluster.nodes["c"].replicas.values()
     for view in [replica.views.groups["g"] for replica in views]:
@@ -126,8 +120,7 @@ def test_a_coordinator_that_missed_it_learns_of_it_from_the_voters() -> None:
 
 
 def test_a_replica_that_it_does_not_reach_counts_an_expiry_as_of_any_reject() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     items, _ = got(cluster, hold_time=5.0)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Reject)
     assert interrupt(cluster, items) == ["ok"]
@@ -137,14 +130,10 @@ def test_a_replica_that_it_does_not_reach_counts_an_expiry_as_of_any_reject() ->
 
 
 def test_it_is_counted_across_a_crash_of_all_nodes() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     assert interrupt(cluster, got(cluster)[0]) == ["ok"]
     cluster.advance(1.0)
-    for name in "abc":
-        cluster.kill(name)
-    for name in "abc":
-        cluster.start(name)
+    cluster.crash("abc")
     for dialler, acceptor in ("ab", "ac", "bc"):
         cluster.link(dialler, acceptor)
     cluster.advance(80.0)  # quarantine
@@ -153,8 +142,7 @@ def test_it_is_counted_across_a_crash_of_all_nodes() -> None:
 
 
 def test_a_rewind_and_a_redrive_begin_anew() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     assert interrupt(cluster, got(cluster)[0]) == ["ok"]
     cluster.ask("a", SetGroup("jobs", "g", "earliest", rewind=True))
     items, attempts = got(cluster)
@@ -172,8 +160,7 @@ def test_a_rewind_and_a_redrive_begin_anew() -> None:
 
 
 def test_a_suspect_stays_one_and_who_is_none_becomes_none() -> None:
-    cluster = Cluster()
-    published(cluster, 1, max_deliveries=5)
+    cluster = with_messages(1, max_deliveries=5)
     for expiries in range(2):
         items, _ = got(cluster)
         assert interrupt(cluster, items) == ["ok"]
@@ -190,13 +177,10 @@ def test_a_suspect_stays_one_and_who_is_none_becomes_none() -> None:
     "more", [{"delay": 1.0}, {"delay": TOPIC_BACKOFF_S}, {"death": Death(STAMP_ZERO, "no")}]
 )
 def test_with_a_delay_or_a_dead_letter_it_is_refused(more: dict[str, object]) -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     items, _ = got(cluster)
     reply = cluster.ask("a", RejectRequest(items, interrupted=True)._replace(**more))
-    assert isinstance(reply, Failed)
-    assert reply.code == "usage"
-    assert "interrupted" in reply.detail
+    check_failed(reply, "usage", "interrupted")
     assert interrupt(cluster, items) == ["ok"]
 
 

@@ -6,31 +6,25 @@ from quorumq.core.messages import AckRequest, Failed, HoldReply, HoldsRequest
 from quorumq.core.messages.effects import LinkDown
 from quorumq.core.requests.holdround import QUIET_S
 from quorumq.core.values.errors import Code
-from tests.core.cluster import Cluster
-from tests.core.steps import fetch, published, receipts
+from tests.core.steps import check_failed, fetch, receipts, with_messages
 
 
 def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
-    cluster = Cluster()
-    published(cluster, 10)
+    cluster = with_messages(10)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
     cluster.feed("a", LinkDown("b"), LinkDown("c"))
     rounds = cluster.nodes["a"].state.round_count
-    reply = cluster.ask("a", fetch(wait=1.0))
-    assert isinstance(reply, Failed)
-    assert "ask another node" in reply.detail
+    check_failed(cluster.ask("a", fetch(wait=1.0)), None, "ask another node")
     assert cluster.nodes["a"].state.round_count == rounds + 1
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 9
 
 
 def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 10)
+    cluster = with_messages(10, hold_time_max=10.0)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
     for name in "bc":
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
     rounds = cluster.nodes["a"].state.round_count
     abstained: list[HoldReply] = []
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from quorumq.core.cluster.labels import LabelTable, merge_labels
 from quorumq.core.messages import (
     DeleteTopic,
-    Failed,
     LabelChange,
     LabelsListed,
     LabelsReply,
@@ -27,6 +26,7 @@ from quorumq.wire import cbor
 from quorumq.wire.values import decode_value, encode_value
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
+from tests.core.steps import check_failed
 
 SYNC = SyncLabels | LabelsListed
 
@@ -81,8 +81,7 @@ def test_a_change_is_stamped_above_one_that_its_node_does_not_know() -> None:
     cluster.drop = only_between("b", "c")
     cluster.submit("c", change(owner="second"))  # refused until a higher reserve is durable
     assert put(cluster, "c", owner="second") == {"owner": "second"}
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10)
+    cluster.hear_all(10)
     assert {labels_of(cluster, name)["owner"] for name in "abc"} == {"second"}
 
 
@@ -170,8 +169,7 @@ def test_labels_outlast_a_start_and_a_wiped_node_learns_them_before_it_votes() -
     cluster.drop = only_between("a", "b")
     put(cluster, "a", owner="billing")
     cluster.drop = lambda sender, to, message: isinstance(message, SYNC)
-    cluster.kill("a")
-    cluster.start("a")
+    cluster.crash("a")
     cluster.advance(100)
     assert labels_of(cluster, "a") == {"owner": "billing"}
     wipe(cluster, "b")
@@ -187,11 +185,8 @@ def test_labels_end_with_their_topic() -> None:
     for core in cluster.nodes.values():
         assert not core.catalogue.labels.topics
         assert not core.catalogue.labels.size
-    refused = cluster.ask("b", change(owner="x"))
-    assert isinstance(refused, Failed)
-    assert refused.code == Code.NOT_FOUND
-    cluster.kill("a")
-    cluster.start("a")
+    check_failed(cluster.ask("b", change(owner="x")), Code.NOT_FOUND)
+    cluster.crash("a")
     assert not cluster.nodes["a"].catalogue.labels.topics
     cluster.topic()
     assert read(cluster, "a") == {}
@@ -209,10 +204,7 @@ def test_labels_end_with_their_topic() -> None:
 def test_impossible_changes_are_refused_by_name(changes: tuple[LabelChange, ...], text: str) -> None:
     cluster = Cluster()
     cluster.topic()
-    reply = cluster.ask("a", LabelsRequest("jobs", changes))
-    assert isinstance(reply, Failed)
-    assert reply.code == Code.USAGE
-    assert text in reply.detail
+    check_failed(cluster.ask("a", LabelsRequest("jobs", changes)), Code.USAGE, text)
 
 
 def test_the_limits_of_a_topic_and_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,21 +212,15 @@ def test_the_limits_of_a_topic_and_of_a_cluster(monkeypatch: pytest.MonkeyPatch)
     cluster.topic()
     most = [f"l{number}" for number in range(limits.LABELS_MAX)]
     put(cluster, "a", **dict.fromkeys(most, "x"))
-    too_many = cluster.ask("b", change(another="x"))
-    assert isinstance(too_many, Failed)
-    assert too_many.code == Code.TOO_LARGE
-    assert "65 labels" in too_many.detail
+    check_failed(cluster.ask("b", change(another="x")), Code.TOO_LARGE, "65 labels")
     assert put(cluster, "b", l0=None, another="x")["another"] == "x"
     for first in range(0, 160, 80):
         names = [f"gone{number}" for number in range(first, first + 80)]
         put(cluster, "a", **dict.fromkeys(names))
     names_used = cluster.ask("c", change(**dict.fromkeys([f"more{number}" for number in range(40)])))
-    assert isinstance(names_used, Failed)
-    assert "names of labels" in names_used.detail
+    check_failed(names_used, None, "names of labels")
     monkeypatch.setattr(limits, "LABELS_IN_ALL_BYTES_MAX", 2000)
-    full = cluster.ask("a", change(l1="x" * 1000))
-    assert isinstance(full, Failed)
-    assert "this cluster" in full.detail
+    check_failed(cluster.ask("a", change(l1="x" * 1000)), None, "this cluster")
     assert "l1" not in put(cluster, "a", l1=None), "what makes room is taken"
 
 

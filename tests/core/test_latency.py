@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import HoldReply
 from quorumq.core.values.latency import ANSWERS_MIN, HALVE_EVERY, Latency
-from tests.core.cluster import Cluster
-from tests.core.steps import fetch, published, receipts
+from tests.core.steps import fetch, receipts, with_messages
 
 
 @given(st.lists(st.floats(1e-4, 60.0), min_size=ANSWERS_MIN, max_size=HALVE_EVERY - 1))
@@ -68,8 +67,7 @@ def test_the_histogram_keeps_all_times_since_the_start() -> None:
 def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) -> None:
     """Answers that come after their round was given up count as well: else load could never raise it. Half of the hold
     is the most: the client needs the rest."""
-    cluster = Cluster()
-    published(cluster, 200)
+    cluster = with_messages(200)
     slow: list[tuple[str, str, object]] = []
 
     def hold_back(sender: str, to: str, message: object) -> bool:
@@ -82,7 +80,7 @@ def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) 
         cluster.drop = hold_back
         key = cluster.submit("a", fetch(most=1))
         cluster.advance(delay)
-        cluster.drop = lambda sender, to, message: False
+        cluster.hear_all()
         while slow:
             cluster.send(*slow.pop())
         cluster.run()

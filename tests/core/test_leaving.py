@@ -9,7 +9,7 @@ from quorumq.core.messages.effects import HelloRefused
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MemberState
 from tests.core.growing import GrowingCluster
-from tests.core.network import hand_over, nothing
+from tests.core.network import hand_over
 from tests.core.steps import fetch, published, receipts
 
 
@@ -64,7 +64,7 @@ def test_a_removed_node_answers_at_once(how: str) -> None:
     cluster = with_leaver()
     change(cluster, "drain")
     change(cluster, "remove")
-    cluster.drop = nothing
+    cluster.hear_all()
     waiting = cluster.submit("d", m.CreateTopic("more"))
     learns(cluster, how)
     assert code_of(cluster.replies[waiting]) == Code.OUTCOME_UNKNOWN

@@ -10,7 +10,6 @@ from quorumq.core.cluster.buckets import Bucket, suffice
 from quorumq.core.messages import (
     DeleteGroup,
     ExtendRequest,
-    Failed,
     FetchReply,
     GroupReply,
     Hold,
@@ -28,7 +27,18 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Kind, Limit, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import DEATH, fetch, more, outcomes, published, receipts, rewind, spans
+from tests.core.steps import (
+    DEATH,
+    check_failed,
+    fetch,
+    more,
+    outcomes,
+    published,
+    receipts,
+    rewind,
+    spans,
+    with_session,
+)
 
 
 def limit(cluster: Cluster, per_second: float, burst: int = 0, node: str = "a") -> Limit:
@@ -146,8 +156,7 @@ def test_a_node_has_the_share_of_its_replicas() -> None:
 
 
 def test_a_message_alone_comes_at_once_and_a_backlog_in_parts_of_the_burst() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     cluster.ask("a", SetGroup("jobs", "g"))
     limit(cluster, 1.0, 5)
     fill(cluster)
@@ -278,8 +287,7 @@ def test_a_repeated_hold_takes_no_second_token_and_an_extension_takes_none() -> 
 
 
 def test_a_hold_that_is_piggybacked_takes_a_token_as_well() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     cluster.ask("a", SetGroup("jobs", "g"))
     assert messages(cluster.ask("a", fetch(hold_time=60.0))) == 1
     limit(cluster, 0.01, 1)
@@ -353,15 +361,12 @@ def test_it_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() -> No
     limit(cluster, 0.001, 1)
     rewind(cluster, "b")
     for name in "ab":
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
     wipe(cluster, "c")
     cluster.advance(70)
     assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []], "buckets start empty"
     cluster.ask("a", DeleteGroup("jobs", "g"))
-    refused = cluster.ask("b", LimitGroup("jobs", "g", 5.0))
-    assert isinstance(refused, Failed)
-    assert refused.code == Code.NOT_FOUND
+    check_failed(cluster.ask("b", LimitGroup("jobs", "g", 5.0)), Code.NOT_FOUND)
     cluster.ask("b", SetGroup("jobs", "g"))
     assert messages(cluster.ask("c", fetch())) == 100
 
@@ -373,8 +378,7 @@ def test_starts_again_and_again_bring_no_tokens() -> None:
     count = 0
     for _ in range(3):
         for name in "abc":
-            cluster.kill(name)
-            cluster.start(name)
+            cluster.crash(name)
         cluster.advance(0.4)
         count += messages(cluster.ask("a", fetch(hold_time=0.1)))
     assert count <= 0.4 * 3
@@ -397,8 +401,7 @@ def test_the_default_burst_is_a_tenth_of_a_second_and_values_that_cannot_be_are_
     )
     for rate, burst in bad:
         refused = cluster.ask("a", LimitGroup("jobs", "g", rate, burst))
-        assert isinstance(refused, Failed)
-        assert refused.code == Code.USAGE
+        check_failed(refused, Code.USAGE)
         assert f"{burst:,}" in refused.detail or f"{rate:g}" in refused.detail
 
 

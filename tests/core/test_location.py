@@ -32,7 +32,7 @@ from quorumq.core.recovery.trust import STARTS_KEPT
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
 from tests.core.network import cut, wipe
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, published, receipts, with_messages
 
 
 def restore(cluster: Cluster, names: str) -> None:
@@ -51,8 +51,7 @@ def acked_unknown_to_a(cluster: Cluster) -> list[JournalRecord]:
     cluster.advance(3.0)
     backup = list(cluster.journals["c"])
     cut(cluster, "ac")
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     cluster.advance(6.0)
     cut(cluster, "ac", "ab")
     got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
@@ -81,8 +80,7 @@ def test_an_old_backup_does_not_vote_while_the_one_peer_that_knows_better_is_dow
 
 
 def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_of_no_more() -> None:
-    cluster = Cluster(hold_time_max=5.0)
-    published(cluster, 5)
+    cluster = with_messages(5, hold_time_max=5.0)
     cluster.advance(3.0)
     cluster.kill("a")
     restore(cluster, "c")
@@ -104,8 +102,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_o
     assert "none knew of more" in str(status["placed"])
     assert status["placed_by"] == core.state.incarnation.n
     cluster.kill("a")
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert cluster.nodes["c"].state.trusted, "it lies where it did: an ordinary restart"
     assert "none knew of more" in str(cluster.nodes["c"].status(cluster.now)["placed"]), (
         "so it says on the disk"
@@ -113,13 +110,11 @@ def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_o
 
 
 def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.kill("a")
     restore(cluster, "c")
     for _ in range(2):
-        cluster.kill("c")
-        cluster.start("c")
+        cluster.crash("c")
         assert cluster.nodes["c"].trust.moved
     cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
     cluster.kill("c")
@@ -148,27 +143,23 @@ def test_a_whole_cluster_that_was_restored_comes_up_by_itself_and_says_so(count:
 
 
 def test_an_operator_may_say_that_a_moved_directory_is_the_newest() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.kill("a")
     cluster.newest = True
     restore(cluster, "c")
     cluster.newest = False
     assert cluster.nodes["c"].state.trusted
     assert "operator" in str(cluster.nodes["c"].status(cluster.now)["placed"])
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert cluster.nodes["c"].state.trusted, "once is enough"
 
 
 def test_an_operator_who_is_wrong_is_told_by_whoever_knows_better() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.advance(1.0)
     backup = list(cluster.journals["c"])
     for _ in range(2):
-        cluster.kill("c")
-        cluster.start("c")
+        cluster.crash("c")
     cluster.newest = True
     wipe(cluster, "c", backup)
     assert [name for name, _ in cluster.restarts] == ["c"]
@@ -178,8 +169,7 @@ def test_an_operator_who_is_wrong_is_told_by_whoever_knows_better() -> None:
 
 def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved() -> None:
     """A later start of the directory that this is a copy of may have granted others."""
-    cluster = Cluster(hold_time_max=5.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=5.0)
     cluster.stop("c")
     cluster.journals["c"] = list(cluster.journals["c"])
     cluster.drop = lambda sender, to, message: True
@@ -189,14 +179,12 @@ def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved()
 
 
 def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wipe(cluster, "c")
     backup = list(cluster.journals["c"])
     for _ in range(3):
-        cluster.kill("c")
-        cluster.start("c")
+        cluster.crash("c")
     last = cluster.nodes["c"].state.incarnation.n
     cut(cluster, "ac", "bc")
     wipe(cluster, "c", backup)
@@ -205,8 +193,7 @@ def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     assert core.state.incarnation.n == far_above(last) + 1
     assert core.trust.above == far_above(last)
     cut(cluster)
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert cluster.nodes["c"].state.incarnation.n == far_above(last) + 2, "it lies here now"
     assert cluster.nodes["c"].trust.above == far_above(last)
     assert len(cluster.restarts) == 1
@@ -233,13 +220,11 @@ def test_a_new_node_that_was_moved_before_it_was_known_is_new() -> None:
 
 @pytest.mark.parametrize("lost", ["moved", "wiped"])
 def test_an_untrusted_node_abstains_from_a_hold_at_once(lost: str) -> None:
-    cluster = Cluster(hold_time_max=5.0)
-    published(cluster, 5)
+    cluster = with_messages(5, hold_time_max=5.0)
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
     cluster.kill("b")
     cluster.journals["c"] = list(cluster.journals["c"]) if lost == "moved" else []
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     assert not cluster.nodes["c"].state.trusted
     said: list[HoldReply] = []
 
@@ -257,12 +242,10 @@ def test_an_untrusted_node_abstains_from_a_hold_at_once(lost: str) -> None:
 
 
 def test_normal_operation_writes_its_location_once() -> None:
-    cluster = Cluster()
-    published(cluster, 10)
+    cluster = with_messages(10)
     for _ in range(3):
         for name in "abc":
-            cluster.kill(name)
-            cluster.start(name)
+            cluster.crash(name)
         cluster.advance(3.0)
     for name in "abc":
         assert sum(isinstance(record, DirectoryLocation) for record in cluster.journals[name]) == 1
@@ -279,8 +262,7 @@ def test_an_old_copy_that_is_started_twice_lacks_the_start_that_a_peer_has_seen(
     cut(cluster)
     wipe(cluster, "c", backup)
     assert cluster.nodes["c"].state.incarnation.n == 2
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     cluster.advance(6.0)
     if welcome == "is lost":
         cut(cluster, "bc")
@@ -300,8 +282,7 @@ def test_an_old_copy_that_is_started_twice_lacks_the_start_that_a_peer_has_seen(
 
 
 def test_records_that_an_old_copy_writes_itself_do_not_make_up_for_those_that_it_lacks() -> None:
-    cluster = Cluster(hold_time_max=5.0)
-    published(cluster, 5)
+    cluster = with_messages(5, hold_time_max=5.0)
     cluster.advance(3.0)
     backup = list(cluster.journals["c"])
     cut(cluster, "ac")
@@ -313,8 +294,7 @@ def test_records_that_an_old_copy_writes_itself_do_not_make_up_for_those_that_it
     cut(cluster)
     wipe(cluster, "c", backup)
     while len(cluster.journals["c"]) <= had:
-        cluster.kill("c")
-        cluster.start("c")
+        cluster.crash("c")
     cluster.start("b")
     assert [name for name, _ in cluster.restarts] == ["c"]
     assert "start 1 of node 'c' told b" in cluster.restarts[0][1]

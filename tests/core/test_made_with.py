@@ -8,12 +8,11 @@ from quorumq.core.messages import Failed, OpenSession, OpenSessionReply
 from quorumq.core.messages.records import ClusterMade
 from quorumq.core.values.errors import UsageError
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, published, receipts
+from tests.core.steps import fetch, published, receipts, with_messages
 
 
 def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
-    cluster = Cluster(hold_time_max=60.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=60.0)
     assert receipts(cluster.ask("a", fetch(hold_time=60.0))), (
         "a hold that a shorter quarantine would not outlast"
     )
@@ -34,8 +33,7 @@ def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
 
 @pytest.mark.parametrize("names", ["abcdefg", "ab", "abd"])
 def test_the_node_list_cannot_change_while_all_nodes_are_down(names: str) -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     for name in "abc":
         cluster.kill(name)
     cluster.names = tuple(names)
@@ -60,8 +58,7 @@ def test_nor_can_the_machines_of_the_nodes() -> None:
 
 
 def test_the_order_of_the_node_list_does_not_matter() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     for name in "abc":
         cluster.kill(name)
     cluster.names = tuple("cba")
@@ -77,5 +74,4 @@ def test_it_is_known_from_the_first_start_on_and_from_a_snapshot() -> None:
     for _ in range(2):
         assert cluster.journals["a"].count(made) == 1
         assert cluster.nodes["a"].snapshot(cluster.now).count(made) == 1
-        cluster.kill("a")
-        cluster.start("a")
+        cluster.crash("a")

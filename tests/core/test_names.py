@@ -25,7 +25,7 @@ from quorumq.core.values.names import begins_ms, begins_ms_of, slots_of
 from quorumq.core.values.types import DERIVED, NAMED, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import closed, drained, fetch, receipts, replica_of, rewind, root_of, seqs
+from tests.core.steps import check_failed, closed, drained, fetch, receipts, replica_of, rewind, root_of, seqs
 
 WINDOW_S = 60
 SLOT, SEQ = 3, 17
@@ -97,12 +97,10 @@ def test_one_replica_that_knows_is_enough_and_is_completed_by_the_next_publish()
     first, _ = found(cluster, topic)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "b"
     cluster.submit("a", Publish(cluster.batch(topic, first, SEQ, [b"x"])))
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     assert found(cluster, topic, "c") == (first, True)
     assert isinstance(published(cluster, topic, first, "c"), PublishReply)
-    other = published(cluster, topic, first, "b", b"y")
-    assert isinstance(other, Failed)
-    assert other.code == Code.CONFLICT
+    check_failed(published(cluster, topic, first, "b", b"y"), Code.CONFLICT)
 
 
 def test_a_name_is_asked_of_a_majority_and_outlasts_a_disk() -> None:
@@ -141,9 +139,7 @@ def test_an_acked_message_is_known_by_its_name_until_its_window_is_past_and_then
         for core in cluster.nodes.values()
         for replica in core.replicas.values()
     )
-    late = published(cluster, topic, first)
-    assert isinstance(late, Failed)
-    assert late.code == Code.SESSION_CLOSED
+    check_failed(published(cluster, topic, first), Code.SESSION_CLOSED)
 
 
 def test_a_name_for_the_life_of_its_topic_is_never_closed() -> None:
@@ -265,8 +261,7 @@ def test_a_promise_for_unused_windows_outlasts_a_crash() -> None:
     promised = [replica_of(cluster, node).closing.promised.state() for node in "ab"]
     assert promised[0] == promised[1]
     assert replica_of(cluster, "a").closing.promised.messages == 8, "c has not said that it is done"
-    cluster.kill("a")
-    cluster.start("a")
+    cluster.crash("a")
     assert replica_of(cluster, "a").closing.promised.state() == promised[0]
     refused(
         published(cluster, topic, ProducerId(NAMED, WINDOW_S, SLOT, first + 4), "b"),
@@ -313,7 +308,7 @@ def test_a_name_beyond_the_limit_that_a_peer_has_is_taken(monkeypatch: pytest.Mo
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
     for slot in range(3):
         published(cluster, topic, first._replace(nonce=slot))
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     monkeypatch.setattr("quorumq.core.partition.storing.NAMES_PER_PARTITION_MAX", 1)
     cluster.advance(10)
     assert replica_of(cluster, "c").batches.names == 3
@@ -363,7 +358,7 @@ def with_two_times(cluster: Cluster, topic: Topic, producer_id: ProducerId, ahea
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "a"
     first = cluster.batch(topic, producer_id, SEQ, [b"x"], published_ms=border + ahead_ms)
     cluster.submit("a", Publish(first))
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     second = cluster.batch(topic, producer_id, SEQ, [b"x"], published_ms=border - ahead_ms)
     assert isinstance(cluster.ask("b", Publish(second)), PublishReply)
     times = [
@@ -405,7 +400,7 @@ def test_a_purge_covers_what_a_replica_with_another_time_would_deliver(
     cluster.drop = lambda sender, to, message: (sender, to) == ("b", "a")
     purge = cluster.ask("b", PurgeRequest("jobs", 0, "g"))
     assert isinstance(purge, PurgeReply), purge
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     assert seqs(cluster.ask("a", fetch())) == ([] if rule else [SEQ])
 
 

@@ -74,16 +74,14 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
         if isinstance(reply, PublishReply) or (via, via) not in losing:
             expected |= names
         else:
-            cluster.drop = lambda sender, to, message: False
+            cluster.hear_all()
             again = cluster.submit(via, Publish(batch_of(topic, names, cluster.now.wall_ms)))
             cluster.advance(0.6)
             assert isinstance(cluster.replies[again], PublishReply), "a retry of what is unknown goes through"
             expected |= names
         if victim:
-            cluster.kill(victim)
-            cluster.start(victim)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(8.0)
+            cluster.crash(victim)
+    cluster.hear_all(8.0)
     check_stored(cluster, topic, expected)
     delivered: list[Name] = []
     for node in "abcabc":

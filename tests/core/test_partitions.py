@@ -33,7 +33,7 @@ from quorumq.core.messages.effects import LinkDown
 from quorumq.core.values.types import PartitionId, Topic
 from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over, nothing
+from tests.core.network import hand_over
 from tests.core.steps import outcomes, receipts
 from tests.seeds import seeds
 
@@ -151,7 +151,7 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
     for core in cluster.nodes.values():
         topic = core.topics[cluster.made.id]
         assert (topic.partitions, topic.all_partitions) == (1, 2)
-    cluster.drop = nothing
+    cluster.hear_all()
     assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), TopicReply)
     reply = cluster.came(altering)
     assert isinstance(reply, Failed)
@@ -197,7 +197,7 @@ def test_a_group_that_was_confirmed_is_there_in_partitions_that_are_added_later(
         for node in (cluster.z, cluster.v, cluster.w)
     )
     assert cluster.published(cluster.v, grown, 1)
-    cluster.drop = nothing
+    cluster.hear_all()
     assert outcomes(cluster.ask(cluster.v, AckRequest(cluster.fetched(cluster.v, "fast", 1)))) == ["acked"]
     cluster.advance(30.0)
     assert cluster.fetched(cluster.z, "slow", 1), "not reclaimed unread"
@@ -243,7 +243,7 @@ def test_a_creation_of_a_group_learns_of_partitions_from_its_voters() -> None:
     making = cluster.submit(cluster.x, SetGroup(cluster.name, "g"))
     assert cluster.nodes[cluster.x].topics[cluster.made.id].partitions == 2
     assert isinstance(cluster.came(making), Failed)
-    cluster.drop = nothing
+    cluster.hear_all()
     assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupReply)
     assert all((cluster.made.id, "g") in core.catalogue.groups for core in cluster.nodes.values())
 
@@ -270,8 +270,7 @@ def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_fini
     )
     altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
     cluster.kill(cluster.z)  # it alone knew that it was confirmed
-    cluster.drop = nothing
-    cluster.advance(3.0)
+    cluster.hear_all(3.0)
     assert altering not in cluster.replies
     grown = with_partitions(cluster.made, 2, cluster.names)
     for node in (cluster.x, cluster.v):

@@ -20,8 +20,20 @@ from quorumq.core.requests.waking import has_ready
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import NOT_PAUSED, Group, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
-from tests.core.network import deaf_to_registers, hears_all, wipe
-from tests.core.steps import DEATH, fetch, more, outcomes, published, receipts, rewind, spans
+from tests.core.network import deaf_to_registers, wipe
+from tests.core.steps import (
+    DEATH,
+    check_failed,
+    fetch,
+    more,
+    outcomes,
+    published,
+    receipts,
+    rewind,
+    spans,
+    with_messages,
+    with_session,
+)
 
 
 def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
@@ -48,8 +60,7 @@ def test_a_paused_group_gets_nothing_through_any_node_and_goes_on_when_resumed()
 
 
 def test_a_waiting_fetch_goes_on_when_the_group_is_resumed_and_not_before() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     cluster.ask("a", SetGroup("jobs", "g"))
     pause(cluster)
     key = cluster.submit("b", fetch(wait=0.9))
@@ -68,7 +79,7 @@ def test_voters_refuse_and_tell_a_coordinator_that_does_not_know() -> None:
     )
     pause(cluster, "a")
     assert not any(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     key = cluster.submit("c", fetch())
     cluster.advance(1.5)
     assert spans(cluster.replies[key]) == []
@@ -102,15 +113,12 @@ def test_a_pause_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() 
     pause(cluster)
     rewind(cluster, "b")
     for name in "ab":
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
     wipe(cluster, "c")
     cluster.advance(100)
     assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []]
     cluster.ask("a", DeleteGroup("jobs", "g"))
-    refused = cluster.ask("b", PauseGroup("jobs", "g", True))
-    assert isinstance(refused, Failed)
-    assert refused.code == Code.NOT_FOUND
+    check_failed(cluster.ask("b", PauseGroup("jobs", "g", True)), Code.NOT_FOUND)
     cluster.ask("b", SetGroup("jobs", "g"))
     assert spans(cluster.ask("c", fetch())) == [(0, 10)]
 
@@ -126,8 +134,7 @@ def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() 
     cluster.wall_off_ms = {}
     cluster.nodes["c"].state.clock.value = cluster.now.wall_ms << 16
     pause(cluster, "c")
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10)
+    cluster.hear_all(10)
     assert all(group.paused for core in cluster.nodes.values() for group in core.catalogue.groups.values())
 
 
@@ -166,8 +173,7 @@ def test_a_fetch_of_a_paused_group_costs_no_frames() -> None:
 
 
 def test_news_of_messages_wakes_no_one_while_the_group_is_paused() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.ask("a", SetGroup("jobs", "g"))
     pause(cluster)
     cluster.submit("b", fetch(wait=0.9))
@@ -182,7 +188,7 @@ def test_a_coordinator_that_missed_a_rewind_hears_of_it_from_those_that_refuse()
     assert len(spans(cluster.ask("c", fetch(most=1)))) == 1
     deaf_to_registers(cluster, "c")
     generation = rewind(cluster, "a")
-    hears_all(cluster)
+    cluster.hear_all()
     key = cluster.submit("c", fetch(wait=0.5))
     cluster.advance(0.5)
     assert [group.generation for group in cluster.nodes["c"].catalogue.groups.values()] == [generation]

@@ -6,8 +6,7 @@ import pytest
 
 from quorumq.core.messages.client import RequestRefused
 from quorumq.core.values.printable import plural
-from tests.core.cluster import Cluster
-from tests.core.steps import published
+from tests.core.steps import with_messages
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,6 @@ def test_a_noun_goes_with_its_count(count: int, said: str) -> None:
 
 
 def test_a_refusal_speaks_of_one_partition_as_one() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     with pytest.raises(RequestRefused, match="'jobs' has 1 partition: there is no 7"):
         cluster.nodes["a"].catalogue.partition_named("jobs", 7)

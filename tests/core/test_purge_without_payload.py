@@ -11,8 +11,8 @@ import pytest
 
 from quorumq.core import messages as m
 from tests.core.cluster import Cluster
-from tests.core.network import hears_all, wipe
-from tests.core.steps import DEATH, fetch, outcomes, peek, published, receipts, rewind, spans
+from tests.core.network import wipe
+from tests.core.steps import DEATH, check_failed, fetch, outcomes, peek, published, receipts, rewind, spans
 
 
 @dataclass
@@ -52,7 +52,7 @@ def away(case: Case) -> Cluster:
 
 def back(cluster: Cluster) -> list[tuple[int, int]]:
     """Return the deliveries once the payload is back."""
-    hears_all(cluster)
+    cluster.hear_all()
     cluster.start("a")
     cluster.advance(8.0)
     return spans(cluster.ask("b", fetch(hold_time=1.0)))
@@ -74,9 +74,7 @@ def test_a_dead_letter_that_a_rewind_may_have_opened_is_left_and_told(case: Case
     cluster = away(case)
     request = m.SetGroup("jobs", "g", "latest", 0, rewind=True) if rewinds else m.PurgeRequest("jobs", 0, "g")
     failed = cluster.ask("c", request)
-    assert isinstance(failed, m.Failed)
-    assert failed.code == "outcome-unknown"
-    assert "the payload of 1 dead letter is at no replica that was asked" in failed.detail
+    check_failed(failed, "outcome-unknown", "the payload of 1 dead letter is at no replica that was asked")
     opened = back(cluster)
     assert opened == ([(0, 1)] if case.covers else [])
     assert (0, 1, "dead") in peek(cluster) or case.covers

@@ -53,6 +53,8 @@ from tests.core.steps import (
     rewind,
     root_of,
     spans,
+    with_messages,
+    with_session,
 )
 
 
@@ -78,8 +80,7 @@ def standing(cluster: Cluster, node: str) -> tuple[Kind, int]:
 
 
 def test_payload_goes_once_every_group_is_through_with_it() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch("other", hold_time=1.0))
     drained(cluster)
     cluster.advance(10)
@@ -93,15 +94,13 @@ def test_payload_goes_once_every_group_is_through_with_it() -> None:
 
 
 def test_without_a_group_everything_is_kept() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.advance(30)
     assert batches(cluster) == [1, 1, 1]
 
 
 def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     for first in range(1, 6):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
     page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", (0, 0), 2))
@@ -117,8 +116,7 @@ def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
 
 
 def test_retention_begins_when_the_last_group_is_through() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), TopicReply)
     drained(cluster)
     cluster.advance(55)
@@ -143,8 +141,7 @@ def test_a_dead_letter_keeps_its_payload_until_it_is_purged() -> None:
 
 
 def test_a_retry_of_what_was_reclaimed_is_ok_and_makes_no_second_message() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.advance(10)
     retry = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])
@@ -155,8 +152,7 @@ def test_a_retry_of_what_was_reclaimed_is_ok_and_makes_no_second_message() -> No
 
 def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are() -> None:
     """c does not know of a group that a and b registered: its own list of groups is not enough."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("c", fetch(hold_time=1.0))
     cluster.advance(2)
     cluster.drop = deaf("c", "GroupsReply")
@@ -173,8 +169,7 @@ def test_nothing_is_reclaimed_before_a_majority_has_said_which_groups_there_are(
 
 def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_groups, "GROUPS_PER_CHUNK", 2)
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     for name in ("g", "h1", "h2", "h3"):
         cluster.ask("c", fetch(name, hold_time=1.0))
         cluster.advance(2)
@@ -234,8 +229,7 @@ def test_a_full_page_of_groups_fits_a_frame() -> None:
 
 
 def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     kept: list[GroupsReply] = []
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
@@ -250,8 +244,7 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
 
 
 def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_with_the_others() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.kill("c")
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 5)))
@@ -269,8 +262,7 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
 
 
 def test_a_crash_between_the_record_and_the_drop_drops_the_batch_at_the_next_start() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     drained(cluster)
     cluster.advance(10)
     assert any(isinstance(record, Reclaimed) for record in cluster.journals["a"])
@@ -286,8 +278,7 @@ def test_a_start_drops_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_si
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(placing, "DROPPED_MAX", 3)
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))
     cluster.kill("a")
     cluster.journals["a"] += [stored._replace(number=number) for number in range(70, 77)]
@@ -301,16 +292,14 @@ def test_a_start_drops_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_si
 
 def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
     """a and b have reclaimed; c, which was away, still has the payload: it comes back to them by anti-entropy."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     drained(cluster)
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 1]
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and not isinstance(message, Store)
     rewind(cluster, "a")
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.hear_all(20)
     assert batches(cluster) == [1, 1, 1]
     for node in "ab":
         assert not replica_of(cluster, node).batches.reclaimed
@@ -318,8 +307,7 @@ def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
 
 
 def test_reclaimed_messages_are_not_missing_for_a_later_group() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.advance(10)
     assert spans(cluster.ask("b", fetch("late"))) == []
@@ -330,8 +318,7 @@ def test_reclaimed_messages_are_not_missing_for_a_later_group() -> None:
 
 
 def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.ask("a", fetch(hold_time=10.0))
     cluster.ask("b", PurgeRequest("jobs", 0, "g"))
     cluster.advance(8)
@@ -362,18 +349,14 @@ def test_a_message_settled_before_it_is_due_is_reclaimed(how: str) -> None:
         case _:
             cluster.ask("c", PurgeRequest("jobs", 0, "g"))
     if how == "restart":
-        for node in "abc":
-            cluster.kill(node)
-        for node in "abc":
-            cluster.start(node)
+        cluster.crash("abc")
         cluster.advance(70)
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
 
 
 def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.5)
     drained(cluster)
@@ -412,8 +395,7 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
 
 def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_wanted() -> None:
     """a sees that the rewind leaves the messages out, and drops them; b and c have dropped them, and cannot see it."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     drained(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, GroupsReply) and to == "a" and sender != to
     cluster.advance(20)
@@ -423,16 +405,14 @@ def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_want
     cluster.advance(20)
     tables = [replica_of(cluster, node).batches for node in "abc"]
     assert [table.requested.messages for table in tables] == [0, 10, 10]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.hear_all(20)
     assert [table.requested.messages for table in tables] == [10, 10, 10]
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
 
 
 def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     """Else who has heard of it, and never had its payload, asks for ever once a rewind wants it again."""
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     drained(cluster)
     cluster.advance(20)
     a = replica_of(cluster, "a")
@@ -444,25 +424,21 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
 
 
 def test_payload_that_a_group_needs_is_still_missing_after_a_restart() -> None:
-    cluster = Cluster()
-    published(cluster)
+    cluster = with_messages()
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     drained(cluster)
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 1]
     rewind(cluster, "a")
-    cluster.kill("a")
-    cluster.start("a")
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.crash("a")
+    cluster.hear_all(20)
     assert batches(cluster) == [1, 1, 1]
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
 
 
 def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back() -> None:
     """Two receipts of one message: the second was acked, its payload dropped and pulled again for a new group."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.kill("c")
     first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
@@ -524,8 +500,7 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> N
         cluster.submit("c", fetch(hold_time=1.0))
         cluster.advance(2)
         assert {standing(cluster, node) for node in "abc"} == {(Kind.OPEN, 1)}
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.hear_all(20)
     assert batches(cluster) == [1, 1, 1]
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert spans(cluster.ask("b", fetch())) == [(0, 1)]

@@ -27,19 +27,11 @@ from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
-from tests.core.network import nothing
-from tests.core.steps import fetch, outcomes, published, receipts, rewind
+from tests.core.steps import fetch, outcomes, published, receipts, rewind, with_messages, with_session
 
 
 def left(cluster: Cluster, node: str) -> float:
     return cluster.nodes[node].context.quarantine_left(cluster.now)
-
-
-def restart(cluster: Cluster, *names: str) -> None:
-    for name in names:
-        cluster.kill(name)
-    for name in names:
-        cluster.start(name)
 
 
 def view_of(cluster: Cluster, node: str) -> GroupView:
@@ -51,10 +43,9 @@ def view_of(cluster: Cluster, node: str) -> GroupView:
 
 
 def test_a_restarted_replica_votes_as_soon_as_all_others_told_their_holds() -> None:
-    cluster = Cluster()
-    published(cluster, 10)
+    cluster = with_messages(10)
     got = receipts(cluster.ask("a", fetch(most=4)))
-    restart(cluster, "b")
+    cluster.crash("b")
     assert left(cluster, "b") == 0.0
     assert view_of(cluster, "b").held_count == 4
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 6
@@ -62,10 +53,9 @@ def test_a_restarted_replica_votes_as_soon_as_all_others_told_their_holds() -> N
 
 
 def test_its_own_deliveries_of_before_are_still_held_and_go_on() -> None:
-    cluster = Cluster()
-    published(cluster, 4)
+    cluster = with_messages(4)
     got = receipts(cluster.ask("b", fetch(hold_time=10.0)))
-    restart(cluster, "b")
+    cluster.crash("b")
     assert receipts(cluster.ask("b", fetch())) == (), "what it delivered itself is not delivered again"
     cluster.kill("c")
     cluster.advance(8.0)
@@ -76,11 +66,10 @@ def test_its_own_deliveries_of_before_are_still_held_and_go_on() -> None:
 
 
 def test_holds_run_out_where_they_were_learned_and_count_as_attempts() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(2.0)
-    restart(cluster, "b")
+    cluster.crash("b")
     ((_, held),) = view_of(cluster, "b").all_held()
     assert held.deadline == pytest.approx(cluster.time + 3.0)
     cluster.advance(3.1)
@@ -89,10 +78,9 @@ def test_holds_run_out_where_they_were_learned_and_count_as_attempts() -> None:
 
 
 def test_a_hold_that_was_learned_is_no_memory_of_a_ballot() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.kill("c")
     cluster.advance(0.1)
     key = cluster.submit("a", AckRequest(got))
@@ -102,15 +90,14 @@ def test_a_hold_that_was_learned_is_no_memory_of_a_ballot() -> None:
 
 def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> None:
     """The first delivery ran out and is acked late while the second is live; a rewind opens the message again."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     assert receipts(cluster.ask("a", fetch(hold_time=60.0)))  # live, at a and b
-    cluster.drop = nothing
+    cluster.hear_all()
     assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_after_expiry"]
-    restart(cluster, "b")
+    cluster.crash("b")
     (held,) = view_of(cluster, "b").all_held()
     assert held[1].owner.node == "a"
     rewind(cluster, "b")
@@ -129,7 +116,7 @@ def half_acked(cluster: Cluster, stopped: bool = False) -> None:
     if stopped:
         cluster.stop("b")
         cluster.start("b")
-    restart(cluster, "a")
+    cluster.crash("a")
     assert left(cluster, "a") == 0.0
     assert not view_of(cluster, "a").records, "it has not heard of the ACK"
     cluster.drop = lambda sender, to, message: "b" in (sender, to)
@@ -150,8 +137,7 @@ def test_a_message_acked_at_one_replica_is_not_delivered_inside_its_hold(stopped
 
 
 def test_messages_acked_in_a_row_are_told_as_one() -> None:
-    cluster = Cluster()
-    published(cluster, 100)
+    cluster = with_messages(100)
     for _ in range(100):
         cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
         cluster.advance(0.01)
@@ -169,10 +155,9 @@ def test_messages_acked_in_a_row_are_told_as_one() -> None:
 
 
 def test_every_other_replica_must_have_told() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=10.0)
     cluster.kill("c")
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.advance(9.0)
     assert 1.0 < left(cluster, "b") < 1.3
     cluster.advance(1.3)
@@ -180,9 +165,8 @@ def test_every_other_replica_must_have_told() -> None:
 
 
 def test_replicas_in_quarantine_tell_no_one_and_wait_together() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
-    restart(cluster, "b", "c")
+    cluster = with_messages(1, hold_time_max=10.0)
+    cluster.crash("bc")
     cluster.advance(9.0)
     assert left(cluster, "b") > 1.0
     assert left(cluster, "c") > 1.0
@@ -191,17 +175,15 @@ def test_replicas_in_quarantine_tell_no_one_and_wait_together() -> None:
 
 
 def test_one_replica_has_no_one_to_ask() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, _ = published(cluster, 1, rf=1)
+    cluster, topic, _ = with_session(1, rf=1, hold_time_max=10.0)
     home = topic.replicas[0][0]
-    restart(cluster, home)
+    cluster.crash(home)
     cluster.advance(9.0)
     assert left(cluster, home) > 1.0
 
 
 def test_requests_and_answers_that_are_lost_are_repeated() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     receipts(cluster.ask("a", fetch(most=2)))
     lost = {HoldsRequest: 3, HoldsReply: 3}
 
@@ -212,7 +194,7 @@ def test_requests_and_answers_that_are_lost_are_repeated() -> None:
         return True
 
     cluster.drop = drop
-    restart(cluster, "b")
+    cluster.crash("b")
     assert left(cluster, "b") > 0
     cluster.advance(5.0)
     assert left(cluster, "b") == 0.0
@@ -221,8 +203,7 @@ def test_requests_and_answers_that_are_lost_are_repeated() -> None:
 
 
 def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     asks: list[float] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
@@ -232,7 +213,7 @@ def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
 
     cluster.drop = drop
     began = cluster.time
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.advance(100.0)
     assert 25 < len(asks) < 40
     assert asks[-1] < began + 61.3
@@ -240,8 +221,7 @@ def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
 
 def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold_recovery, "HOLDS_PER_CHUNK", 3)
-    cluster = Cluster()
-    published(cluster, 40)
+    cluster = with_messages(40)
     for _ in range(10):
         receipts(cluster.ask("a", fetch(most=2)))
     chunks: list[HoldsReply] = []
@@ -252,7 +232,7 @@ def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: 
         return isinstance(message, HoldsReply) and message.chunk == 1 and len(chunks) < 6
 
     cluster.drop = drop
-    restart(cluster, "b")
+    cluster.crash("b")
     assert chunks[0].chunks == 4
     assert all(len(chunk.holds) <= 3 for chunk in chunks)
     assert left(cluster, "b") > 0.0
@@ -263,8 +243,7 @@ def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: 
 
 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     late: list[HoldsReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
@@ -274,7 +253,7 @@ def test_an_answer_to_an_earlier_request_does_not_count() -> None:
         return False
 
     cluster.drop = drop
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.advance(1.0)
     assert len(late) > 2
     core = cluster.nodes["b"]
@@ -286,11 +265,10 @@ def test_an_answer_to_an_earlier_request_does_not_count() -> None:
 
 
 def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=10.0)
     receipts(cluster.ask("a", fetch(hold_time=10.0)))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply)
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.advance(10.19)
     core = cluster.nodes["b"]
     (partition,) = core.replicas
@@ -304,8 +282,7 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
 
 def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> None:
     """b's OK to a's HOLD is late; b is started again and told by a, which has no hold yet... and a knows it."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     receipts(cluster.ask("a", fetch("other")))
     late: list[tuple[str, object]] = []
 
@@ -320,8 +297,8 @@ def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> N
     key = cluster.submit("a", fetch())
     assert late
     assert key not in cluster.replies
-    cluster.drop = lambda sender, to, message: False
-    restart(cluster, "b")
+    cluster.hear_all()
+    cluster.crash("b")
     assert left(cluster, "b") == 0.0
     assert cluster.nodes["a"].state.superseded("b", old)
     assert view_of(cluster, "b").held_count == 1, "and a's hold of that round is known"
@@ -339,7 +316,7 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
     assert any(alone not in members for members in both)
     receipts(cluster.ask("a", fetch()))
     cluster.kill(alone)
-    restart(cluster, "a")
+    cluster.crash("a")
     core = cluster.nodes["a"]
     for partition, replica in core.replicas.items():
         assert replica.in_quarantine(cluster.now) == (alone in topic.replicas[partition.number])
@@ -350,8 +327,7 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
 
 
 def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     register = cluster.nodes["a"].topics
     cluster.kill("b")
     # As many records as were reported to peers, without these two.
@@ -363,7 +339,7 @@ def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     cluster.start("b")
     core = cluster.nodes["b"]
     assert not core.replicas
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     effects = core.context.take_in_topic(next(iter(register.values())), cluster.now)
     (replica,) = core.replicas.values()
     assert replica.in_quarantine(cluster.now)
@@ -376,12 +352,11 @@ def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
 
 
 def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 2)
+    cluster = with_messages(2, hold_time_max=10.0)
     got = receipts(cluster.ask("a", fetch(most=1)))
     alone = cluster.topic("alone", rf=1, partitions=3)
     assert ("b",) in alone.replicas
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.advance(1.0)
     cluster.stop("b")
     stop = cluster.journals["b"][-1]
@@ -486,10 +461,9 @@ def test_the_union_is_kept_in_whatever_order_it_comes(holds: list[tuple[int, int
 
 
 def test_a_release_that_comes_reaches_what_was_learned() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
-    restart(cluster, "b")
+    cluster.crash("b")
     cluster.drop = lambda sender, to, message: isinstance(message, Release) and to == "c"
     assert outcomes(cluster.ask("a", RejectRequest(got))) == ["ok"]
     assert not view_of(cluster, "b").held_count

@@ -20,8 +20,18 @@ from quorumq.core.messages import (
     SyncState,
 )
 from tests.core.cluster import Cluster
-from tests.core.network import deaf_to_registers, hears_all
-from tests.core.steps import DEATH, died, fetch, outcomes, peek, published, receipts, rewind, spans
+from tests.core.network import deaf_to_registers
+from tests.core.steps import (
+    DEATH,
+    died,
+    fetch,
+    outcomes,
+    peek,
+    receipts,
+    rewind,
+    spans,
+    with_messages,
+)
 
 
 def dead_entries(cluster: Cluster, node: str = "a") -> tuple[SpanRecord, ...]:
@@ -43,7 +53,7 @@ def test_a_redrive_through_a_node_that_missed_a_rewind_is_delivered(covers: bool
     entries = dead_entries(cluster, "c")
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     if wait:
-        hears_all(cluster)
+        cluster.hear_all()
         cluster.advance(wait)  # reopened messages reach every replica
     got = receipts(cluster.ask("a", fetch()))
     expected = (0, 10, 1, 0) if covers else (0, 3, 0, 1)
@@ -75,8 +85,7 @@ def test_a_redriven_message_outside_a_rewind_stays_open() -> None:
 
 def test_a_redriven_message_outside_a_rewind_can_die() -> None:
     """Nodes bury what is out of deliveries in any generation in which it is open."""
-    cluster = Cluster()
-    published(cluster, max_deliveries=1)
+    cluster = with_messages(max_deliveries=1)
     assert outcomes(
         cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch(most=1))), death=DEATH))
     ) == ["ok"]
@@ -102,8 +111,7 @@ def test_a_receipt_of_before_a_rewind_that_omits_its_message_is_refused_alone() 
 
 
 def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_omits_it() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     old = receipts(cluster.ask("b", fetch(hold_time=1.0)))
     cluster.advance(1.1)
     new = receipts(cluster.ask("c", fetch()))
@@ -117,6 +125,5 @@ def test_an_acked_message_is_not_redriven_by_an_older_list_after_a_rewind_that_o
     rewind(cluster, "a", "time", cluster.now.wall_ms + 1)
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, SyncDigests | SyncState)
     assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
-    hears_all(cluster)
-    cluster.advance(70)
+    cluster.hear_all(70)
     assert spans(cluster.ask("a", fetch())) == []

@@ -28,7 +28,7 @@ from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import check_failed, fetch, outcomes, published, receipts, with_messages, with_session
 from tests.seeds import seeds
 
 
@@ -67,9 +67,7 @@ def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
         "the same records in another cut are the same"
     )
     other = cluster.batch(topic, producer_id, 14, [b"other", b"new"])
-    answer = cluster.ask("c", Publish(other))
-    assert isinstance(answer, Failed)
-    assert answer.code == "conflict"
+    check_failed(cluster.ask("c", Publish(other)), "conflict")
     assert sizes(cluster.ask("b", fetch())) == 15
 
 
@@ -84,7 +82,7 @@ def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() ->
     answer = cluster.replies[key]
     assert isinstance(answer, Failed)
     assert (answer.code, answer.needed, answer.answered) == ("outcome-unknown", 2, 1), "our own disk has it"
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
 
 
@@ -115,8 +113,7 @@ def test_a_replica_that_missed_the_creation_is_told_and_asked_again() -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 64, 100, 1000])
 def test_a_fetch_is_cut_at_its_messages(most: int) -> None:
-    cluster = Cluster()
-    published(cluster, 300)
+    cluster = with_messages(300)
     assert sizes(cluster.ask("b", fetch(most=most))) == min(300, most)
 
 
@@ -161,8 +158,7 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
         at = cluster.now.wall_ms + (off if seq == wrong else 0)
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], published_ms=at)))
         if restarted and seq == wrong:
-            cluster.kill("b")
-            cluster.start("b")
+            cluster.crash("b")
             cluster.advance(70.0)
         if seq >= deep:
             (item,) = receipts(cluster.ask("b", fetch(most=1)))
@@ -212,8 +208,7 @@ def test_partitions_are_taken_in_turn() -> None:
 
 
 def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
-    cluster = Cluster(steal_after=1e6)
-    published(cluster, 64 * 60)
+    cluster = with_messages(64 * 60, steal_after=1e6)
     for node in "abc":  # everyone has fetched, so everyone is known to
         cluster.ask(node, fetch(most=1))
     chosen = {}
@@ -229,8 +224,7 @@ def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
 
 
 def test_messages_of_an_idle_coordinator_are_taken_after_a_while() -> None:
-    cluster = Cluster(steal_after=0.05)
-    published(cluster, 64 * 6)
+    cluster = with_messages(64 * 6, steal_after=0.05)
     for node in "bc":
         cluster.ask(node, fetch(most=1))
     total = 0
@@ -245,8 +239,7 @@ def test_messages_of_an_idle_coordinator_are_taken_after_a_while() -> None:
 
 
 def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3)
     key = cluster.submit("b", fetch(least=5, wait=1.0))
     cluster.advance(0.5)
     assert key not in cluster.replies
@@ -259,8 +252,7 @@ def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
 
 
 def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     for request, code, word in [
         (Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jbos'"),
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 61.0, 0.0), "usage", "60.0 s"),
@@ -270,18 +262,14 @@ def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
         (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
         (PeekRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
     ]:
-        answer = cluster.ask("a", request)
-        assert isinstance(answer, Failed)
-        assert answer.code == code
-        assert word in answer.detail
+        check_failed(cluster.ask("a", request), code, word)
 
 
 # ------------------------------------------------------------------- releases and LEAVE
 
 
 def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attempt() -> None:
-    cluster = Cluster()
-    published(cluster, 5)
+    cluster = with_messages(5)
     key = cluster.submit("b", fetch())
     assert sizes(cluster.replies[key]) == 5
     cluster.feed("b", Unsent(key))
@@ -291,8 +279,7 @@ def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attemp
 
 
 def test_a_release_that_was_lost_is_repeated_in_front_of_the_next_hold() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     cluster.drop = lambda sender, to, message: isinstance(message, Release)
     key = cluster.submit("b", fetch())
     cluster.feed("b", Unsent(key))
@@ -332,12 +319,10 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
 
 
 def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Store)
     cluster.submit("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 5)))
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10)
+    cluster.hear_all(10)
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
         assert replica.batches.present.messages == 6, node
@@ -345,8 +330,7 @@ def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
 
 
 def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> None:
-    cluster = Cluster(hold_time_max=1.0)
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1, hold_time_max=1.0)
     cluster.kill("c")
     for first in range(1, 501):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x" * 20])))
@@ -356,8 +340,7 @@ def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> 
 
 
 def test_records_attempts_and_delays_reach_all() -> None:
-    cluster = Cluster(hold_time_max=5.0)
-    published(cluster, 9)
+    cluster = with_messages(9, hold_time_max=5.0)
     cluster.kill("c")
     got = [receipts(cluster.ask("a", fetch(most=3, hold_time=5.0))) for _ in range(3)]
     assert outcomes(cluster.ask("a", AckRequest(got[0]))) == ["acked"]
@@ -376,13 +359,11 @@ def test_records_attempts_and_delays_reach_all() -> None:
 
 def test_an_attempt_counts_once_though_a_peer_counts_it_before_the_hold_ends_here() -> None:
     """c does not hear of the REJECT, learns the others' count of it, and then sees its own hold run out."""
-    cluster = Cluster(hold_time_max=60.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=60.0)
     got = receipts(cluster.ask("a", fetch(hold_time=30.0)))
     cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to == "c"
     assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20.0)
+    cluster.hear_all(20.0)
     counts = {
         name: next(iter(core.replicas.values())).views.groups["g"] for name, core in cluster.nodes.items()
     }
@@ -457,8 +438,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
 
 
 def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
-    cluster = Cluster()
-    published(cluster, 40)
+    cluster = with_messages(40)
     for _ in range(10):
         got = receipts(cluster.ask("a", fetch(most=2)))
         one = got[0]._replace(spans=(got[0].receipt.span._replace(stop=got[0].receipt.span.start + 1),))
@@ -481,8 +461,7 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
 
 
 def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 5)
+    cluster, topic, producer_id = with_session(5)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"good"] * 2)))
     replica = next(iter(cluster.nodes["b"].replicas.values()))
     first = replica.batches.order.first()[1]
@@ -499,8 +478,7 @@ def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer
 
 def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() -> None:
     """A paused replica has its link up and says nothing; another one granted a higher ballot in a lost round."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch(hold_time=2.0)))
     cluster.advance(2.1)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold)
@@ -514,8 +492,7 @@ def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() ->
 
 
 def test_a_batch_that_a_start_finds_damaged_is_known_and_dropped_once_it_is_here_again() -> None:
-    cluster = Cluster()
-    published(cluster, 5)
+    cluster = with_messages(5)
     cluster.kill("b")
     (batch,) = [record for record in cluster.journals["b"] if isinstance(record, BatchStored)]
     cluster.unreadable["b"] = {batch.number}
@@ -525,15 +502,13 @@ def test_a_batch_that_a_start_finds_damaged_is_known_and_dropped_once_it_is_here
     assert replica.batches.absent.messages == 5
     cluster.advance(8)
     assert not cluster.dropped["b"]
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(8)
+    cluster.hear_all(8)
     assert replica.batches.present.messages == 5
     assert cluster.dropped["b"] == {batch.number}
 
 
 def test_a_damaged_batch_goes_with_its_topic() -> None:
-    cluster = Cluster()
-    topic, _ = published(cluster, 5)
+    cluster, topic, _ = with_session(5)
     (replica,) = cluster.nodes["b"].replicas.values()
     number = replica.batches.order.first()[1]
     cluster.drop = lambda sender, to, message: isinstance(message, SyncState)

@@ -28,8 +28,21 @@ from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
-from tests.core.network import cut, hand_over, wipe
-from tests.core.steps import close, closed, drained, fetch, outcomes, published, receipts, replica_of, store
+from tests.core.network import cut, hand_over, held_back, wipe
+from tests.core.steps import (
+    check_failed,
+    close,
+    closed,
+    drained,
+    fetch,
+    outcomes,
+    published,
+    receipts,
+    replica_of,
+    store,
+    with_messages,
+    with_session,
+)
 
 
 def present(cluster: Cluster, name: str) -> int:
@@ -37,8 +50,7 @@ def present(cluster: Cluster, name: str) -> int:
 
 
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 10)
+    cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     before = cluster.nodes["b"].state.incarnation.n
@@ -63,35 +75,31 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
 
 
 def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
     wipe(cluster, "b")
     cluster.advance(3.0)
     core = cluster.nodes["b"]
     assert not core.state.trusted
     answer = cluster.ask("b", OpenSession())
-    assert isinstance(answer, Failed)
-    assert "is not trusted" in answer.detail
+    check_failed(answer, None, "is not trusted")
     assert "still missing" in answer.detail
     cluster.kill("c")
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"])))
     cluster.advance(6.0)
     assert isinstance(cluster.replies[key], Failed), "b has not stored it in a way that counts"
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     cluster.start("c")
     cluster.advance(2.0)
     assert core.state.trusted
 
 
 def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
     wipe(cluster, "b")
     for _ in range(2):
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")
         assert not cluster.nodes["b"].state.trusted
     assert any(isinstance(record, TrustLost) for record in cluster.journals["b"])
     journal = cluster.nodes["b"].snapshot(cluster.now)
@@ -99,18 +107,15 @@ def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     cluster.journals["b"] = list(journal)
     cluster.start("b")
     assert cluster.nodes["b"].trust.resync is not None
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(2.0)
+    cluster.hear_all(2.0)
     assert cluster.nodes["b"].state.trusted
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     assert cluster.nodes["b"].state.trusted, "and it stays so"
     assert len(cluster.restarts) == 1
 
 
 def test_a_resync_does_not_wait_for_a_topic_deleted_meanwhile() -> None:
-    cluster = Cluster()
-    topic, _ = published(cluster, 1)
+    cluster, topic, _ = with_session(1)
     cluster.drop = lambda sender, to, message: (
         isinstance(message, ResyncReply) and message.partition is not None
     )
@@ -123,14 +128,12 @@ def test_a_resync_does_not_wait_for_a_topic_deleted_meanwhile() -> None:
 
 
 def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 10)
+    cluster = with_messages(10, hold_time_max=10.0)
     cluster.advance(1.0)
     backup = list(cluster.journals["b"])
     got = receipts(cluster.ask("a", fetch(most=5)))
     for _ in range(2):
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     wipe(cluster, "b", backup)
     cluster.advance(1.0)
@@ -143,8 +146,7 @@ def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
 
 
 def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_higher_start() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     old = list(cluster.journals["b"])
     wipe(cluster, "b")
     cluster.advance(2.0)
@@ -164,22 +166,14 @@ def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
     cluster.advance(3.0)
     cut(cluster, "ad", "cd", "de")
-    cluster.kill("d")
-    cluster.start("d")
+    cluster.crash("d")
     assert cluster.nodes["d"].state.incarnation.n == 2
     cluster.advance(6.0)
     got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
     cut(cluster, "ad", "cd", "de", "bc", "be")
-    late: list[tuple[str, str, object]] = []
-    lost = cluster.drop
-
-    def ack_to_a_is_late(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Ack) and to == "a":
-            late.append((sender, to, message))
-            return True
-        return lost(sender, to, message)
-
-    cluster.drop = ack_to_a_is_late
+    late = held_back(
+        cluster, lambda sender, to, message: isinstance(message, Ack) and to == "a", cluster.drop
+    )
     key = cluster.submit("b", AckRequest(got))  # b and start 2 of d have the tombstone
     cut(cluster, "bd", "bc", "be")
     wipe(cluster, "d")
@@ -202,8 +196,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
     published(cluster, 3, rf=5)
     cut(cluster, "ad", "cd", "de")
     for _ in range(3):
-        cluster.kill("d")
-        cluster.start("d")
+        cluster.crash("d")
     cluster.advance(3.0)
     assert cluster.nodes["b"].context.peers.seen["d"][-1].incarnation.n == 4
     cut(cluster, "bd")
@@ -216,8 +209,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
         cluster.link("d", peer)
     cluster.advance(2.0)
     for _ in range(2):
-        cluster.kill("d")
-        cluster.start("d")
+        cluster.crash("d")
         cluster.advance(2.0)
     assert cluster.nodes["d"].state.trusted
     assert len(cluster.restarts) == 1
@@ -233,11 +225,9 @@ def test_a_report_from_before_the_last_resync_leads_to_no_start_that_was_used_si
 
 
 def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     for _ in range(2):
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")
     # The record of start 3, which a peer knows, was in the part that cannot be read.
     lost = cluster.nodes["b"].trust.starts[-1]
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
@@ -246,11 +236,9 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
     cluster.journals["b"].append(TrustLost(0, "damaged"))
     cluster.start("b")
     assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 1
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     assert cluster.nodes["b"].state.incarnation.n == far_above(2) + 2, "each further start is the next one"
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(2.0)
+    cluster.hear_all(2.0)
     assert cluster.nodes["b"].state.trusted
 
 
@@ -266,8 +254,7 @@ def test_a_start_count_that_is_used_up_is_refused() -> None:
 
 
 def test_ballots_do_not_go_back_after_a_resync() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=10.0)
     core = cluster.nodes["a"]
     core.state.clock.merge(core.state.clock.value + (30_000 << 16))
     (first,) = receipts(cluster.ask("a", fetch(hold_time=1.0)))
@@ -291,8 +278,7 @@ def test_other_sizes_of_clusters(count: int) -> None:
 
 
 def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster)
+    cluster, topic, producer_id = with_session()
     drained(cluster)
     close(cluster, topic, producer_id)
     cluster.advance(60)
@@ -316,8 +302,7 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
 
 
 def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
-    cluster = Cluster(hold_time_max=5.0)
-    topic, producer_id = published(cluster, 5)
+    cluster, topic, producer_id = with_session(5, hold_time_max=5.0)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
     old = list(cluster.journals["c"])
     for name in "abc":
@@ -330,8 +315,7 @@ def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
         cluster.start(name)
     cluster.advance(15.0)
     assert lost(cluster) == [0, 0, 5], "c has heard of them, and has not said yet that it has not got them"
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(15.0)
+    cluster.hear_all(15.0)
     assert lost(cluster) == [5, 5, 5]
     assert present(cluster, "c") == 2
     assert not cluster.dropped["a"], "nor are they given up"
@@ -362,8 +346,7 @@ def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
 
 
 def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 10)
+    cluster = with_messages(10, hold_time_max=10.0)
     cluster.advance(1.0)
     backup = list(cluster.journals["b"])
     n = cluster.nodes["b"].state.incarnation.n
@@ -378,8 +361,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     assert core.state.incarnation.n == far_above(n) + 1
     assert sum(span.size for span, _ in replica_of(cluster, "b").group("g").records.items()) == 5
     for _ in range(2):  # it has fewer records than it once had, and that is known now
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")
         cluster.advance(2.0)
     assert len(cluster.restarts) == 1
     assert cluster.nodes["b"].state.trusted
@@ -388,8 +370,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
 @pytest.mark.parametrize("lost", ["a message", "an ack"])
 def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost: str) -> None:
     """Cut where it lies, as by a disk that lied about an fsync; no heartbeat has reported the last records."""
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 10)
+    cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     cluster.advance(1.0)
     if lost == "an ack":
         got = receipts(cluster.ask("a", fetch(most=5)))
@@ -411,8 +392,7 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
 
 
 def test_a_late_answer_takes_no_position_back() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1)
     late: list[tuple[str, str, object]] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
@@ -430,21 +410,18 @@ def test_a_late_answer_takes_no_position_back() -> None:
 
 
 def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 10)
+    cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     for at in range(5):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(0.7)
         name = "abc"[at % 3]
-        cluster.kill(name)
-        cluster.start(name)
+        cluster.crash(name)
         cluster.advance(0.7)
     assert not cluster.restarts
 
 
 def test_positions_survive_a_restart_of_those_that_were_told() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 10)
+    cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     cluster.advance(1.0)
     backup = list(cluster.journals["b"])
     for at in range(20):
@@ -462,8 +439,7 @@ def test_positions_survive_a_restart_of_those_that_were_told() -> None:
 
 
 def test_idle_nodes_do_not_write_down_each_others_writing() -> None:
-    cluster = Cluster()
-    published(cluster, 10)
+    cluster = with_messages(10)
     cluster.advance(60.0)
     before = {name: len(cluster.journals[name]) for name in "abc"}
     cluster.advance(300.0)
@@ -479,8 +455,7 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
 
     A PURGE asks b and c. c never heard of the message, so only b can say that there is one.
     """
-    cluster = Cluster(hold_time_max=2.0)
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1, hold_time_max=2.0)
     assert receipts(cluster.ask("a", fetch(hold_time=1.0)))
     cluster.advance(5.0)
     cluster.drop = lambda sender, to, message: to == "c" and not isinstance(message, ResyncReply)

@@ -27,8 +27,7 @@ def test_a_late_stored_does_not_confirm_a_publish_of_the_next_start() -> None:
         assert isinstance(
             cluster.ask("c", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), PublishReply
         )
-    cluster.kill("c")
-    cluster.start("c")
+    cluster.crash("c")
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and sender == "c" != to
     open_keys = [
         cluster.submit("c", Publish(cluster.batch(topic, producer_id, seq, [b"y"]))) for seq in range(20, 40)
@@ -52,5 +51,4 @@ def test_round_numbers_are_never_used_by_two_starts() -> None:
         cluster.ask("b", OpenSession())
         for number in range(before, core.state.round_count + 100):
             assert seen.setdefault(number, start) == start
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")

@@ -7,7 +7,7 @@ import pytest
 from quorumq.core.messages import AckRequest, FetchReply, Hold, HoldReply, OpenSession, Publish
 from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, published, receipts
+from tests.core.steps import fetch, receipts, with_messages, with_session
 
 STEP_S = 0.05
 
@@ -98,8 +98,7 @@ def test_nodes_that_have_no_replica_deliver_there_too(one_way: float, hold_time:
 @pytest.mark.parametrize("outage", [False, True])
 def test_a_conflict_beside_a_silent_replica_costs_no_more_than_a_second(answers: int, outage: bool) -> None:
     """b has the first message that a asks for, and c says nothing, so that only time ends the round."""
-    cluster = Cluster()
-    _, producer_id = published(cluster, 20)
+    cluster, _, producer_id = with_session(20)
     for _ in range(answers):
         cluster.ask("a", fetch(group="other", most=1, hold_time=30.0))
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
@@ -119,8 +118,7 @@ def test_a_conflict_beside_a_silent_replica_costs_no_more_than_a_second(answers:
 
 
 def test_a_round_without_a_majority_doubles_the_next_ones_time_and_one_with_it_ends_that() -> None:
-    cluster = Cluster()
-    published(cluster, 20)
+    cluster = with_messages(20)
     cluster.ask("a", fetch(group="g", most=1))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldReply)
     took: list[float] = []
@@ -134,8 +132,7 @@ def test_a_round_without_a_majority_doubles_the_next_ones_time_and_one_with_it_e
     for _ in range(5):
         once()
     assert took == pytest.approx([0.8, 1.6, 3.2, 4.0, 4.0], abs=2 * STEP_S), "half of the hold is the most"
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10.0)
+    cluster.hear_all(10.0)
     once()
     cluster.drop = lambda sender, to, message: isinstance(message, HoldReply)
     once()

@@ -14,7 +14,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, many, publish_first, published, receipts
+from tests.core.steps import fetch, many, publish_first, receipts, with_messages
 from tests.core.work import calls
 
 CALLS_OF_A_ROW = 60
@@ -36,8 +36,7 @@ def counted(cluster: Cluster) -> tuple[Any, ...]:
 
 
 def test_each_message_that_a_group_has_still_to_do_is_counted_once_and_its_age_told() -> None:
-    cluster = Cluster()
-    published(cluster, 4)
+    cluster = with_messages(4)
     cluster.advance(1.0)
     first, second = (receipts(cluster.ask("a", fetch(most=1, hold_time=60.0))) for _ in range(2))
     assert counted(cluster) == (2, 2, 0, 0, 0, 1.0, 1.0)

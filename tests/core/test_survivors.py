@@ -29,17 +29,13 @@ from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.survivors import tell
 from quorumq.core.values.types import Member, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.network import hand_over, wipe
+from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messages, with_session
 
 
 def wiped(cluster: Cluster, names: str) -> None:
     """These nodes are down, and come back with empty directories."""
-    for name in names:
-        cluster.kill(name)
-        cluster.journals[name] = []
-    for name in names:
-        cluster.start(name)
+    wipe(cluster, names)
     cluster.advance(3.0)
 
 
@@ -62,8 +58,7 @@ def resync_of(cluster: Cluster, name: str) -> str:
 
 
 def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_all_there_is() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 10)
+    cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
     assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
     wiped(cluster, "bc")
@@ -144,8 +139,7 @@ def test_all_survivors_answer_before_anyone_goes_on() -> None:
     assert trust(cluster) == "ab", "b has not told yet"
     assert "is not trusted" not in resync_of(cluster, "c"), "nor can it be said that nobody will"
     assert isinstance(declare(cluster, "b", ""), DeclareSurvivorsReply), "asking takes nothing back"
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(2.0)
+    cluster.hear_all(2.0)
     assert trust(cluster) == "abcde"
     for name in "cde":
         (replica,) = cluster.nodes[name].replicas.values()
@@ -191,8 +185,7 @@ def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(
 @pytest.mark.parametrize("rule", [True, False])
 def test_acks_known_to_a_cut_off_node_alone_come_again_without_a_wait(rule: bool) -> None:
     """The row of docs/rules.md: c lives, and knows b's acks with it."""
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     key = cluster.submit("b", fetch(wait=0.5))
     cluster.advance(1.0)
@@ -253,8 +246,7 @@ def test_a_declaration_is_durable_before_its_reply() -> None:
 
 @pytest.mark.parametrize("cut", ["down", "never heard", "one way"])
 def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 3)
+    cluster = with_messages(3, hold_time_max=10.0)
     wiped(cluster, "b")
     assert trust(cluster) == "abc", "one that is lost comes back by itself"
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
@@ -266,9 +258,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     else:
         cluster.drop = lambda sender, to, message: sender == "c"
     answer = declare(cluster, "a", "a")
-    assert isinstance(answer, Failed)
-    assert answer.code == "not-stored"
-    assert "nothing was declared: node c cannot be" in answer.detail
+    check_failed(answer, "not-stored", "nothing was declared: node c cannot be")
     assert "with its own directory if that still exists" in answer.detail
     if cut == "down":
         assert "cannot be reached from a" in answer.detail, "and nobody was waited for"
@@ -278,8 +268,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
 
 
 def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 3)
+    cluster = with_messages(3, hold_time_max=10.0)
     answer = declare(cluster, "a", "")
     assert isinstance(answer, Failed)
     assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c is trusted")
@@ -291,12 +280,9 @@ def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
 
 
 def test_it_is_refused_through_a_node_that_lost_its_own() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3)
     wiped(cluster, "bc")
-    answer = declare(cluster, "b", "a")
-    assert isinstance(answer, Failed)
-    assert "node b is not trusted" in answer.detail
+    check_failed(declare(cluster, "b", "a"), None, "node b is not trusted")
 
 
 def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
@@ -304,10 +290,7 @@ def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
     cluster.topic(rf=5)
     wiped(cluster, "cde")
     for declared in ("a", "abc", "bx"):
-        answer = declare(cluster, "a", declared)
-        assert isinstance(answer, Failed)
-        assert answer.code == "conflict"
-        assert "a, b is trusted now" in answer.detail
+        check_failed(declare(cluster, "a", declared), "conflict", "a, b is trusted now")
     assert trust(cluster) == "ab"
 
 
@@ -317,15 +300,13 @@ def test_it_is_refused_while_a_node_may_trusted_yet_for_what_it_has() -> None:
     wiped(cluster, "cde")
     cluster.nodes["b"].state.trusted = False  # as one that waits for the others to say what they know of it
     answer = declare(cluster, "a", "a")
-    assert isinstance(answer, Failed)
-    assert "nothing was declared: b is not trusted yet, and does not resync" in answer.detail
+    check_failed(answer, None, "nothing was declared: b is not trusted yet, and does not resync")
     cluster.nodes["b"].state.trusted = True
     assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
 
 
 def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 3)
+    cluster = with_messages(3, hold_time_max=10.0)
     for name in "bc":
         cluster.kill(name)
         cluster.journals[name] = []
@@ -339,29 +320,21 @@ def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
     for dialler, acceptor in ("ca", "ac"):
         cluster.link(dialler, acceptor)
     cluster.advance(3.0)
-    answer = declare(cluster, "a", "a")
-    assert isinstance(answer, Failed)
-    assert "has not seen start" in answer.detail
+    check_failed(declare(cluster, "a", "a"), None, "has not seen start")
     cluster.link("b", "c")
     cluster.link("c", "b")
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
 
 
 def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_only_it_has() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    topic, producer_id = published(cluster, 4)
+    cluster, topic, producer_id = with_session(4, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     key = cluster.submit("b", Publish(cluster.batch(topic, producer_id, 4, [b"only b and c have this"])))
     cluster.advance(6.0)
     assert isinstance(cluster.replies[key], PublishReply)
     old = list(cluster.journals["c"])
-    cluster.drop = lambda sender, to, message: False
-    for name in "bc":
-        cluster.kill(name)
-        cluster.journals[name] = []
-    for name in "bc":
-        cluster.start(name)
-    cluster.advance(3.0)
+    cluster.hear_all()
+    wiped(cluster, "bc")
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     cluster.advance(20.0)
     assert [present(cluster, name) for name in "abc"] == [4, 4, 4], "what may be forgotten is"
@@ -383,14 +356,9 @@ def test_a_topic_that_was_dropped_and_made_again_is_one_when_the_old_directory_t
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     made = made_with_a_message(cluster, "b", CreateTopic("jobs", 3, 2))
     old = list(cluster.journals["c"])
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     cluster.wall_off_ms["a"] = 1000
-    for name in "bc":
-        cluster.kill(name)
-        cluster.journals[name] = []
-    for name in "bc":
-        cluster.start(name)
-    cluster.advance(3.0)
+    wiped(cluster, "bc")
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     cluster.advance(20.0)
     again = made_with_a_message(cluster, "a", CreateTopic("jobs", rf, 1))
@@ -450,13 +418,9 @@ def test_learners_follow_the_last_of_two_declarations() -> None:
         (isinstance(message, SurvivorsRequest) and bool(message.survivors) and to in "de")
         or (isinstance(message, ResyncReply) and sender == "b")
     )
-    first = declare(cluster, "a", "ab")
-    assert isinstance(first, Failed)
-    assert first.code == "outcome-unknown"
-    assert "d, e did not answer" in first.detail
+    check_failed(declare(cluster, "a", "ab"), "outcome-unknown", "d, e did not answer")
     wiped(cluster, "b")
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(10.0)
+    cluster.hear_all(10.0)
     assert trust(cluster) == "a", "c was told of b, which has nothing to tell any more"
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     assert trust(cluster) == "abcde"
@@ -468,8 +432,7 @@ STEPS = ("asked", "told", "declared", "confirmed", "resynced")
 @pytest.mark.parametrize(("step", "victim"), list(itertools.product(STEPS, "ab")))
 def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> None:
     """The survivor a, or the learner b, is killed when this step has come for the first time."""
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 10)
+    cluster = with_messages(10, hold_time_max=10.0)
     wiped(cluster, "bc")
     hit: list[bool] = []
 
@@ -493,7 +456,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     cluster.advance(1.0)
     assert hit
     cluster.kill(victim)
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     cluster.start(victim)
     cluster.advance(30.0)
     if trust(cluster) != "abc":
@@ -509,19 +472,14 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
 
 
 def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     key = cluster.submit("b", fetch(hold_time=10.0))
     cluster.advance(0.5)
     (held,) = receipts(cluster.replies[key])
     until = cluster.time + 0.98 * 10.0
-    cluster.drop = lambda sender, to, message: False
-    for name in "bc":
-        cluster.kill(name)
-        cluster.journals[name] = []
-    for name in "bc":
-        cluster.start(name)
+    cluster.hear_all()
+    wipe(cluster, "bc")
     cluster.advance(0.6)
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     while cluster.time < until:
@@ -537,8 +495,7 @@ def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
 
 
 def test_a_vote_of_a_lost_start_does_not_count() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 1)
+    cluster = with_messages(1, hold_time_max=10.0)
     before = {name: core.state.incarnation for name, core in cluster.nodes.items()}
     wiped(cluster, "bc")
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)

@@ -26,14 +26,9 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.partition.ready import ReadyMessages
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import ProducerId, Span, Topic
-from tests.core import test_cluster_smoke
+from quorumq.core.values.types import Span
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, many, publish, receipts, replica_of, seqs
-
-
-def published(cluster: Cluster, count: int, max_deliveries: int = 2) -> tuple[Topic, ProducerId]:
-    return test_cluster_smoke.published(cluster, count, max_deliveries=max_deliveries)
+from tests.core.steps import fetch, many, publish, receipts, replica_of, seqs, with_messages, with_session
 
 
 def suspects(reply: object) -> list[bool]:
@@ -48,8 +43,7 @@ def expired(cluster: Cluster, count: int, via: str = "a") -> None:
 
 
 def test_a_fetch_brings_first_timers_or_one_suspect() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 5)
+    cluster, topic, producer_id = with_session(5, max_deliveries=2)
     expired(cluster, 3)
     reply = cluster.ask("b", fetch())
     assert (seqs(reply), suspects(reply)) == ([3, 4], [False])
@@ -61,8 +55,7 @@ def test_a_fetch_brings_first_timers_or_one_suspect() -> None:
 
 
 def test_a_suspect_comes_only_to_a_client_with_nothing_in_hand_and_blocks_no_one_else() -> None:
-    cluster = Cluster()
-    published(cluster, 5)
+    cluster = with_messages(5, max_deliveries=2)
     expired(cluster, 3)
     assert seqs(cluster.ask("a", fetch(idle=False))) == [3, 4]
     assert seqs(cluster.ask("c", fetch(idle=False))) == []
@@ -70,8 +63,7 @@ def test_a_suspect_comes_only_to_a_client_with_nothing_in_hand_and_blocks_no_one
 
 
 def test_an_older_first_timer_goes_before_a_suspect() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 2)
+    cluster, topic, producer_id = with_session(2, max_deliveries=2)
     old = receipts(cluster.ask("a", fetch()))
     cluster.advance(1.0)
     publish(cluster, topic, producer_id, 2, 2)
@@ -84,8 +76,7 @@ def test_an_older_first_timer_goes_before_a_suspect() -> None:
 
 
 def test_only_expiry_makes_a_suspect_and_a_reject_unmakes_it() -> None:
-    cluster = Cluster()
-    published(cluster, 2, max_deliveries=9)
+    cluster = with_messages(2, max_deliveries=9)
     cluster.ask("a", ReleaseRequest(receipts(cluster.ask("a", fetch()))))
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 2, "LEAVE counts nothing"
     cluster.advance(5.1)
@@ -124,8 +115,7 @@ def test_the_more_often_a_message_expired_the_less_company_it_has(most: int, end
 
 
 def test_messages_of_a_crash_come_together_then_in_smaller_lots_then_alone_then_no_more() -> None:
-    cluster = Cluster()
-    published(cluster, 9, max_deliveries=5)
+    cluster = with_messages(9, max_deliveries=5)
     expired(cluster, 9)
     expired(cluster, 9)
     for lots in ([4, 4, 1], [2, 2, 2, 2, 1], [1] * 9):
@@ -155,8 +145,7 @@ def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_i
 
 
 def test_an_expiry_after_rejects_alone_gets_one_more_delivery_alone() -> None:
-    cluster = Cluster()
-    published(cluster, 2, max_deliveries=3)
+    cluster = with_messages(2, max_deliveries=3)
     for _ in range(2):
         cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch()))))
     expired(cluster, 2)
@@ -170,8 +159,7 @@ def test_an_expiry_after_rejects_alone_gets_one_more_delivery_alone() -> None:
 
 
 def test_a_client_that_had_a_suspect_gets_first_deliveries_next() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 3)
+    cluster, topic, producer_id = with_session(3, max_deliveries=2)
     expired(cluster, 3)
     assert seqs(cluster.ask("a", fetch(had_lot=True))) == [0], "there is nobody else"
     publish(cluster, topic, producer_id, 3, 3)
@@ -180,8 +168,7 @@ def test_a_client_that_had_a_suspect_gets_first_deliveries_next() -> None:
 
 
 def test_with_more_deliveries_a_suspect_may_have_company_and_with_fewer_it_may_not() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3, max_deliveries=2)
     expired(cluster, 3)
     cluster.ask("b", AlterTopic("jobs", max_deliveries=5))
     reply = cluster.ask("c", fetch(hold_time=5.0))
@@ -192,8 +179,7 @@ def test_with_more_deliveries_a_suspect_may_have_company_and_with_fewer_it_may_n
 
 
 def test_a_rewind_makes_a_first_timer_of_a_suspect() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3, max_deliveries=2)
     expired(cluster, 3)
     cluster.ask("a", SetGroup("jobs", "g", rewind=True))
     assert seqs(cluster.ask("a", fetch(idle=False))) == [0, 1, 2]
@@ -212,8 +198,7 @@ def drop_counts(cluster: Cluster, node: str, count: int) -> GroupView:
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_a_suspect_known_to_the_voters_alone_is_released_and_learned(idle: bool) -> None:
-    cluster = Cluster()
-    published(cluster, 5)
+    cluster = with_messages(5, max_deliveries=2)
     expired(cluster, 3)
     view = drop_counts(cluster, "a", 5)
     assert seqs(cluster.ask("a", fetch(idle=idle))) == [3, 4]
@@ -223,8 +208,7 @@ def test_a_suspect_known_to_the_voters_alone_is_released_and_learned(idle: bool)
 
 
 def test_an_idle_client_gets_one_of_several_suspects_in_the_votes() -> None:
-    cluster = Cluster()
-    published(cluster, 3)
+    cluster = with_messages(3, max_deliveries=2)
     expired(cluster, 3)
     drop_counts(cluster, "a", 3)
     reply = cluster.ask("a", fetch())
@@ -233,8 +217,7 @@ def test_an_idle_client_gets_one_of_several_suspects_in_the_votes() -> None:
 
 
 def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_first() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 1)
+    cluster, topic, producer_id = with_session(1, max_deliveries=2)
     assert seqs(cluster.ask("a", fetch(hold_time=5.0))) == [0]
     cluster.advance(4.5)
     busy = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False))
@@ -257,8 +240,7 @@ def told(cluster: Cluster, via: str = "a", **options: Any) -> bool:
 
 
 def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_to_come() -> None:
-    cluster = Cluster()
-    published(cluster, 2, max_deliveries=9)
+    cluster = with_messages(2, max_deliveries=9)
     expired(cluster, 2)
     assert not told(cluster, most=1, hold_time=5.0)
     assert not told(cluster, most=1, hold_time=5.0)
@@ -275,8 +257,7 @@ def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_t
 
 
 def test_a_client_is_told_with_what_it_gets_but_not_where_older_first_timers_wait() -> None:
-    cluster = Cluster()
-    topic, producer_id = published(cluster, 2)
+    cluster, topic, producer_id = with_session(2, max_deliveries=2)
     old = receipts(cluster.ask("a", fetch(hold_time=30.0)))
     cluster.advance(1.0)
     publish(cluster, topic, producer_id, 2, 1)
@@ -288,8 +269,7 @@ def test_a_client_is_told_with_what_it_gets_but_not_where_older_first_timers_wai
 
 
 def test_a_parked_fetch_that_only_suspects_keep_waiting_is_answered_at_once_and_once() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1, max_deliveries=2)
     expired(cluster, 1, via="b")
     asked = [cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False)) for _ in range(2)]
     cluster.advance(0.1)
@@ -300,8 +280,7 @@ def test_a_parked_fetch_that_only_suspects_keep_waiting_is_answered_at_once_and_
 
 
 def test_a_parked_fetch_hears_of_a_suspect_as_soon_as_there_is_one() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1, max_deliveries=2)
     assert len(seqs(cluster.ask("b", fetch(hold_time=5.0)))) == 1
     cluster.advance(4.0)
     parked = cluster.submit("a", fetch(wait=3.0, hold_time=30.0, idle=False))
@@ -312,14 +291,10 @@ def test_a_parked_fetch_hears_of_a_suspect_as_soon_as_there_is_one() -> None:
 
 
 def test_a_suspect_is_one_after_a_restart_and_where_anti_entropy_brings_it() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 3)
+    cluster = with_messages(3, hold_time_max=10.0, max_deliveries=2)
     expired(cluster, 3)
     drop_counts(cluster, "c", 3)
-    for name in "ab":
-        cluster.kill(name)
-    for name in "ab":
-        cluster.start(name)
+    cluster.crash("ab")
     cluster.advance(30.0)
     for name in "abc":
         view = replica_of(cluster, name).group("g")

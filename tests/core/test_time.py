@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import (
     AckRequest,
-    Failed,
     HoldReply,
     OpenSession,
     PeekReply,
@@ -26,7 +25,7 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, publish_first, receipts
+from tests.core.steps import check_failed, fetch, outcomes, publish_first, receipts
 from tests.seeds import property_of
 
 YEAR_MS = 365 * 86_400_000
@@ -121,8 +120,7 @@ def test_anti_entropy_carries_the_age() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
     publish_first(cluster, delay_ms=60_000)
     cluster.advance(7)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(20)
+    cluster.hear_all(20)
     ((state, remaining),) = shown(cluster, "a")
     ((there, left_there),) = shown(cluster, "c")
     assert (state, there) == ("delayed", "delayed")
@@ -207,8 +205,7 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
         assert [state for state, _ in shown(cluster, "a")] == ["ready"]
         assert remaining < shown(cluster, "c")[0][1] < 30, "c counts from when it came"
         assert [got(cluster, node) for node in "ac"] == [0, 0]
-        cluster.drop = lambda sender, to, message: False
-        cluster.advance(10)
+        cluster.hear_all(10)
         assert shown(cluster, "c")[0][1] == pytest.approx(born + 30 - cluster.time, abs=0.002), "as b says"
         assert got(cluster, "a") == 0
         cluster.advance(born + 30 - cluster.time - 0.1)
@@ -228,8 +225,7 @@ def test_two_wrong_clocks_of_five_decide_nothing_for_a_returning_node(wrong: int
     born = cluster.time
     for node in "ab"[:wrong]:
         restart(cluster, node, YEAR_MS)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(30)
+    cluster.hear_all(30)
     assert shown(cluster, "e")[0][1] == pytest.approx(born + 60 - cluster.time, abs=0.002)
     assert got(cluster, "a") == 0
 
@@ -250,8 +246,7 @@ def test_a_node_uncertain_of_an_age_counts_on_and_does_not_spread_it() -> None:
     cluster.drop = lambda sender, to, message: {sender, to} == {"a", "b"} and isinstance(message, Store)
     cluster.start("b")
     cluster.advance(15)
-    cluster.drop = lambda sender, to, message: False
-    cluster.advance(5)
+    cluster.hear_all(5)
     assert {node: uncertain(cluster, node) for node in "abc"} == {"a": 0, "b": 1, "c": 1}
     assert cluster.time + shown(cluster, "c")[0][1] == pytest.approx(due, abs=0.002)
     cluster.advance(60)
@@ -456,10 +451,7 @@ def test_without_a_list_it_is_at_once() -> None:
 @pytest.mark.parametrize("delay", [-0.5, -2.0, float("nan"), limits.DELAY_MAX_S + 1])
 def test_a_delay_out_of_bounds_is_refused_by_name(delay: float) -> None:
     cluster = Cluster()
-    answer = cluster.ask("a", RejectRequest((), delay))
-    assert isinstance(answer, Failed)
-    assert answer.code == "usage"
-    assert str(delay) in answer.detail
+    check_failed(cluster.ask("a", RejectRequest((), delay)), "usage", str(delay))
 
 
 def test_each_replica_decides_the_backoff_by_its_own_count() -> None:

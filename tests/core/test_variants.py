@@ -25,8 +25,8 @@ from quorumq.core.messages import (
     TopicReply,
 )
 from tests.core.cluster import Cluster
-from tests.core.network import cut, nothing, wipe
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.network import cut, wipe
+from tests.core.steps import fetch, outcomes, published, receipts, with_messages
 
 
 def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> object:
@@ -56,13 +56,12 @@ def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
     opened: str, nodes: str, how: str
 ) -> None:
     """a1 is live at a and b, and c has not heard of it. a0 is acked late, and the message opened again."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     first = got(cluster, "a", 5.0)
     cluster.advance(5.1)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     assert got(cluster, "a")
-    cluster.drop = nothing
+    cluster.hear_all()
     asked(cluster, "b", AckRequest(first))
     if opened == "deleted first":
         asked(cluster, "c", DeleteGroup("jobs", "g"))

@@ -13,7 +13,7 @@ from quorumq.core.recovery import replay
 from quorumq.core.requests.settle import AckCoordinator, Ask, Ballot
 from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, published, receipts
+from tests.core.steps import fetch, outcomes, receipts, with_messages
 
 
 def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[str]:
@@ -26,8 +26,7 @@ def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[
 @pytest.mark.parametrize("missing", ["b", "c"])
 def test_clean_restarts_one_after_the_other_keep_every_ack_certain(missing: str) -> None:
     """Grants before the stop, and deliveries while it was down, are both certain there."""
-    cluster = Cluster()
-    published(cluster, 30)
+    cluster = with_messages(30)
     got = receipts(cluster.ask("a", fetch(most=10, hold_time=60.0)))
     for down in "bcbc":
         cluster.stop(down)
@@ -39,14 +38,13 @@ def test_clean_restarts_one_after_the_other_keep_every_ack_certain(missing: str)
 
 
 def test_a_clean_stop_drops_no_ballot_of_a_delivery_that_ran_out() -> None:
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(6.0)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "a"
     assert receipts(cluster.ask("c", fetch(hold_time=5.0)))
     cluster.advance(6.0)
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     for _ in range(2):
         cluster.stop("b")
         cluster.start("b")
@@ -56,15 +54,13 @@ def test_a_clean_stop_drops_no_ballot_of_a_delivery_that_ran_out() -> None:
 @pytest.mark.parametrize(("restarted", "verdict"), [(False, "acked"), (True, "acked_unproven")])
 def test_an_attempt_that_lost_is_no_later_delivery(*, restarted: bool, verdict: str) -> None:
     """c grants its own attempt, which a and b refuse. Of a0, live and in time, b has forgotten that it granted it."""
-    cluster = Cluster()
-    published(cluster, 1)
+    cluster = with_messages(1)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
     got = receipts(cluster.ask("a", fetch(hold_time=60.0)))
-    cluster.drop = lambda sender, to, message: False
+    cluster.hear_all()
     assert not receipts(cluster.ask("c", fetch(hold_time=60.0)))
     if restarted:
-        cluster.kill("b")
-        cluster.start("b")
+        cluster.crash("b")
     assert verdicts(cluster, "a", got) == [verdict]
 
 
@@ -73,8 +69,7 @@ def test_state_beyond_the_space_of_a_clean_stop_is_unproven(
     monkeypatch: pytest.MonkeyPatch, capacity: int, verdict: str
 ) -> None:
     monkeypatch.setattr(replay, "BALLOTS_AT_STOP_MAX", capacity)
-    cluster = Cluster()
-    published(cluster, 10)
+    cluster = with_messages(10)
     cluster.ask("b", fetch(most=5, hold_time=1.0))
     got = receipts(cluster.ask("a", fetch(most=5, hold_time=2.0)))
     cluster.advance(3.0)
@@ -87,12 +82,10 @@ def test_state_beyond_the_space_of_a_clean_stop_is_unproven(
 
 
 def test_a_replica_in_quarantine_is_certain_of_what_was_delivered_since_its_start() -> None:
-    cluster = Cluster(hold_time_max=10.0)
-    published(cluster, 2)
+    cluster = with_messages(2, hold_time_max=10.0)
     before = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply)
-    cluster.kill("b")
-    cluster.start("b")
+    cluster.crash("b")
     since = receipts(cluster.ask("a", fetch(most=1, hold_time=10.0)))
     cluster.kill("c")
     assert cluster.nodes["b"].context.quarantine_left(cluster.now) > 5.0

@@ -51,10 +51,7 @@ def create(cluster: GrowingCluster, name: str, through: NodeId = "a", rf: int = 
 
 
 def restart(cluster: GrowingCluster, *names: NodeId) -> None:
-    for name in names:
-        cluster.kill(name)
-    for name in names:
-        cluster.start(name)
+    cluster.crash(names)
     cluster.relink()
 
 
