@@ -31,7 +31,7 @@ CHECKED_EVERY = 8
 class Cluster(Nodes):
     """``count`` nodes named a, b, c … that talk to each other; call methods, then read ``replies``."""
 
-    def __init__(self, count: int = 3, seed: int = 1, **settings: object) -> None:
+    def __init__(self, count: int = 3, seed: int = 1, *, checks: bool = True, **settings: object) -> None:
         self.time = 100.0
         self.newest = False
         """An operator's word at the next starts that the directory is the newest, wherever it lies."""
@@ -39,7 +39,7 @@ class Cluster(Nodes):
         self.unreadable: dict[NodeId, set[int]] = {}  # damaged batches
         self.wall_off_ms: dict[NodeId, int] = {}
         self.boots: dict[NodeId, int] = {}  # boots of the machines; 0: not known
-        self.checks = True  # whether steps are followed by the check of all invariants
+        self.checks = checks  # whether steps are followed by the check of all invariants
         self.unchecked: dict[NodeId, int] = {}  # steps that each node may yet take until the next check
         self.drop: Callable[[NodeId, NodeId, object], bool] = lambda sender, to, message: False
         self.delay = 0.0  # seconds from one node to another

@@ -36,8 +36,7 @@ from tests.seeds import property_of
 
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
     """A topic with ``batches`` unread messages, a millisecond and a batch for each."""
-    cluster = Cluster(**{**QUIET, **more})
-    cluster.checks = False
+    cluster = Cluster(checks=False, **{**QUIET, **more})
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     for seq in range(batches):
         cluster.advance(0.001)
@@ -91,8 +90,7 @@ def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPat
 def test_waiting_fetches_with_nothing_ready_examine_few_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(partitions=100), cluster.ask("a", OpenSession()).producer_id
     answered(cluster, "a", fetch())
     for _ in range(20):
@@ -102,8 +100,7 @@ def test_waiting_fetches_with_nothing_ready_examine_few_partitions(
 
 
 def test_partitions_that_a_pattern_has_not_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     for number in range(50):
         cluster.topic(f"topic-{number}")
     request = fetch(wait=0.0)._replace(topics=("*",), partitions=tuple(range(1024)))
@@ -133,8 +130,7 @@ def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.Monk
 
 
 def test_groups_of_partitions_that_are_added_begin_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic = cluster.topic()
     for number in range(30):
         cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
@@ -160,8 +156,7 @@ def test_a_deleted_group_does_not_begin_in_partitions_that_are_added() -> None:
 
 def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> None:
     """Each is short, and there may be a hundred: a publish goes through several nodes, and would wait at each."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(30):
         cluster.ask("a", SetGroup("jobs", f"g{number:02}"))

@@ -48,8 +48,7 @@ def replicas(cluster: Cluster) -> list[Replica]:
 
 def filled(count: int, **more: Any) -> tuple[Cluster, Topic]:
     """A cluster whose replicas have the same message of each of ``count`` producer ids."""
-    cluster = Cluster(**more)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **more)
     topic = cluster.topic()
     for first in range(0, count, 1024):
         publish(cluster, topic, derived(first, min(1024, count - first)))
@@ -218,8 +217,7 @@ def test_the_newest_of_several_waiting_digests_is_answered() -> None:
 
 def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of producer ids are stale, then missing on one replica: it goes in steps, and all of it gets there."""
-    cluster = Cluster(sync_grace=0.0)
-    cluster.checks = False
+    cluster = Cluster(sync_grace=0.0, checks=False)
     topic = cluster.topic()
     cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store)
     for first in range(0, 4096, 512):
@@ -237,8 +235,7 @@ def test_no_step_takes_long_whatever_differs(monkeypatch: pytest.MonkeyPatch) ->
 
 def reclaiming(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Calls of the longest step, that settles batches of ``count`` producer ids, 1,024 in each, at once."""
-    cluster = Cluster()
-    cluster.checks = False
+    cluster = Cluster(checks=False)
     topic = cluster.topic()
     assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.GroupReply)
     for first in range(0, count, 1024):

@@ -78,8 +78,7 @@ def test_every_request_has_a_cost() -> None:
 
 def wide(partitions: int = 200) -> Cluster:
     """A topic of ``partitions`` partitions that a group reads."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     cluster.topic(partitions=partitions)
     assert isinstance(answered(cluster, "a", fetch()), m.FetchReply)
     return cluster
@@ -124,16 +123,14 @@ def send(cluster: Cluster, requests: list[object], *, name: str = "a", caller: i
 
 
 def many_names() -> tuple[Cluster, object]:
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     for number in range(150):
         cluster.topic(f"topic-{number}")
     return cluster, m.Metadata(tuple(f"tropic-{number}" for number in range(200)))
 
 
 def holes() -> tuple[Cluster, object]:
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(600):
         cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, number, [b"x"])))

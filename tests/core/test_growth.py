@@ -87,8 +87,7 @@ STEPS = {"publish": 8, "fetch": 5, "ack": 6}
 
 def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact and the same on any machine: who adds a call to every step sees it here."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     by_request: dict[str, list[int]] = {}
     for seq in range(3):  # the first one registers the group, and functions compile what they need
@@ -114,8 +113,7 @@ MESSAGE_SAID = 12
 
 
 def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(heartbeat=600.0, **QUIET)
-    cluster.checks = False
+    cluster = Cluster(heartbeat=600.0, checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     said: list[object] = []
 
@@ -143,8 +141,7 @@ def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatc
 
 def beside(topics: int) -> int:
     """Calls of a publish that a parked FETCH waits for, beside one parked for each of ``count`` other topics."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     for number in range(topics):
         cluster.topic(f"other{number}")
@@ -193,8 +190,7 @@ def test_no_step_takes_long_whatever_is_settled(
 
 def new_topics() -> tuple[Cluster, object]:
     """A FETCH that makes a group of each of 300 topics."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     names = tuple(f"topic-{number}" for number in range(300))
     for name in names:
         cluster.topic(name)
@@ -203,8 +199,7 @@ def new_topics() -> tuple[Cluster, object]:
 
 def many_partitions() -> tuple[Cluster, object]:
     """A session that is closed in as many partitions as one request may name, each of them twice."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, session = cluster.topic(partitions=512), cluster.ask("a", OpenSession())
     locations = tuple(PartitionId(topic.id, number) for number in range(512))
     return cluster, CloseSession(session.producer_id, locations + locations)
@@ -224,8 +219,7 @@ def spans_for_groups() -> tuple[Cluster, object]:
 
 def many_batches() -> tuple[Cluster, object]:
     """A FETCH of neighbouring messages, each in a batch of its own."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     for seq in range(600):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
@@ -307,8 +301,7 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The partitions are made in one step, as they are confirmed by one; their nodes are drawn in another."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     cluster.topic()
     for number in range(20):
         cluster.ask("a", SetGroup("jobs", f"group-{number}"))
@@ -319,8 +312,7 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
 def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = Cluster(sync_interval=600.0)
-    cluster.checks = False
+    cluster = Cluster(sync_interval=600.0, checks=False)
     topic = cluster.topic(partitions=512)
     for number in range(32):
         cluster.ask("a", SetGroup("jobs", f"group-{number}"))
@@ -347,8 +339,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
 
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     """A run with every second message acked becomes as many runs: no node stands still for all of them."""
-    cluster = Cluster()
-    cluster.checks = False
+    cluster = Cluster(checks=False)
     topic = cluster.topic()
     producer_id = cluster.ask("a", OpenSession()).producer_id
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 4000)))

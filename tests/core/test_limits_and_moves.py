@@ -17,8 +17,7 @@ RF_SHARE = 1.5 / 0.98
 
 def limited(per_second: float, burst: int, rf: int) -> tuple[Cluster, list[str], list[str]]:
     """A cluster of five nodes with a backlog and a limited group: (cluster, the topic's nodes, the others)."""
-    cluster = Cluster(5)
-    cluster.checks = False
+    cluster = Cluster(5, checks=False)
     topic, _ = published(cluster, 300, rf)
     cluster.ask("a", m.SetGroup("jobs", "g"))
     cluster.ask("a", m.LimitGroup("jobs", "g", per_second, burst))

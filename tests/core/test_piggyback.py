@@ -522,8 +522,7 @@ calls in the steps of the three cores, steps, and messages between nodes."""
 
 
 def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(heartbeat=600.0, **QUIET)
-    cluster.checks = False
+    cluster = Cluster(heartbeat=600.0, checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
     said: list[object] = []
 

@@ -356,8 +356,7 @@ def test_a_raise_comes_to_its_end_after_any_faults(rf: int, seed: int) -> None:
 
 def test_a_raise_of_many_partitions_costs_few_layouts_and_messages() -> None:
     """A layout for each partition has the placements of all: their bytes grew with the square of the partitions."""
-    cluster = Cluster(5, hold_time_max=2.0)
-    cluster.checks = False
+    cluster = Cluster(5, hold_time_max=2.0, checks=False)
     topic = cluster.topic(rf=1, partitions=96)
     sent: Counter[str] = Counter()
 
@@ -378,8 +377,7 @@ def test_a_raise_of_many_partitions_costs_few_layouts_and_messages() -> None:
 
 
 def test_partitions_with_a_slot_that_is_away_hold_up_no_others() -> None:
-    cluster = Cluster(7, hold_time_max=2.0)
-    cluster.checks = False
+    cluster = Cluster(7, hold_time_max=2.0, checks=False)
     topic = cluster.topic(rf=3, partitions=12)
     away = topic.replicas[0][0]
     through = next(name for name in cluster.names if name != away)

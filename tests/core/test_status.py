@@ -62,8 +62,7 @@ def test_a_message_delayed_since_its_publish_is_listed_as_delayed() -> None:
 
 @pytest.mark.parametrize("batches", [1, 40])
 def test_a_status_costs_the_same_however_much_is_held_delayed_and_settled(batches: int) -> None:
-    cluster = Cluster(1)
-    cluster.checks = False  # they look at everything
+    cluster = Cluster(1, checks=False)  # they look at everything
     topic = cluster.topic(rf=1)
     many(cluster, topic, batches, 3)
     for _ in range(batches):

@@ -24,8 +24,7 @@ def over_the_wire(message: object) -> object:
 
 def test_a_replica_that_was_away_hears_messages_that_its_codec_takes() -> None:
     """A field of bytes had 1,024 at most: sums of five places were refused, and the link went down for good."""
-    cluster = Cluster(sync_interval=2.0, sync_grace=0.5)
-    cluster.checks = False
+    cluster = Cluster(sync_interval=2.0, sync_grace=0.5, checks=False)
     topic = cluster.topic()
     largest: dict[type, int] = {}
     away = False

@@ -26,8 +26,7 @@ class Parked:
     """A topic that fifty groups read, whose FETCHes are parked, and how many of them go on in each step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fetches: int, wait: float = 20.0) -> None:
-        self.cluster = cluster = Cluster(**{**QUIET, "hold_time_max": 300.0})
-        cluster.checks = False
+        self.cluster = cluster = Cluster(checks=False, **{**QUIET, "hold_time_max": 300.0})
         self.topic = cluster.topic("jobs")
         self.producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
         self.keys = [self.send(waiting(f"g{at % GROUPS}", wait), GREEDY) for at in range(fetches)]

@@ -44,8 +44,7 @@ def calls(work: Callable[[], object], *, builtins: bool = True) -> int:
 
 def filled(sessions: int, **settings: object) -> Cluster:
     """Return a cluster with one batch that has one message of each of ``sessions`` sessions."""
-    cluster = Cluster(**settings)
-    cluster.checks = False  # they look at everything
+    cluster = Cluster(checks=False, **settings)  # they look at everything
     topic = cluster.topic()
     producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(sessions))
     records = [encode_record(Message(b"%d" % i)) for i in range(sessions)]
@@ -109,8 +108,7 @@ def steps_of(
 
 def by_one_each(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """Publish ``count`` messages, and fetch each in a delivery of its own."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
     return cluster, tuple(
@@ -120,8 +118,7 @@ def by_one_each(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
 
 def with_holes(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     """Fetch ``count`` messages in one delivery, and ack every second one."""
-    cluster = Cluster(**QUIET)
-    cluster.checks = False
+    cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
     (got,) = taken(cluster, count)
