@@ -214,6 +214,10 @@ def _topics(up: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    removed = [row for row in rows if row.get("standing") == "removed"]
+    for row in removed:
+        yield f"{row['node']} was removed from the cluster, and the others refuse it: stop it"
+    rows = [row for row in rows if row not in removed]
     voters = next((row["voters"] for row in rows if row.get("voters")), [row["node"] for row in rows])
     counted = [row for row in rows if row["node"] in voters]
     up = sum(row["up"] for row in counted)
@@ -351,6 +355,8 @@ def _node_state(row: Mapping[str, Any]) -> str:
     if not row.get("trusted", True):
         state = "resyncing" if row.get("resync") else "moved" if row.get("moved") else "new"
         return f"[yellow]{state}[/]"
+    if row.get("standing", "joined") != "joined":
+        return f"[yellow]{row['standing']}[/]"
     if row.get("quarantine_s", 0) > 0:
         return f"[yellow]quarantine {row['quarantine_s']:.1f} s[/]"
     return "[green]up[/]"

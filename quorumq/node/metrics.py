@@ -16,7 +16,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from quorumq.core.node.status import moves, page
+from quorumq.core.requests.leaving import why
 from quorumq.core.values.latency import Latency
+from quorumq.core.values.types import MemberState
 from quorumq.node.health import COUNTS
 from quorumq.node.node import Node
 from quorumq.node.traffic import Times
@@ -221,6 +223,8 @@ def not_ready(node: Node) -> str:
         return "stopping"
     if not state.trusted:
         return "not trusted: it " + ("resyncs" if trust.resync is not None else "waits for other nodes")
+    if state.standing != MemberState.JOINED:
+        return why(state)
     remaining_s = node.core.context.quarantine_left(node.clock())
     if remaining_s > 0:
         return f"in quarantine for {remaining_s:.1f} s"

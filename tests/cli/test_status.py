@@ -157,6 +157,17 @@ def test_problems_of_a_node_carry_its_name(fields: dict[str, Any], problem: str)
     assert problem not in _problems([node(1), node(2), node(3)], [])
 
 
+def test_a_node_that_leaves_says_so_and_is_missed_by_no_other() -> None:
+    """A removed node has links to none, and the others none to it."""
+    removed = node(4, standing="removed", peers={}, voters=["n4"])
+    three = [node(number, standing="joined", voters=["n1", "n2", "n3"]) for number in (1, 2, 3)]
+    assert [*_problems([removed, *three], [])] == [
+        "n4 was removed from the cluster, and the others refuse it: stop it"
+    ]
+    rows = printed(100, node(1, standing="draining"), removed)
+    assert [line.split()[2] for line in rows.splitlines() if "127.0.0.1" in line] == ["draining", "removed"]
+
+
 def test_only_voters_count_for_the_majority_that_settings_need() -> None:
     voters = {"voters": ["n1", "n2", "n3"]}
     down = {"up": False, "error": "refused"}

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 
-from quorumq.client import NotFound
 from quorumq.client.base.context import PRODUCED_S
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
 from quorumq.core.messages import ChangeMembers, ClientReply, Metadata, MetadataReply, NodeInfo
+from quorumq.core.values.errors import NotFound
 from quorumq.testing.network import running
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.core.growing import GrowingCluster
@@ -168,3 +168,16 @@ async def test_a_client_with_many_idle_producers_asks_for_metadata_once_a_minute
         await client.alter_topic("jobs19", partitions=2)
         used = {(await producers[19].publish(b"")).partition.number for _ in range(256)}
         assert used == {0, 1}, "its own call tells a client at once"
+
+
+async def test_a_topic_that_is_not_there_is_named_at_once_though_an_address_is_of_a_removed_node() -> None:
+    """The client took that node's answer for one that may change, and asked all for 30 s."""
+    async with fake_cluster(4) as cluster, connected(cluster, addresses=[*GIVEN, "d:1"]) as client:
+        left = members("abc", 1)._replace(node="d")
+        cluster.answer = lambda node, request: left if node == "d" and isinstance(request, Metadata) else None
+        began = trio.current_time()
+        for _ in range(8):
+            client.nodes._first = "d:1"
+            with pytest.raises(NotFound, match="there is no topic 'absent'"):
+                await client.topic("absent")
+        assert trio.current_time() - began < 2.0

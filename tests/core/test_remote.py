@@ -26,7 +26,7 @@ from quorumq.core.requests import remote
 from quorumq.core.requests.remote import bytes_of
 from quorumq.core.values.types import Now, ProducerId, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over, nothing
+from tests.core.network import hand_over
 from tests.core.steps import check_failed, fetch, outcomes, receipts
 
 
@@ -311,8 +311,7 @@ def test_a_fetch_whose_sub_fetch_may_have_made_the_group_says_so(lost: int, kind
 
     cluster.drop = drop
     reply = asked(cluster, through, fetch("new"), 10.0)
-    cluster.drop = nothing
-    cluster.advance(10.0)
+    cluster.hear_all(10.0)
     made = any((topic.id, "new") in core.catalogue.groups for core in cluster.nodes.values())
     assert not made or not isinstance(reply, Failed) or reply.code == "outcome-unknown", reply
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import tomllib
 from pathlib import Path
 
 import pytest
 import trio
+from click.testing import CliRunner
 
+from quorumq.cli.main import main
+from quorumq.client import NotFound, connect
 from quorumq.lab.leash import end, logged
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import HeldPorts
@@ -19,7 +23,7 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.soak
 
 
-def node_file(directory: Path, cluster: LocalCluster, address: str) -> Path:
+def node_file(directory: Path, cluster: LocalCluster, address: str, http_port: int) -> Path:
     """Write the file of a node that is to be added."""
     values = tomllib.loads(cluster.config_path("n1").read_text())
     directory.mkdir()
@@ -27,15 +31,25 @@ def node_file(directory: Path, cluster: LocalCluster, address: str) -> Path:
     file.write_text(
         f'node = "d"\ncluster_id = "{values["cluster_id"]}"\nsecret_file = "{values["secret_file"]}"\n'
         f'data_dir = "data"\nlisten = "{address}"\njoin = ["{cluster.addresses[1]}"]\n'
+        f'http_listen = "127.0.0.1:{http_port}"\n'
     )
     return file
 
 
+def ready(port: int) -> tuple[int, str]:
+    """Return the answer of a node to /ready."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("GET", "/ready")
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
 @pytest.mark.parametrize("own", [3], indirect=True)
 def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, tmp_path: Path) -> None:
-    held = HeldPorts(1)
+    held = HeldPorts(2)
     address = f"127.0.0.1:{held.numbers[0]}"
-    file = node_file(tmp_path / "d", own, address)
+    http_port = held.numbers[1]
+    file = node_file(tmp_path / "d", own, address, http_port)
     command = [*own.command("n1")[:-1], str(file)]
     log = tmp_path / "d" / "node.log"
 
@@ -116,6 +130,8 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
         for line in (drain, drain, remove, remove):
             answer = run(own, *line)
             assert answer.exit_code == 0, answer.stderr
+            if line == drain:
+                assert ready(http_port) == (503, "node d was drained\n")
         assert [(row["node"], row["voter"]) for row in trio.run(members)] == [
             (name, True) for name in own.nodes
         ]
@@ -126,6 +142,24 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
                     await trio.sleep(0.2)
 
         trio.run(refused_by_name)
+
+        async def at_the_removed_node() -> None:
+            async with connect(address) as client:
+                await client.publish("jobs", b"late")
+                with trio.fail_after(PATIENCE_S):
+                    (message,) = await client.fetch("jobs", "late", max_messages=1, max_wait=5.0)
+                await message.ack()
+                with pytest.raises(NotFound, match="there is no topic 'absent'"):
+                    await client.fetch("absent", "g")
+
+        trio.run(at_the_removed_node)
+        assert ready(http_port) == (503, "node d was removed from the cluster\n")
+        shown = CliRunner().invoke(main, ["status", "--node", address])
+        assert shown.exit_code == 0
+        assert "d was removed from the cluster, and the others refuse it: stop it" in " ".join(
+            shown.stdout.split()
+        )
+        assert "check the network" not in shown.stdout
         end([process], 10.0)
         exported = run(own, "export", "--data", str(tmp_path / "d" / "data"))
         assert exported.exit_code == 0, exported.stderr

@@ -450,7 +450,9 @@ class Nodes:
                 error = error_of(reply) if isinstance(reply, m.Failed) else check and check(reply)
                 if isinstance(reply, m.MetadataReply) and was_removed(reply):
                     self.learn(reply)  # the next nodes to ask, but what it has is of the past
-                    error = NotStored(f"node {reply.node} was removed from the cluster")
+                    self._doubted[address] = clock() + DOUBT_S
+                    attempts.note(where, f"node {reply.node} was removed from the cluster")
+                    continue
                 if error is None:
                     if not only:
                         self._first = address

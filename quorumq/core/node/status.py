@@ -47,6 +47,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "node": state.config.node,
         "cluster_id": state.config.cluster_id,
         "incarnation": state.incarnation.n,
+        "standing": state.standing.name.lower(),
         "trusted": state.trusted,
         "resync": f"{trust.resync.reason}; {trust.resync.explain(context)}" if trust.resync else "",
         "moved": trust.explain_suspicion(context),
