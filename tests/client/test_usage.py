@@ -23,13 +23,15 @@ from quorumq.client import (
     NotFound,
     Outcome,
     QuorumqError,
+    StorageFull,
     TooFewReplicas,
     UsageError,
     blocking,
     connect,
 )
 from quorumq.client.host import check_host
-from quorumq.core.messages import Metadata
+from quorumq.core.messages import AlterTopic, CreateTopic, Failed, Metadata, MovePartition
+from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MemberState
 from quorumq.wire.address import names_of_nodes
 from tests.client.fake import connected, fake_cluster
@@ -210,6 +212,27 @@ async def test_a_take_of_no_messages_is_refused_and_the_consumer_goes_on() -> No
                 await consumer.take(wrong, timeout=0.1)  # type: ignore[arg-type]
         with trio.fail_after(5.0):
             assert len(await take(consumer, 8)) == 8
+
+
+async def test_a_full_node_that_is_to_get_a_partition_is_named_at_once() -> None:
+    """The client asked again for 30 s: but a producer does wait for space."""
+    async with jobs(1) as (cluster, client):
+        full = Failed(Code.STORAGE_FULL, "to is 'n3': node n3 has only its reserve of disk space left")
+        cluster.answer = lambda node, request: (
+            full if isinstance(request, MovePartition | AlterTopic | CreateTopic) else None
+        )
+        began = trio.current_time()
+        for call in (
+            lambda: client.move_partition("jobs", 0, "n1", "n3"),
+            lambda: client.move_partition("jobs", 0, "n1", "n3", dry_run=True),
+            lambda: client.alter_topic("jobs", rf=3),
+        ):
+            with pytest.raises(StorageFull, match="node n3 has only its reserve"):
+                await call()
+        assert trio.current_time() - began < 1.0
+        with pytest.raises(StorageFull):
+            await client.create_topic("other", timeout=3.0)
+        assert trio.current_time() - began > 2.0
 
 
 async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_goes_on() -> None:

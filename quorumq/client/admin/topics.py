@@ -126,6 +126,7 @@ class TopicCalls(Calls):
             NotFound: no such topic.
             UsageError: a value that cannot be, or nothing given.
             Conflict: replicas were added meanwhile, and ``rf`` is below their count.
+            StorageFull: too few nodes have space for more replicas.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
         """
         settings = _settings(
@@ -133,7 +134,10 @@ class TopicCalls(Calls):
         )
         request = m.AlterTopic(name, **settings, rf=rf)
         watch = self.context.calling("set_topic", name)
-        reply = await self.context.ask(request, f"change topic {name!r}", timeout, writes=True, watch=watch)
+        action, waits = f"change topic {name!r}", rf is None
+        reply = await self.context.ask(
+            request, action, timeout, writes=True, watch=watch, waits_for_space=waits
+        )
         return self.context.known(reply.topic)
 
     async def move_partition(
@@ -163,6 +167,7 @@ class TopicCalls(Calls):
             NotFound: no such topic or partition.
             UsageError: no such replica, a node that has one already, or one on a machine that has one.
             Conflict: the partition was moved elsewhere meanwhile.
+            StorageFull: the node that is to get it takes no messages now.
             TooFewReplicas: another replica of the partition, or the new node, is away, or its last move is not over;
                 try again.
             NotStored, OutcomeUnknown: too few nodes answered; repeat it.
@@ -170,7 +175,8 @@ class TopicCalls(Calls):
         if not to:
             raise UsageError(f"to is {to!r}: it must be the id of a node")
         request = m.MovePartition(topic, partition, source, to, dry_run)
-        reply = await self.context.ask(request, f"move partition {topic}/{partition}", timeout, writes=True)
+        action = f"move partition {topic}/{partition}"
+        reply = await self.context.ask(request, action, timeout, writes=True, waits_for_space=False)
         return self.context.known(reply.topic)
 
     async def give_up_source(

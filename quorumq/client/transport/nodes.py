@@ -382,6 +382,7 @@ class Nodes:
         first: str = "",
         pool: str = "",
         attempt_timeout: float | None = None,
+        waits_for_space: bool = True,
         check: Checker | None = None,
         orphan: Orphan | None = None,
         watch: Watch | None = None,
@@ -394,6 +395,8 @@ class Nodes:
             writes: whether it changes anything: decides between NotStored, OutcomeUnknown and TooFewReplicas.
             first: the address to ask first.
             pool: over which connections: see `connection`.
+            waits_for_space: False raises `StorageFull` once every node that could be reached has answered so, as it is
+                about the node that is to get messages.
             check: looks at a reply; an error that it returns has the next node asked.
 
         Raises:
@@ -410,6 +413,7 @@ class Nodes:
         backoff = BACKOFF_MIN_S
         while True:
             missing: NotFound | None = None
+            full: StorageFull | None = None
             refused = silent = False
             pause = 0.0
             for address in self._order(only, first):
@@ -461,13 +465,14 @@ class Nodes:
                     attempts.note(where, str(error))
                     missing = error
                     continue
-                refused = True
                 if isinstance(error, SessionClosed) and attempts.sent:
                     # An earlier attempt may have stored it at replicas that this one did not ask.
                     attempts.note(where, str(error))
                     raise attempts.error(clock() - began, writes=writes) from error
                 if not isinstance(error, Unanswered | StorageFull | Busy):
                     raise error
+                full = error if isinstance(error, StorageFull) and (full or not refused) else None
+                refused = True
                 attempts.refuse(where, error)
                 self.log.info(("refused", address), "%s: %s: %s; it is tried again", action, where, error)
                 if isinstance(error, Busy):  # so will others be, or it would be no quota
@@ -475,6 +480,8 @@ class Nodes:
                     break
             if missing is not None and not refused and not silent and not (writes and attempts.sent):
                 raise missing
+            if full is not None and not (waits_for_space or missing or attempts.sent):
+                raise full
             remaining = until - clock()
             if remaining <= pause:
                 raise attempts.error(timeout, writes=writes)
