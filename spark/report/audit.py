@@ -119,14 +119,17 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
     }
     broken, unsure, unchecked, holds = by.values()
     every, unread = len(summary["verdicts"]), summary["unread"]
-    missing = not_read(summary)
+
+    def are(some: Sequence[str]) -> str:
+        return "is" if len(some) == 1 else "are"
+
     if broken:
         count = sum(row["broken"] for row in summary["verdicts"])
         title, level = "Broken", "bad"
-        text = f"{len(broken)} of {every} guarantees {verb(broken)} broken, {counted(count, 'time')}."
+        text = f"{len(broken)} of {every} guarantees {are(broken)} broken, {counted(count, 'time')}."
     elif unsure:
         title, level = "Not decidable", "warn"
-        text = f"{len(unsure)} of {every} guarantees {verb(unsure)} not decidable. None was seen broken."
+        text = f"{len(unsure)} of {every} guarantees {are(unsure)} not decidable. None was seen broken."
     elif not holds:
         title, level = "Nothing checked", "warn"
         text = "Nothing was checked: what was read has nothing that any guarantee could be asked of."
@@ -135,26 +138,20 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
         text = f"{len(holds)} of {every} guarantees hold in what was read, and that is not everything."
     elif unchecked:
         title, level = f"{len(holds)} of {every} hold", "plain"
-        rest = f"{len(unchecked)} {verb(unchecked, 'was', 'were')} not checked"
-        text = f"{len(holds)} of {every} guarantees hold. {rest}."
+        were = "was" if len(unchecked) == 1 else "were"
+        text = f"{len(holds)} of {every} guarantees hold. {len(unchecked)} {were} not checked."
     else:
         title, level = "All hold", "good"
         text = f"All {every} guarantees hold, in everything that was read."
-    lines = [
-        tag(
-            "li",
-            join(
-                (label(verdict), tag("span", " · ".join(named(it, guarantees)[0] for it in of_verdict))), " "
-            ),
-        )
-        for verdict, of_verdict in by.items()
-        if of_verdict
-    ]
+
+    def line(kind: Html, *said: Any) -> Html:
+        return tag("li", join((kind, tag("span", join(said, " "))), " "))
+
+    names = {verdict: " · ".join(named(it, guarantees)[0] for it in mine) for verdict, mine in by.items()}
+    lines = [line(label(verdict), said) for verdict, said in names.items() if said]
     if unread:
-        missing_link = join((tag("span", missing), tag("a", "Which", href="#unread")), " ")
-        lines.append(
-            tag("li", join((tag("span", "not read", class_="tag open"), tag("span", missing_link)), " "))
-        )
+        which = tag("a", "Which", href="#unread")
+        lines.append(line(tag("span", "not read", class_="tag open"), tag("span", not_read(summary)), which))
     return title, note(level, join((tag("b", text), tag("ul", join(lines)))), class_="verdict")
 
 
@@ -169,7 +166,7 @@ def numbers(summary: Row) -> Html:
     if summary["latency"] and not cut(summary, "latency"):
         rows = summary["latency"]
         deliveries, messages, again = (
-            sum(row[name] for row in rows) for name in ("deliveries", "messages", "redelivered")
+            sum(row[it] for row in rows) for it in ("deliveries", "messages", "redelivered")
         )
         figures += [
             (number(deliveries), "deliveries"),
@@ -177,9 +174,8 @@ def numbers(summary: Row) -> Html:
         ]
         slow = [row["p99"] for row in rows if row["p99"] is not None]
         if slow:
-            figures.append(
-                (duration(max(slow)), "from publish to delivery, p99" + (", worst" if len(slow) > 1 else ""))
-            )
+            said = "from publish to delivery, p99" + (", worst" if len(slow) > 1 else "")
+            figures.append((duration(max(slow)), said))
     return cards(figures)
 
 
@@ -202,15 +198,12 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         Column("Verdict", of=lambda row: label(row["verdict"])),
         Column("Guarantee", "w", of=about),
         Column("Checked", "n", "how much was looked at", looked),
-        Column(
-            "Broken", "n", "how often, and the share of what was checked", marked("broken", "bad", "checked")
-        ),
+        Column("Broken", "n", "how often, and the share of what was checked", marked("broken", "bad", "checked")),
         Column("Not decidable", "n", "the same", marked("undecidable", "warn", "checked")),
-    ]
+    ]  # fmt: skip
     if summary["previous"]:
-        columns.insert(
-            1, Column("Before", "", "its verdict in the previous run", lambda row: label(row["was"]))
-        )
+        was = Column("Before", "", "its verdict in the previous run", lambda row: label(row["was"]))
+        columns.insert(1, was)
     if summary["runs"] > 1:
         of = f"of {counted(summary['runs'], 'run')}"
         columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
@@ -225,9 +218,8 @@ def violations(summary: Row) -> Html:
         empty = "Nothing was found broken in what could be checked."
     proved = f"{counted(summary['counts']['broken'], 'violation')}, each proved by what the histories say. "
     said = proved + first(summary, "broken") if summary["broken"] else ""
-    return section(
-        "broken", "Broken", said, caused(summary, "broken"), listed(summary, "broken", EVIDENCE, empty=empty)
-    )
+    rows = listed(summary, "broken", EVIDENCE, empty=empty)
+    return section("broken", "Broken", said, caused(summary, "broken"), rows)
 
 
 def caused(summary: Row, verdict: str) -> Html:
@@ -240,9 +232,6 @@ def caused(summary: Row, verdict: str) -> Html:
             story = tag("details", join((tag("summary", "the first message's story"), lines)))
         return join((tag("b", row["cause"]), tag("div", first["text"], class_="soft"), story), "")
 
-    def since(row: Row) -> Html:
-        return tag("span", row["status"], class_=f"tag {row['status']}")
-
     rows = [row for row in summary["causes"] if row["verdict"] == verdict]
     columns = [
         Column("Guarantee", of=lambda row: tag("b", row["guarantee"])), Column("Cause", "w", of=matter),
@@ -251,7 +240,7 @@ def caused(summary: Row, verdict: str) -> Html:
     ]  # fmt: skip
     gone = EMPTY
     if summary["previous"]:
-        columns.insert(1, Column("Since", "", "compared with the previous run", since))
+        columns.insert(1, SINCE)
         names = [
             f"{row['guarantee']}: {row['cause']}" for row in summary["gone"] if row["verdict"] == verdict
         ]
@@ -276,10 +265,13 @@ def undecided(summary: Row) -> Html:
     if summary["undecided"]:
         said.append(first(summary, "undecided"))
     empty = "Nothing." if not every else "None of them has evidence to show."
-    causes = caused(summary, "not decidable")
     rows = listed(summary, "undecided", EVIDENCE, empty=empty)
-    return section("undecided", "Not decidable", " ".join(said), causes, rows)
+    return section("undecided", "Not decidable", " ".join(said), caused(summary, "not decidable"), rows)
 
+
+SINCE: Final = Column(
+    "Since", "", "compared with the previous run", lambda row: tag("span", row["status"], class_=f"tag {row['status']}")
+)  # fmt: skip
 
 EVIDENCE: Final = (
     Column("Guarantee", of=lambda row: tag("b", row["guarantee"])),
@@ -301,16 +293,13 @@ def remainder(summary: Row) -> Html:
         Column("How many", "n", of="count"),
         Column("Where, or who", "w", "a file, the first, or the writers", "detail"),
         Column("Run", "i", of=lambda row: row["run"] or soft("every run")),
-        Column("So", "w", of=consequence),
-    ]
+        Column("So", "w", of=lambda row: "no guarantee holds: what was in it is not known" if row["gap"] else
+               "that something is absent proves nothing" if row["lossy"] else "changes no verdict"),
+    ]  # fmt: skip
     empty = "Nothing: every line was read, and every writer that is named wrote a history."
     said = not_read(summary) if summary["unread"] else ""
-    return section(
-        "unread",
-        "What was not read, or is not there",
-        said,
-        listed(summary, "remainder", columns, empty=empty),
-    )
+    rows = listed(summary, "remainder", columns, empty=empty)
+    return section("unread", "What was not read, or is not there", said, rows)
 
 
 def clocks(summary: Row) -> Html:
@@ -320,10 +309,11 @@ def clocks(summary: Row) -> Html:
         Column("Findings", "w", of=lambda row: tag("b", row["findings"], class_="warn") if row["findings"] else ""),
         Column("Ahead by", "n", "of the run's reference: its readings less the reference's, in the middle",
                lambda row: "the reference" if row["reference"] else apart(row["ahead"])),
-        Column("Known to", "n", "either way, in the middle",
-               lambda row: "" if row["reference"] else within(row["within"])),
-        Column("Runs faster by", "n", "than the reference",
-               lambda row: "" if row["reference"] else faster(row["rate"], row["rate_within"])),
+        Column("Known to", "n", "either way, in the middle", lambda row: "" if row["within"] is None or row["reference"]
+               else (f"± {1000 * row['within']:,.2f} ms", row["within"])),
+        Column("Runs faster by", "n", "than the reference, in parts per million",
+               lambda row: "" if None in (row["rate"], row["rate_within"]) or row["reference"] else
+               (f"{round(1e6 * row['rate']):+,d} ± {1e6 * row['rate_within']:,.0f} ppm", row["rate"])),
         Column("Time of day ahead", "n", "of the reference's: nothing is compared by it",
                lambda row: apart(row["day_ahead"])),
         Column("Placed", "n", "the share of its time in which it could be compared", shared("placed")),
@@ -402,11 +392,6 @@ def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:
     return (called if called.startswith(guarantee) else f"{guarantee} {called}"), promise
 
 
-def verb(several: Sequence[Any], one: str = "is", more: str = "are") -> str:
-    """Return "is" or "are"."""
-    return one if len(several) == 1 else more
-
-
 def cut(summary: Row, name: str) -> int:
     """Return the number of rows that are in the tables only."""
     return int(summary["counts"][name]) - len(summary[name])
@@ -425,15 +410,6 @@ def first(summary: Row, name: str) -> str:
 def not_read(summary: Row) -> str:
     """Return a sentence about the lines and writers that were not read."""
     return f"{counted(summary['unread'], 'line or writer', 'lines or writers')} not read, or missing."
-
-
-def consequence(row: Row) -> str:
-    """Return the consequence for a run that this is not there, in words."""
-    if row["gap"]:
-        return "no guarantee holds: what was in it is not known"
-    if row["lossy"]:
-        return "that something is absent proves nothing"
-    return "changes no verdict"
 
 
 def marked(name: str, level: str, of: str = "") -> Callable[[Row], Any]:
@@ -459,18 +435,6 @@ def of_all(count: int, every: int) -> tuple[Any, int]:
 def apart(seconds: float | None) -> Any:
     """Return a difference of two clocks, to sort by."""
     return "" if seconds is None else (f"{seconds:+,.4f} s", seconds)
-
-
-def within(seconds: float | None) -> Any:
-    """Return the error of a time, in milliseconds; "" if it is not known."""
-    return "" if seconds is None else (f"± {1000 * seconds:,.2f} ms", seconds)
-
-
-def faster(rate: float | None, doubt: float | None) -> Any:
-    """Return a difference of two rates, in parts per million."""
-    return (
-        "" if rate is None or doubt is None else (f"{round(1e6 * rate):+,d} ± {1e6 * doubt:,.0f} ppm", rate)
-    )
 
 
 def moment(at: float | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final
 
 from .. import COMMAND
@@ -21,7 +22,6 @@ from .page import (
     cards,
     counted,
     duration,
-    esc,
     figure,
     join,
     note,
@@ -180,9 +180,8 @@ def over_time(summary: Row, tops: Row) -> Html:
         text = "No dead letter has a plausible time of death, so there is nothing to draw."
         return section("time", "Over time", tag("p", text, class_="empty"))
     hint = "by time of death, UTC; the largest kinds in all groups"
-    stack = stacked(
-        tops, "failure", "all others", "Deaths by failure", hint, lambda name: label_of(name, tops)
-    )
+    texts = {row["failure"]: error(row, 60) for row in reversed(tops["failures"])}
+    stack = stacked(tops, "failure", "all others", "Deaths by failure", hint, texts)
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in tops["rates"]:
         groups.setdefault((row["topic"], row["group"]), []).append(row)
@@ -217,16 +216,16 @@ def over_time(summary: Row, tops: Row) -> Html:
 
 
 def stacked(
-    tops: Row, column: str, rest: str, caption: str, hint: str, said: Callable[[str], str] = str
+    tops: Row, column: str, rest: str, caption: str, hint: str, texts: Mapping[str, str] = {}
 ) -> Html:
-    """Return deaths over time, with a colour for each name; ``rest`` is the name of those without one."""
+    """Return deaths over time, with a colour for each name, and its text; ``rest`` is the name of those without one."""
     times, series = pivot(tops[f"by_{column}"], column, tops["period"])
     seconds = tops["period"]["seconds"]
     panel = plots.Panel("", times, [(values, plots.colour(index)) for _, values, index in series])
     return figure(
         caption, f"{plots.width_of(seconds)}, {hint}",
         plots.over_time(f"by-{column}", f"{caption} over time", [panel], seconds, 260),
-        legend=plots.legend([(said(name or rest), index) for name, _, index in series]),
+        legend=plots.legend([(texts.get(name, name or rest), index) for name, _, index in series]),
     )  # fmt: skip
 
 
@@ -313,11 +312,9 @@ def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
     """Return one message."""
     location = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
     # A dead letter without a fingerprint is found by its partition, as nothing else in the command line names its kind.
-    kind = (
-        f"--fingerprint {shlex.quote(row['failure'])}"
-        if row["failure"] not in REASONS
-        else f"--partition {dead['partition']}"
-    )
+    kind = f"--fingerprint {shlex.quote(row['failure'])}"
+    if row["failure"] in REASONS:
+        kind = f"--partition {dead['partition']}"
     about = [
         ("id", tag("code", dead["id"])), ("died", f"{time(dead['died_at'])} UTC, after "
          f"{counted(dead['attempts'], 'delivery', 'deliveries')}: {dead['reason']}; now {dead['resolution']}"),
@@ -381,15 +378,8 @@ def redrive(row: Mapping[str, Any], nodes: str) -> Html:
     """Return the command that redrives one kind; nothing for one that is not to be, or that no command names."""
     if row["verdict"] != "redrive" or row["failure"] in REASONS:
         return EMPTY
-    words = (
-        "quorumq deadletters redrive",
-        row["topic"],
-        "--group",
-        row["group"],
-        "--fingerprint",
-        row["failure"],
-    )
-    return tag("code", " ".join((words[0], *map(shlex.quote, words[1:]))) + nodes)
+    named = (row["topic"], "--group", row["group"], "--fingerprint", row["failure"])
+    return tag("code", " ".join(("quorumq deadletters redrive", *map(shlex.quote, named))) + nodes)
 
 
 def spark_line(row: Mapping[str, Any], tops: Row) -> Html:
@@ -422,28 +412,14 @@ def both_ends(row: Mapping[str, Any]) -> tuple[Html, float | str]:
 
 def anchor(row: Mapping[str, Any]) -> str:
     """Return the name of the sample of a kind of failure, which is safe for any name of a topic."""
-    from hashlib import sha256
-
     return "f" + sha256("\0".join((row["topic"], row["group"], row["failure"])).encode()).hexdigest()[:12]
 
 
-def error(row: Mapping[str, Any]) -> Html:
-    """Return class and first line of an error."""
-    text = error_text(row)
-    return esc(text if len(text) <= 160 else text[:159] + "…")
-
-
-def error_text(row: Mapping[str, Any]) -> str:
-    """Return the same, uncut."""
+def error(row: Mapping[str, Any], most: int = 160) -> str:
+    """Return class and first line of an error, in at most so many characters."""
     first = next(iter(row["message"].strip().splitlines()), "")
-    return ": ".join(filter(None, (row["error_class"].rpartition(".")[2], first))) or row["reason"]
-
-
-def label_of(name: str, tops: Row) -> str:
-    """Return a kind of failure in a legend: its text."""
-    return next(
-        (plots.short(error_text(row), 60) for row in tops["failures"] if row["failure"] == name), name
-    )
+    text = ": ".join(filter(None, (row["error_class"].rpartition(".")[2], first))) or row["reason"]
+    return plots.short(text, most)
 
 
 def pivot(
