@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quorumq.core.cluster import drained
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.drained import contradiction
 from quorumq.core.cluster.rounds import RegisterRound, Round, majority_of
 from quorumq.core.messages import ResyncReply
 from quorumq.core.messages.effects import Effect
-from quorumq.core.recovery import resync
+from quorumq.core.recovery import resync, voterslots
+from quorumq.core.requests import proposing
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.types import ClusterLayout, NodeId, Now, Value
@@ -27,15 +30,19 @@ def keeps_no_layout(self: Context, layout: ClusterLayout, now: Now) -> list[Effe
 _take_in_cluster = Context.take_in_cluster
 
 
-def removes_in_use(self: Catalogue, value: Value) -> str:
-    return "" if isinstance(value, ClusterLayout) else _contradiction(self, value)
+def removes_in_use(catalogue: Catalogue, value: Value) -> str:
+    return "" if isinstance(value, ClusterLayout) else contradiction(catalogue, value)
 
 
-def puts_on_removed(self: Catalogue, value: Value) -> str:
-    return _contradiction(self, value) if isinstance(value, ClusterLayout) else ""
+def puts_on_removed(catalogue: Catalogue, value: Value) -> str:
+    return contradiction(catalogue, value) if isinstance(value, ClusterLayout) else ""
 
 
-_contradiction = Catalogue.contradiction
+UNGUARDED = (
+    (drained, "has_already", lambda catalogue, node, value: True),
+    (voterslots, "undecided_on", lambda catalogue, nodes: []),
+)
+"""Two rules that keep removals and placements apart as well: a drained node gets nothing new, and voters are asked."""
 
 
 def takes_no_layout(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
@@ -66,10 +73,21 @@ def chosen_by(coordinator: NodeId, *voters: NodeId) -> Script:
     )
 
 
-def changed(kind: str, index: int, coordinator: NodeId, voter: NodeId) -> Script:
+def possibly(steps: Script) -> Script:
+    """Return steps that are taken if they are possible: a rule may prevent them."""
+    return tuple(("may", *step) for step in steps)
+
+
+def others_asked(coordinator: NodeId, *voters: NodeId) -> Script:
+    """Return steps in which a removal is asked for at these other voters, all of them, before it is proposed."""
+    return possibly(answered("PutCluster", "PutReply", coordinator, *voters))
+
+
+def changed(kind: str, index: int, coordinator: NodeId, voter: NodeId, *asked: NodeId) -> Script:
     """Return steps in which the members are changed, known to the coordinator and one other voter."""
     return (
         ("ask", coordinator, kind, index),
+        *others_asked(coordinator, *asked),
         *chosen_by(coordinator, voter),
         *answered("PutCluster", "PutReply", coordinator, voter),
     )
@@ -129,7 +147,7 @@ RULES = (
     Rule(
         "removal-of-a-node-in-use",
         "an acceptor refuses a removal while it knows of a partition on that node, or has accepted one there",
-        ((Catalogue, "contradiction", removes_in_use),),
+        ((proposing, "contradiction", removes_in_use), *UNGUARDED),
         off="it accepts every removal",
         scenario=of_operators(
             "members-removed",
@@ -145,13 +163,15 @@ RULES = (
                 *answered("SlotRequest", "SlotReply", A, B, C),
                 *answered("Prepare", "ProposalReply", A, B),
                 ("deliver", "Accept", A, B),
+                ("ask", C, "drop d", 2),
+                *others_asked(C, A, B),
             ),
         ),
     ),
     Rule(
         "placing-on-a-removed-node",
         "an acceptor that has accepted a removal refuses values that place a partition there",
-        ((Catalogue, "contradiction", puts_on_removed),),
+        ((proposing, "contradiction", puts_on_removed), *UNGUARDED),
         off="it accepts every layout of a topic",
         scenario=of_operators(
             "members-placed",
@@ -167,7 +187,8 @@ RULES = (
                 *answered("SlotRequest", "SlotReply", A, B, C),
                 *answered("Prepare", "ProposalReply", A, B),
                 ("ask", C, "drop d", 2),
-                *answered("Prepare", "ProposalReply", C, B),
+                *others_asked(C, A, B),
+                *possibly(answered("Prepare", "ProposalReply", C, B)),
             ),
         ),
     ),
@@ -190,7 +211,7 @@ RULES = (
                 ("ask", A, "delete", 0),
                 *answered("PutTopic", "PutReply", A, B, C),
                 *changed("drain g", 1, B, C),
-                *changed("drop g", 2, B, C),
+                *changed("drop g", 2, B, C, A, C),
             ),
         ),
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.members import outdated
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.cluster.topics import replica_sets
 from quorumq.core.messages.records import ClusterPut, TrustLost
-from quorumq.core.recovery import resync
+from quorumq.core.recovery import resync, voterslots
 from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests import proposing
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX, STAMP_ZERO, ClusterLayout, Member, MemberState
@@ -660,7 +660,8 @@ def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(
 ) -> None:
     """The coordinator need not know of it: each acceptor of the removal is asked."""
     if not rule:
-        monkeypatch.setattr(Catalogue, "contradiction", lambda self, value: "")
+        monkeypatch.setattr(proposing, "contradiction", lambda catalogue, value: "")
+        monkeypatch.setattr(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
     cluster.add("d")
@@ -681,7 +682,7 @@ def test_a_value_that_puts_a_partition_on_a_removed_node_is_passed_over(
 ) -> None:
     """It was accepted by a alone, and never will be chosen: else no layout of the topic could be."""
     if not rule:
-        monkeypatch.setattr(Proposer, "_is_void", lambda *args: False)
+        monkeypatch.setattr(Proposer, "_is_refused", lambda *args: False)
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
     for name in "de":
@@ -696,6 +697,64 @@ def test_a_value_that_puts_a_partition_on_a_removed_node_is_passed_over(
     key = cluster.submit("b", m.MovePartition("jobs", 0, "c", "e"))
     cluster.advance(10.0)
     assert isinstance(cluster.replies[key], m.TopicReply) is rule, cluster.replies[key]
+
+
+def half_known_topic() -> tuple[GrowingCluster, str]:
+    """A topic on d is accepted by a alone, and no node has it as chosen; then d is drained. The topic's name."""
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    names = (f"jobs{number}" for number in range(100))
+    name = next(name for name in names if "d" in cluster.topic(name).replicas[0])
+    cluster = GrowingCluster(3)
+    cluster.add("d")
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Accept) and to != "a"
+    cluster.submit("a", m.CreateTopic(name, 3, 1))
+    cluster.advance(6.0)
+    cluster.drop = lambda sender, to, message: False
+    assert isinstance(exit_cluster(cluster, "drain", "d", "c"), m.ChangeMembersReply)
+    return cluster, name
+
+
+def created(cluster: GrowingCluster, through: str, name: str) -> object:
+    key = cluster.submit(through, m.CreateTopic(name, 3, 1))
+    cluster.advance(12.0)
+    return cluster.replies[key]
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """a accepts the topic and c the removal. b is wiped, and learns both: it can accept neither."""
+    if not rule:
+        monkeypatch.setattr(voterslots, "undecided_on", lambda catalogue, nodes: [])
+    cluster, name = half_known_topic()
+    cluster.kill("b")
+    key = cluster.submit("c", m.ChangeMembers("remove", "d"))
+    cluster.advance(10.0)
+    removed = cluster.replies[key]
+    assert isinstance(removed, m.Failed)
+    assert (f"'{name}' may be placed on d" in removed.detail) is rule, removed.detail
+    cluster.journals["b"] = []
+    cluster.start("b")
+    cluster.advance(10.0)
+    assert cluster.nodes["b"].state.trusted
+    assert isinstance(created(cluster, "c", name), m.TopicReply) is rule
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_a_topic_on_a_drained_node_is_passed_over_if_a_majority_never_accepted_it(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not rule:
+        accept = Proposer.accept
+        monkeypatch.setattr(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
+    cluster, name = half_known_topic()
+    reply = created(cluster, "b", name)
+    assert isinstance(reply, m.TopicReply) is rule, reply
+    if isinstance(reply, m.TopicReply):
+        assert set(reply.topic.replicas[0]) == {*"abc"}
+        assert isinstance(exit_cluster(cluster, "remove", "d", "c"), m.ChangeMembersReply)
 
 
 def test_members_are_known_again_after_a_restart_and_in_a_snapshot() -> None:

@@ -14,7 +14,7 @@ from sortedcontainers import SortedDict
 
 from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, key_of, key_of_register
 from quorumq.core.cluster.labels import LabelTable
-from quorumq.core.cluster.members import Members, first_layout, kept_on, nodes_of
+from quorumq.core.cluster.members import Members, first_layout
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed, RequestRefused
@@ -30,7 +30,6 @@ from quorumq.core.values.types import (
     NodeId,
     PartitionId,
     Topic,
-    Value,
     instance_of,
     merge_groups,
 )
@@ -435,29 +434,6 @@ class Catalogue:
         if len(self.replaced) > limits.REPLACED_TOPICS_MAX:
             oldest = next(iter(self.replaced))
             del self.replaced[oldest], self.topics[oldest]
-
-    def contradiction(self, value: Value) -> str:
-        """Return why an acceptor must not accept a value beside what it knows or has accepted, or "".
-
-        A removed node has no partition. Each majority that removes it meets each that places something on it, so an
-        acceptor of both refuses the second one.
-        """
-        if isinstance(value, ClusterLayout):
-            gone = [node for node in Members(value).gone if node not in self.cluster.gone]
-            accepted = [it.value for it in self.decisions.values() if gone and it.value is not None]
-            in_use = dict.fromkeys(node for other in accepted for node in nodes_of(other))
-            first = self.cluster.first
-            kept = [
-                node for node in gone if node in in_use or any(kept_on(node, it, first) for it in self.live())
-            ]
-            return f"{', '.join(kept)} has partitions" if kept else ""
-        nodes = dict.fromkeys(nodes_of(value))
-        chosen = Instance(b"", "", self.cluster.layout.number)
-        following = self.decisions.irange(chosen, Instance(b"", "\0", 0)) if nodes else ()
-        layouts = [self.decisions[instance].cluster for instance in following]
-        gone = [*self.cluster.gone, *(node for it in layouts if it is not None for node in Members(it).gone)]
-        removed = [node for node in nodes if node in gone]
-        return f"{', '.join(removed)} was removed from the cluster" if removed else ""
 
     def undecided_voters(self, decisions: Iterable[Decision]) -> ClusterLayout | None:
         """Return a layout with other voters that one of these decisions has accepted, and that may be chosen."""

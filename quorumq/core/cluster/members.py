@@ -73,11 +73,14 @@ class Members:
         epoch: layout in which the voters last changed. Answers about registers count in one epoch.
         first: nodes that the cluster was made with.
         joined: members on which new partitions are placed.
+        drained: the other members.
         gone: nodes that were removed, and are no member under another number.
         over: these with their machines; empty while no node was ever added.
     """
 
-    __slots__ = ("epoch", "first", "gone", "joined", "layout", "names", "over", "present", "slots", "voters")
+    __slots__ = (
+        "drained", "epoch", "first", "gone", "joined", "layout", "names", "over", "present", "slots", "voters",
+    )  # fmt: skip
 
     def __init__(self, layout: ClusterLayout) -> None:
         self.layout = layout
@@ -90,6 +93,7 @@ class Members:
         self.epoch = layout.epoch
         joined = [member for member in here if member.state == MemberState.JOINED]
         self.joined: tuple[NodeId, ...] = tuple(member.node for member in joined)
+        self.drained: tuple[NodeId, ...] = tuple(node for node in self.present if node not in self.joined)
         self.over: Machines = tuple((it.node, it.machine) for it in joined) if layout.number else ()
         self.gone: tuple[NodeId, ...] = tuple(node for node in self.names if node not in self.present)
 

@@ -358,10 +358,11 @@ class PutGroup(NamedTuple):
 
 
 class PutReply(NamedTuple):
-    """Answers PutTopic and PutGroup; the merged register comes along if it is higher than the one asked.
+    """Answers PutTopic, PutGroup and PutCluster; the merged register comes along if it is higher than the one asked.
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
-    "not-trusted" or "unknown-topic": it was not taken in. ``topic`` comes with the answer to a PutGroup, too, if it
+    "not-trusted" or "unknown-topic": it was not taken in. Of a PutCluster it is "conflict" if a drained node may get
+    a partition yet, as ``detail`` says. ``topic`` comes with the answer to a PutGroup, too, if it
     has more partitions, or a later layout, than the sender knew of.
     """
 
@@ -417,7 +418,7 @@ class ProposalReply(NamedTuple):
 
     ``topic`` or ``group`` is a register that was chosen in this instance or a later one, deleted or not; ``cluster`` is
     a layout of the cluster. Asked about a group, ``topic`` says that the topic was deleted, or makes no groups for a
-    FETCH. ``error`` is "", "unknown-topic" or "not-trusted": no vote.
+    FETCH. ``error`` is "", "unknown-topic", "not-trusted" or "conflict": no vote.
     """
 
     round: int

@@ -7,6 +7,7 @@ until it is decided (docs/protocol.md, MEMBERS).
 
 from __future__ import annotations
 
+from quorumq.core.cluster.drained import undecided_on
 from quorumq.core.cluster.members import VOTERS
 from quorumq.core.cluster.rounds import RegisterRound, majority_of
 from quorumq.core.messages import PutCluster, PutReply, ResyncRequest
@@ -14,7 +15,8 @@ from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import PartitionTrusted
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted, Joined
-from quorumq.core.values.types import NodeId, Now
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Layout, NodeId, Now, Topic
 
 
 def put_cluster(context: Context, sender: NodeId, message: PutCluster, now: Now) -> list[Effect]:
@@ -32,8 +34,19 @@ def put_cluster(context: Context, sender: NodeId, message: PutCluster, now: Now)
 
 
 def _reply(context: Context, number: int) -> PutReply:
-    state = context.state
-    return PutReply(number, "", "", None, None, state.register_vector(), state.voting_epoch)
+    """Say that the layout is durable here, and if a drained node may get a partition yet."""
+    state, catalogue = context.state, context.catalogue
+    known = (state.register_vector(), state.voting_epoch)
+    undecided = undecided_on(catalogue, catalogue.cluster.drained)
+    if not undecided:
+        return PutReply(number, "", "", None, None, *known)
+    topics = [catalogue.topics[it.topic] if isinstance(it, Layout) else it for it in undecided]
+    names = [repr(topic.name) for topic in topics if isinstance(topic, Topic)]
+    detail = (
+        f"partitions of {', '.join(names)} may be placed on {', '.join(catalogue.cluster.drained)} yet, as "
+        f"{state.me} says: repeat the creation or the move that had no answer, then try again"
+    )
+    return PutReply(number, Code.CONFLICT, detail, None, None, *known)
 
 
 def check_epoch(context: Context, sender: NodeId, number: int, epoch: int) -> None:

@@ -44,7 +44,10 @@ from quorumq.core.values.types import (
 OF_VOTERS = ("move-voter", "raise-voters")
 """Changes after which other nodes are voters."""
 
-CHANGES = ("add", "drain", "remove", *OF_VOTERS)
+ASKED = ("remove", *OF_VOTERS)
+"""Changes that are proposed only after the voters have answered."""
+
+CHANGES = ("add", "drain", *ASKED)
 
 STATES = {"drain": MemberState.DRAINING, "remove": MemberState.REMOVED}
 """State of a node after each change that has it leave."""
@@ -125,7 +128,7 @@ class MembersCoordinator(Coordinator):
         if problem:
             return self.fail(context, Code.CONFLICT, problem)
         instance = Instance(b"", "", context.catalogue.cluster.layout.number + 1)
-        if self.request.change in OF_VOTERS and self.asked != instance:
+        if self.request.change in ASKED and self.asked != instance:
             return self.ask_voters(context, instance, now)
         return self.propose(context, instance, now)
 
@@ -145,9 +148,14 @@ class MembersCoordinator(Coordinator):
 
         Why: a new voter learns from those before. If one of these never learned, one lost disk would leave too few.
         Only the one that leaves is passed over if it is silent: it may be gone for good.
+
+        Before a removal ask if a voter has accepted a value that places a partition on the node. Why: no voter accepts
+        both. If each is accepted somewhere, and a voter resyncs, it learns both, and none is ever chosen.
         """
         self.asked = instance
         cluster = context.catalogue.cluster
+        if self.request.change == "remove":
+            return self.write(context, now, LEAVER_WAIT * context.config.request_timeout)
         able = next_voters(cluster, self.request.node)
         linked = [node for node in able if node in (context.state.me, *context.state.links)]
         chosen = [self.request.to] if self.request.to else apart([*linked, *able], cluster.machines)
@@ -157,6 +165,9 @@ class MembersCoordinator(Coordinator):
     def lacking(self, context: Context, round_: Round) -> list[NodeId]:
         """Return the nodes that have not said yet that they know the layout, and all promises of their slots."""
         bits, voters = round_.valid(context.state), context.catalogue.cluster.voters
+        if self.request.change == "remove":
+            linked = (context.state.me, *context.state.links)
+            return [node for node in voters if round_.awaits(node) and node in linked]
         stay = [node for node in voters if node != self.request.node and not round_.is_counted(bits, node)]
         return stay + [node for node in self.to if not round_.bits_of([node]) & bits]
 
@@ -211,6 +222,8 @@ class MembersCoordinator(Coordinator):
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         if isinstance(message, m.PutReply):
+            if message.refused and self.request.change == "remove" and not self.is_done(context):
+                return self.fail(context, Code.TOO_FEW_REPLICAS, message.detail)
             round_ = self.rounds[message.round]
             round_.hear(sender, incarnation)
             if context.catalogue.cluster.layout != self.layout:  # others are ahead
@@ -228,7 +241,9 @@ class MembersCoordinator(Coordinator):
         """
         bits, instance = round_.valid(context.state), self.asked
         if not self.is_done(context):
-            everyone = not round_.awaits(self.request.node) and not self.lacking(context, round_)
+            remove = self.request.change == "remove"
+            waits = not round_.is_majority(bits) if remove else round_.awaits(self.request.node)
+            everyone = not waits and not self.lacking(context, round_)
             assert instance is not None
             return self.propose_now(context, instance, now) if everyone else []
         new = context.catalogue.cluster.new_voters if self.request.change in OF_VOTERS else []
@@ -249,6 +264,9 @@ class MembersCoordinator(Coordinator):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         round_ = self.rounds[number]
+        asks = self.request.change == "remove" and self.proposer is None
+        if asks and self.asked is not None and round_.is_majority(round_.valid(context.state)):
+            return self.propose_now(context, self.asked, now)
         if self.request.change in OF_VOTERS and self.proposer is None and not self.is_done(context):
             silent = self.lacking(context, round_)
             if not silent and self.asked is not None:

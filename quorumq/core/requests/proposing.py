@@ -13,7 +13,7 @@ alike. So all acceptors that accept it there accept the same.
 
 from __future__ import annotations
 
-from quorumq.core.cluster.members import nodes_of
+from quorumq.core.cluster.drained import contradiction
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import Accept, Prepare, ProposalReply, PutTopic
 from quorumq.core.messages.effects import Effect, Persist, Send
@@ -78,7 +78,7 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     ours = context.catalogue.decisions.get(instance) or Decision(instance)
     after = ours
     if isinstance(message, Accept):
-        if context.catalogue.contradiction(message.value):
+        if contradiction(context.catalogue, message.value):
             reply = _told(context, message.round, None, None, None)
             return [*effects, Send(sender, reply._replace(error=Code.CONFLICT))]
         if message.ballot >= ours.promised:
@@ -130,7 +130,7 @@ class Proposer:
 
     __slots__ = (
         "accepted", "alike", "asked_at", "ballot", "base", "implicit", "instance", "ours", "proposals", "question",
-        "round", "sent", "value",
+        "refused", "refusing", "round", "sent", "value", "without",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +144,9 @@ class Proposer:
         self.accepted: Decision | None = None  # the highest that was heard of in answers to PREPARE
         self.value: Value | None = None  # proposed in ACCEPT; None while answers to PREPARE are awaited
         self.ours: Value | None = None
+        self.refused: Value | None = None  # the last value that too many acceptors refused
+        self.refusing = 0  # bits of those that refuse the value of this round
+        self.without = 0  # bits of those that have promised, and have not accepted the refused value
         self.round: Round | None = None
         self.question: Prepare | Accept | None = None  # that the round asks
         self.sent = False
@@ -171,7 +174,7 @@ class Proposer:
 
     def accept(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
         """Propose, after a majority's promise, the value that may have been chosen already, or else our own."""
-        if self.accepted is not None and not self._is_void(context, self.accepted):
+        if self.accepted is not None:
             self.value = self.accepted.value
         else:
             self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
@@ -179,17 +182,9 @@ class Proposer:
         self.sent = True
         return self._ask(owner, context, accept_of(self.value, self.ballot, implicit=self.implicit), now)
 
-    def _is_void(self, context: Context, accepted: Decision) -> bool:
-        """Return True if a value was not chosen and never will be, because it places a partition on a removed node.
-
-        Why: a majority has accepted the removal, and each majority for the value would have one of those.
-        """
-        gone, value = context.catalogue.cluster.gone, accepted.value
-        return value is not None and any(node in gone for node in nodes_of(value))
-
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
-        self.asked_at = now.mono
+        self.asked_at, self.refusing, self.without = now.mono, 0, 0
         self.round = round_ = owner.open_voter_round(context, now)
         self.question = message._replace(round=round_.number)
         return [Send(node, self.question) for node in round_.members]
@@ -229,7 +224,10 @@ class Proposer:
                 effects += context.take_in_group(message.group, now)
             return effects, not owner.done
         theirs = message.decision
-        if theirs is None or not round_.hear(sender, incarnation):  # a node that is not trusted has no vote
+        if message.error == Code.CONFLICT:
+            return [], self._is_refused(owner, context, round_, sender)
+        bit = round_.hear(sender, incarnation) if theirs is not None else 0
+        if theirs is None or not bit:  # a node that is not trusted has no vote
             return [], False
         if theirs.promised > self.ballot:
             context.state.clock.merge(theirs.promised.time)
@@ -238,12 +236,35 @@ class Proposer:
         if self.value is None and theirs.value is not None:
             highest = self.accepted
             self.accepted = theirs if highest is None or theirs.ballot > highest.ballot else highest
+        self.without |= bit if theirs.value != self.refused else 0
         if not round_.is_majority(round_.valid(context.state)):
             return [], False
         if self.value is None:
-            return self.accept(owner, context, now), False
+            return self._on_promised(owner, context, round_, now), False
         self.close(owner, context)
         return context.take_in_chosen(self.value, now), not owner.done
+
+    def _on_promised(self, owner: Coordinator, context: Context, round_: Round, now: Now) -> list[Effect]:
+        """Propose, or wait for more promises if the value to propose was refused.
+
+        It is passed over if a majority has promised without having accepted it. Why: then it was never chosen, nor was
+        another one under a lower ballot.
+        """
+        if self.accepted is not None and self.accepted.value == self.refused:
+            if round_.is_majority(self.without & round_.valid(context.state)):
+                self.accepted = None
+            elif not round_.everyone:
+                return []
+        return self.accept(owner, context, now)
+
+    def _is_refused(self, owner: Coordinator, context: Context, round_: Round, sender: NodeId) -> bool:
+        """Count a refusal of our value. Return True if no majority is left, so that the owner is to look again."""
+        self.refusing |= round_.bits_of([sender])
+        if not round_.is_refused(self.refusing):
+            return False
+        self.refused = self.value
+        self.close(owner, context)
+        return True
 
     def _teach(self, owner: Coordinator, context: Context, round_: Round, sender: NodeId) -> list[Effect]:
         """Send the group's topic to ``sender``, which does not know it, and ask again, once."""
