@@ -24,7 +24,7 @@ from quorumq.core.messages.effects import Effect, Gone, Unsent
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import remote
 from quorumq.core.requests.remote import bytes_of
-from quorumq.core.values.types import Now, ProducerId, Topic
+from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over
 from tests.core.steps import check_failed, fetch, outcomes, receipts
@@ -147,6 +147,30 @@ def test_partitions_that_every_node_refuses_are_asked_for_again() -> None:
     cluster.ask(client, Publish(cluster.batch(topic, producer_id, 0, [b"x"], 0)))
     cluster.advance(0.2)
     assert sizes_of(cluster.replies[key]) == 1
+
+
+def test_partitions_that_every_node_refuses_are_asked_for_less_and_less_often() -> None:
+    """Two new slots never vote. Each is asked 0.1, 0.3, 0.7, 1.2, 1.7 … s after the first time, and at the end."""
+    cluster = Cluster(5)
+    topic = cluster.topic(rf=1, partitions=8)
+    to = next(name for name in cluster.names if len({*topic.replicas} - {(name,)}) == 4)
+    client = next(name for name in cluster.names if name != to)
+    numbers = [at for at, (node,) in enumerate(topic.replicas) if node not in (to, client)][:2]
+    asked: list[int] = []
+
+    def drop(sender: str, peer: str, message: object) -> bool:
+        if isinstance(message, RemoteFetch) and peer == to:
+            asked.extend(number for number in numbers if PartitionId(topic.id, number) in message.partitions)
+        return isinstance(message, ResyncReply)
+
+    cluster.drop = drop
+    for number in numbers:
+        moved = cluster.ask(client, MovePartition("jobs", number, topic.replicas[number][0], to))
+        assert isinstance(moved, TopicReply), moved
+    key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
+    cluster.advance(4.9)
+    assert key not in cluster.replies
+    assert [asked.count(number) for number in numbers] == [12, 12]
 
 
 @pytest.mark.parametrize("node", ["a", "b", "c"])

@@ -25,8 +25,10 @@ GATHER_S = 0.003
 SUB_FETCH_MARGIN_S = 1.0
 """Seconds beyond its longest wait after which a sub-fetch to a silent node is given up."""
 
-ASK_AGAIN_S = 0.1
-"""Seconds after which partitions that every node has refused are asked for again."""
+ASK_AGAIN_S = (0.1, 0.5)
+"""Shortest and longest pause in seconds before partitions that every node has refused are asked for again.
+
+Each pause is twice as long as the one before: a new slot votes after some round trips, or not for long."""
 
 SUSPECT_SHARE = 0.5
 """Probability that suspects replace the first deliveries that another node returned before."""
@@ -80,7 +82,9 @@ class SubFetchCoordinator(FetchCoordinator):
 class SplitCoordinator(GroupReader):
     """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions."""
 
-    __slots__ = ("asked", "crowded", "over", "problem", "slices", "started", "sub_fetches", "unserved")
+    __slots__ = (
+        "again_at", "asked", "crowded", "over", "pause", "problem", "slices", "started", "sub_fetches", "unserved",
+    )  # fmt: skip
 
     def __init__(self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
         super().__init__(key, request, partitions, now)
@@ -89,6 +93,8 @@ class SplitCoordinator(GroupReader):
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
         self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.unserved: list[SubFetch] = []  # not open: each node has refused their partitions
+        self.again_at = 0.0  # when these are asked for again
+        self.pause = ASK_AGAIN_S[0]  # seconds until then, the next time
         self.problem: m.Failed | None = None
         self.over = False
         self.crowded = False  # a reply exceeded a limit
@@ -145,7 +151,9 @@ class SplitCoordinator(GroupReader):
             effects.append(Send(target, m.RemoteFetch(round_.number, tuple(chosen), sub_fetch)))
         if refused:
             self.unserved.append(SubFetch("", 0.0, tuple(refused), max(1, messages), max(1, size)))
-            context.state.at(now.mono + ASK_AGAIN_S, ("again", self.key))
+            if self.again_at <= now.mono:  # else they are asked for with those that wait
+                self.again_at, self.pause = now.mono + self.pause, min(2 * self.pause, ASK_AGAIN_S[1])
+                context.state.at(self.again_at, ("again", self.key))
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
