@@ -7,14 +7,18 @@ import random
 import pytest
 
 from quorumq.core.messages import (
+    Accept,
     AckRequest,
+    AlterTopic,
     DeleteTopic,
     Failed,
     MovePartition,
     OpenSession,
     PeekReply,
     PeekRequest,
+    Prepare,
     Publish,
+    PutTopic,
     RemoteFetch,
     RemoteFetchReply,
     ResyncReply,
@@ -197,6 +201,26 @@ def test_messages_too_large_for_the_fetch_are_not_asked_for_again(node: str) -> 
 
 def sizes_of(reply: object) -> int:
     return sum(item.receipt.span.size for item in receipts(reply))
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_node_that_knows_that_the_topic_makes_no_groups_proposes_none_for_another(start: str) -> None:
+    """The node that was asked has not heard of it."""
+    cluster = Cluster(3)
+    topic = cluster.topic(rf=1, partitions=8)
+    cluster.drop = lambda sender, to, message: to == "a" and isinstance(message, PutTopic)
+    cluster.ask("b", AlterTopic("jobs", auto_create_groups=False))
+    proposed: list[str] = []
+
+    def note(sender: str, to: str, message: object) -> bool:
+        proposed.extend([sender] if isinstance(message, Prepare | Accept) else [])
+        return isinstance(message, PutTopic)
+
+    cluster.drop = note
+    reply = asked(cluster, "a", fetch("new")._replace(start=start), 1.0)
+    assert isinstance(reply, Failed)
+    assert {*topic.replicas} >= {("b",), ("c",)}
+    assert {*proposed} == {"a"}
 
 
 def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:

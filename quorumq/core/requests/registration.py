@@ -117,23 +117,17 @@ class Registration(Coordinator):
         return [Send(node, put) for node in round_.members]
 
     def _propose(self, context: Context, now: Now) -> list[Effect]:
+        """Propose the first register, unless this node knows that the topic makes no groups for a FETCH."""
         if self.proposer is None:
             instance = Instance(self.topic, self.name, 0)
             self.proposer = Proposer(instance, alike=not self.latest, implicit=True)
-        if self.proposer.proposals >= PROPOSALS_MAX:
-            return self._give_up(context, 0, now)
-        return self.proposer.propose(self, context, now)
-
-    def _proposed(self, context: Context, now: Now) -> list[Effect]:
-        """Go on: the outcome is known, or another proposer is ahead, or the topic makes no groups for a FETCH."""
-        assert self.proposer is not None
         topic = context.catalogue.topics[self.topic]
-        if context.catalogue.group(self.topic, self.name) is None and not topic.auto_create_groups:
-            if self.proposer.sent:  # a later proposer may find it, and have it chosen
-                return self._give_up(context, 0, now)
+        if not (topic.auto_create_groups or self.proposer.sent):
             problem = context.catalogue.no_group(topic.name, self.name)
             return self._fail(context, list(self.waiting), problem, now)
-        return self.proposer.retry(self, context, now)
+        if not topic.auto_create_groups or self.proposer.proposals >= PROPOSALS_MAX:
+            return self._give_up(context, 0, now)
+        return self.proposer.propose(self, context, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Group:
         first = Group(self.topic, self.name, 0)
@@ -147,7 +141,7 @@ class Registration(Coordinator):
             if message.error == Code.NOT_TRUSTED:
                 return self.on_not_trusted(context, message.round, sender, now)
             effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
-            return effects + self._proposed(context, now) if look else effects
+            return effects + self.proposer.retry(self, context, now) if look else effects
         if isinstance(message, m.PutReply):
             return self._on_put(context, sender, incarnation, message, now)
         return super().on_reply(context, sender, incarnation, message, now)
