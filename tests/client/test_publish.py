@@ -705,6 +705,19 @@ async def test_batches_under_way_follow_to_the_topic_that_was_made_again() -> No
             await producer.publish(b"nowhere", partition=1)
 
 
+async def test_a_publish_that_one_node_left_unknown_ends_once_all_others_say_that_the_topic_is_gone() -> None:
+    """It was repeated for all of its time."""
+    async with jobs() as (cluster, client):
+        producer = client.producer("jobs")
+        await producer.publish(b"old")
+        await client.delete_topic("jobs")
+        began = trio.current_time()
+        cluster.answer = failing("outcome-unknown", times=1, of=Publish)
+        with pytest.raises(OutcomeUnknown, match="was deleted"):
+            await producer.publish(b"x")
+        assert trio.current_time() - began < 1.0
+
+
 async def test_full_disks_are_said_once_however_often_the_nodes_say_it() -> None:
     """Not each node's sentence, and how many times."""
     attempts = Attempts("publish")

@@ -478,8 +478,11 @@ class Nodes:
                 if isinstance(error, Busy):  # so will others be, or it would be no quota
                     pause = error.delay
                     break
-            if missing is not None and not refused and not silent and not (writes and attempts.sent):
-                raise missing
+            if missing is not None and not refused and not silent:
+                if not (writes and attempts.sent):
+                    raise missing
+                if isinstance(reply, m.Failed):  # a name of a topic or group that is gone stays so
+                    raise attempts.error(clock() - began, writes=writes) from missing
             if full is not None and not (waits_for_space or missing or attempts.sent):
                 raise full
             remaining = until - clock()
