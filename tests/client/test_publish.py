@@ -705,6 +705,31 @@ async def test_batches_under_way_follow_to_the_topic_that_was_made_again() -> No
             await producer.publish(b"nowhere", partition=1)
 
 
+@pytest.mark.parametrize("options", [{}, {"partition": 0}, {"key": b"k"}])
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4), (3, 2)])
+async def test_a_topic_that_is_made_again_with_other_partitions_is_published_to(
+    before: int, after: int, options: dict[str, Any]
+) -> None:
+    """A message without a key goes on; one with a key is refused once and not put into another key's partition."""
+    async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
+        await client.create_topic("jobs", partitions=before)
+        producer = client.producer("jobs")
+        for number in range(before - 1):
+            await producer.publish_many([b"old"] * 64, partition=number)
+        await producer.publish_many([b"old"] * 64)  # the next one goes to the last partition
+        await other.delete_topic("jobs")
+        await other.create_topic("jobs", partitions=after)
+        if "key" in options:
+            with pytest.raises(NotFound):
+                await producer.publish(b"refused", **options)
+            where = await producer.publish(b"new", **options)
+            assert where.partition.number == partition_of_key(b"k", after)
+        else:
+            await producer.publish(b"new", **options)
+            await producer.publish_many([b"more"], **options)
+        assert set(await payloads(other)) == {b"new"} | ({b"more"} if "key" not in options else set())
+
+
 async def test_a_publish_that_one_node_left_unknown_ends_once_all_others_say_that_the_topic_is_gone() -> None:
     """It was repeated for all of its time."""
     async with jobs() as (cluster, client):

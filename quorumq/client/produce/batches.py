@@ -136,6 +136,8 @@ class RecordBatch:
     producer_id: ProducerId | None = None
     signature: bytes = b""  # the signature of the producer id's session
     first: int = 0
+    fixed: bool = False  # a caller named the partition of its message
+    keyed: int = 0  # number of partitions among which a key chose this one; 0 if there are no keys
     sent: bool = False
     done: bool = False
     reported: set[int] = field(default_factory=set)  # indexes of messages whose failure reached a caller
@@ -165,6 +167,17 @@ class RecordBatch:
         index = self.count
         self.count += len(records)
         return index
+
+    def fix(self, partition: int | None, count: int) -> None:
+        """Note that a message belongs to this partition, of ``count``: its caller named it, or its key leads to it."""
+        self.fixed = self.fixed or partition is not None
+        self.keyed = count if partition is None else self.keyed
+
+    def number_in(self, count: int) -> int:
+        """Return its partition if the topic was made again with ``count`` of them; -1 if its keys go to others."""
+        if self.fixed or self.keyed:
+            return self.partition.number if self.keyed in (0, count) else -1
+        return self.partition.number % count
 
     def number(self, producer_id: ProducerId, signature: bytes, first: int, wall_ms: int) -> None:
         """Name the messages of this complete batch, and encode it: again only for the partition of another topic."""
@@ -234,6 +247,7 @@ class RecordBatch:
 class DerivedParcel(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
+    fixed: bool = True
     names: list[tuple[ProducerId, int]] = field(default_factory=list)
     messages: list[Made] = field(default_factory=list)
     indexes: dict[tuple[ProducerId, int], int] = field(default_factory=dict)

@@ -352,9 +352,11 @@ class Producer:
             assert self._register is not None
             where = self._existing(made.partition_in(self._register, self._partitioner))
             return self._outbox.put_named(where, made.name_in(where.topic, named), made, times)
-        if partition is None:
-            partition = self._partitioner(key, len(self._ids))
-        return self._outbox.put(self._existing(partition), (record,), times, timeout)[0]
+        where = self._existing(self._partitioner(key, len(self._ids)) if partition is None else partition)
+        run = self._outbox.put(where, (record,), times, timeout)[0]
+        if not (key is partition is None):
+            run.record_batch.fix(partition, len(self._ids))
+        return run
 
     async def _take_run(
         self,
@@ -389,6 +391,8 @@ class Producer:
         for where_to, count in numbers:
             runs += self._outbox.put(where_to, records[at : at + count], times, timeout)
             at += count
+        for run in runs if not (key is partition is None) else ():
+            run.record_batch.fix(partition, len(self._ids))
         return runs
 
     async def _capacity_within(self, timeout: float | None, size: int, *, numbered: bool) -> float | None:
@@ -430,12 +434,10 @@ class Producer:
         )
 
     def _existing(self, number: int) -> PartitionId:
-        count = len(self._ids)
-        if not 0 <= number < count:
-            raise NotFound(
-                f"topic {self.topic!r} has {plural(count, 'partition')}, numbered from 0: there is no {number}"
-            )
-        return self._ids[number]
+        if 0 <= number < len(self._ids):
+            return self._ids[number]
+        there = plural(len(self._ids), "partition")
+        raise NotFound(f"topic {self.topic!r} has {there}, numbered from 0: there is no {number}")
 
     async def flush(self) -> None:
         """Send buffered messages without lingering, and wait until everything sent before has its outcome.
@@ -570,9 +572,8 @@ class Producer:
         if not await self._is_made_again(gone.topic):
             return False
         with suppress(QuorumqError):  # that the topic is gone is the error to raise
-            numbered = type(record_batch) is RecordBatch
-            await self._prepare(numbered=numbered)
-            where, register = self._existing(gone.number), self._register
+            await self._prepare(numbered=(numbered := type(record_batch) is RecordBatch))
+            where, register = self._existing(record_batch.number_in(len(self._ids))), self._register
             if not numbered:
                 return await rename(self._context, record_batch, where, register, self._partitioner)
             if self._session.producer_id is not None and where.topic != gone.topic:
