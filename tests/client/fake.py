@@ -139,6 +139,15 @@ async def connected(cluster: FakeCluster, first: str = "a", **more: Any) -> Asyn
         yield client
 
 
+@asynccontextmanager
+async def serving(*topics: str, **more: Any) -> AsyncIterator[tuple[FakeCluster, Client]]:
+    """A running fake cluster with these topics, and a client; options of the client as of `connected`."""
+    async with fake_cluster() as cluster, connected(cluster, **more) as client:
+        for topic in topics:
+            await client.create_topic(topic)
+        yield cluster, client
+
+
 def ask_first(client: Client, node: str) -> None:
     """Have a client ask this node first, for as long as it answers; nothing happens if it does not know it."""
     if f"{node}:1" in client.nodes.addresses:

@@ -23,7 +23,7 @@ from quorumq.client.base.context import REFRESH_S
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, ReleaseRequest
 from quorumq.core.values.errors import Conflict, Transient
 from quorumq.core.values.limits import DEADLINE_SHARE
-from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster, serving
 from tests.client.steps import jobs, publish, take
 
 
@@ -277,8 +277,7 @@ async def test_settled_messages_are_let_go() -> None:
 
 
 async def test_extension_goes_on_through_another_node() -> None:
-    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=0.5) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs", attempt_timeout=0.5) as (cluster, client):
         await publish(client, 1)
         async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
             (message,) = await take(consumer, 1)
@@ -718,8 +717,7 @@ async def test_a_fetch_that_is_cancelled_with_its_client_gives_back_what_it_had(
 async def test_a_fetch_that_is_cancelled_at_any_moment_gives_back_what_is_on_its_way() -> None:
     cancelled = []
     for after in range(2, 50, 4):
-        async with fake_cluster() as cluster, connected(cluster) as client:
-            await client.create_topic("jobs")
+        async with serving("jobs") as (cluster, client):
             await publish(client, 2)
             cluster.lag = 0.1
             with trio.move_on_after(after / 100) as scope:

@@ -10,7 +10,7 @@ import trio
 
 from quorumq.core.values.types import PartitionId, ProducerId
 from quorumq.wire.batch import encode_records, pack_batch, records_of
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import connected, fake_cluster, serving
 
 MANY = 4000
 FOLDERS = ("/quorumq/client/", "/quorumq/wire/batch.py")
@@ -66,21 +66,23 @@ async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for
 
 async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
     """Trio's are for both sides of the connections, and for the fake nodes; each turn of its loop costs some ten."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
-        async with client.producer("jobs") as producer, client.consumer("jobs", "g", prefetch=1) as consumer:
+    async with (
+        serving("jobs") as (_, client),
+        client.producer("jobs") as producer,
+        client.consumer("jobs", "g", prefetch=1) as consumer,
+    ):
 
-            async def one() -> None:
-                pending = await producer.send(b"x")
-                message = await anext(consumer)
-                await pending.wait()
-                await message.ack()
+        async def one() -> None:
+            pending = await producer.send(b"x")
+            message = await anext(consumer)
+            await pending.wait()
+            await message.ack()
 
-            for _ in range(3):
+        for _ in range(3):
+            await one()
+        with counted() as calls:
+            for _ in range(20):
                 await one()
-            with counted() as calls:
-                for _ in range(20):
-                    await one()
     assert calls.count <= 20 * 285
     assert calls.of_trio <= 20 * 1243
 

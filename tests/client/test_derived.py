@@ -25,7 +25,7 @@ from quorumq.client.produce.partitioner import DefaultPartitioner, partition_of_
 from quorumq.core.messages import OpenSession, Publish
 from quorumq.core.values.types import DERIVED, NAMED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import SPANS_MAX
-from tests.client.fake import FakeCluster, connected, fake_cluster
+from tests.client.fake import FakeCluster, connected, fake_cluster, serving
 from tests.client.steps import payloads
 
 SOURCE = MessageId(PartitionId(b"i" * 16, 5), ProducerId("n1", 7, 2**64 - 1, 3), 41)
@@ -99,8 +99,7 @@ async def test_outputs_of_one_input_and_of_several_groups_and_topics_are_apart()
 
 
 async def test_a_redriven_input_derives_the_same_and_adds_nothing() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (_, client):
         (message,) = await inputs(client, 1)
         first = await derive(client, [message])
         await message.dead_letter(reason="the ack was forgotten")
@@ -147,8 +146,7 @@ async def under_way(cluster: FakeCluster, producer: Producer, message: Message) 
 
 
 async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (cluster, client):
         messages = await inputs(client, 100)
         async with client.producer("out", linger=5.0) as producer:
             await under_way(cluster, producer, messages[0])
@@ -162,8 +160,7 @@ async def test_outputs_of_consecutive_inputs_cost_one_section() -> None:
 
 
 async def test_a_batch_closes_when_it_has_as_many_spans_as_it_may() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (cluster, client):
         messages = (await inputs(client, 2 * SPANS_MAX + 20))[::2]  # every other: no two in one run
         async with client.producer("out", linger=5.0) as producer:
             await under_way(cluster, producer, messages[0])
@@ -176,8 +173,7 @@ async def test_a_batch_closes_when_it_has_as_many_spans_as_it_may() -> None:
 
 
 async def test_the_same_output_twice_in_one_batch_is_one_record() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (_, client):
         (message,) = await inputs(client, 1)
         async with client.producer("out") as producer:
             one = await producer.send(b"x", derived_from=message)
@@ -192,8 +188,7 @@ async def test_the_same_output_twice_in_one_batch_is_one_record() -> None:
 
 
 async def test_other_bytes_under_an_id_are_a_conflict_and_take_no_others_with_them() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (_, client):
         messages = await inputs(client, 10)
         await derive(client, messages[3:4], b"first ")
         async with client.producer("out") as producer:
@@ -208,8 +203,7 @@ async def test_other_bytes_under_an_id_are_a_conflict_and_take_no_others_with_th
 
 
 async def test_a_conflict_that_no_one_waited_for_is_raised_when_the_producer_is_left() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (_, client):
         messages = await inputs(client, 4)
         await derive(client, messages[:1], b"first ")
         producer = await client.producer("out").__aenter__()
@@ -226,8 +220,7 @@ async def test_a_conflict_that_no_one_waited_for_is_raised_when_the_producer_is_
 
 
 async def test_an_unknown_output_retried_makes_no_second_message() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (cluster, client):
         messages = await inputs(client, 3)
         async with client.producer("out", timeout=1.0) as producer:
             pending = await producer.send(b"out 0", derived_from=messages[0])
@@ -289,8 +282,7 @@ def test_messages_are_renamed_unless_two_would_be_one() -> None:
 
 
 async def test_impossible_arguments_are_refused_by_name() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("out")
+    async with serving("out") as (cluster, client):
         (message,) = await inputs(client, 1)
         async with client.producer("out") as producer:
             with pytest.raises(UsageError, match="index is 1"):

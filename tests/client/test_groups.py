@@ -38,7 +38,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.types import Kind
 from quorumq.history import HistoryWriter, read_history
-from tests.client.fake import connected, failing, fake_cluster
+from tests.client.fake import connected, failing, fake_cluster, serving
 from tests.client.steps import jobs, publish, take
 
 
@@ -505,8 +505,7 @@ async def test_a_complete_view_is_paged_through(monkeypatch: pytest.MonkeyPatch)
 async def test_the_history_tells_of_a_late_ack_that_beats_a_dead_letter(tmp_path: Path) -> None:
     path = tmp_path / "client.jsonl"
     with HistoryWriter(path, run="r", who="client:x") as history:
-        async with fake_cluster() as cluster, connected(cluster, history=history) as client:
-            await client.create_topic("jobs")
+        async with serving("jobs", history=history) as (_, client):
             await publish(client, 1)
             (late,) = await client.fetch("jobs", "g", hold_time=1.0)
             await trio.sleep(1.1)

@@ -12,7 +12,7 @@ import trio
 from quorumq.client import Conflict, NotFound, OutcomeUnknown
 from quorumq.core.messages import AckRequest, Publish
 from quorumq.history import HistoryWriter, Row, check_row, producer_id_text, read_history
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import connected, fake_cluster, serving
 from tests.client.steps import publish, take
 
 
@@ -35,8 +35,7 @@ def messages(lines: list[Row]) -> int:
 async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
     path = tmp_path / "client.jsonl"
     with HistoryWriter(path, run="r", who="client:c", clock=lambda: (0.0, 0)) as writer:
-        async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
-            await client.create_topic("jobs")
+        async with serving("jobs", history=writer) as (_, client):
             await publish(client, 20)
             async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
                 taken = await take(consumer, 10)
@@ -77,8 +76,7 @@ async def test_everything_a_client_does_is_written(tmp_path: Path) -> None:
 
 async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
     file, writer = written()
-    async with fake_cluster() as cluster, connected(cluster, history=writer, attempt_timeout=0.5) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs", history=writer, attempt_timeout=0.5) as (cluster, client):
         lost = iter([True] + [False] * 10)
         cluster.lose = lambda node, request: isinstance(request, Publish) and next(lost)
         await publish(client, 1)
@@ -103,8 +101,7 @@ async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
 
 async def test_purges_and_rewinds_are_written_with_what_came_of_them_and_named_messages_are_not_all() -> None:
     file, writer = written()
-    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs", history=writer) as (_, client):
         await client.create_group("jobs", "g")
         await publish(client, 3)
         mid = await client.publish("jobs", b"x")
@@ -124,8 +121,7 @@ async def test_purges_and_rewinds_are_written_with_what_came_of_them_and_named_m
 
 async def test_changes_of_a_group_that_were_confirmed_are_written_as_ok() -> None:
     file, writer = written()
-    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs", history=writer) as (_, client):
         await client.create_group("jobs", "g")
         await client.pause_group("jobs", "g")
         await client.limit_group("jobs", "g", 5.0)
@@ -215,8 +211,7 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
 async def test_a_complete_listing_says_that_it_came_to_its_end(deaths: int) -> None:
     """Otherwise a dead letter that is gone would look like one that was not listed."""
     file, writer = written()
-    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs", history=writer) as (_, client):
         await publish(client, 1)
         (message,) = await client.fetch("jobs", "g")
         if deaths:
@@ -238,9 +233,7 @@ async def test_a_complete_listing_says_that_it_came_to_its_end(deaths: int) -> N
 
 async def test_inputs_of_an_output_are_written_before_its_publish() -> None:
     file, writer = written()
-    async with fake_cluster() as cluster, connected(cluster, history=writer) as client:
-        await client.create_topic("jobs")
-        await client.create_topic("out")
+    async with serving("jobs", "out", history=writer) as (_, client):
         await publish(client, 5)
         messages = await client.fetch("jobs", "g")
         assert len(messages) == 5

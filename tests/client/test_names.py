@@ -14,7 +14,7 @@ from quorumq.client.base.message import MessageId
 from quorumq.client.produce.derived import Name, window_of
 from quorumq.core.messages import Failed, Publish
 from quorumq.core.values.types import NAMED
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import connected, fake_cluster, serving
 
 HOUR_S = 3600
 BUSY = Failed(Busy.code, "as the test says", 2, 1)
@@ -41,8 +41,7 @@ async def test_a_name_is_one_message_whoever_publishes_it(window: int | None) ->
 
 
 async def test_an_acked_message_is_not_published_again_while_its_name_is_kept() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs") as (_, client):
         await client.create_group("jobs", "g")
         first = await client.publish("jobs", b"bill", dedup="x", window=HOUR_S)
         (message,) = await client.fetch("jobs", "g", max_wait=1.0)
@@ -53,8 +52,7 @@ async def test_an_acked_message_is_not_published_again_while_its_name_is_kept() 
 
 
 async def test_names_of_many_messages_share_batches() -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs") as (_, client):
         messages = [NewMessage(b"%d" % number, dedup=f"n{number % 5}") for number in (0, 1, 2, 3, 4)]
         ids = await client.producer("jobs").publish_many(messages)
         assert len(set(ids)) == 5
@@ -74,8 +72,7 @@ async def test_names_of_many_messages_share_batches() -> None:
     ],
 )
 async def test_impossible_names_are_refused(options: dict[str, Any], text: str) -> None:
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs") as (_, client):
         with pytest.raises(UsageError, match=text):
             await client.publish("jobs", b"bill", **options)
 

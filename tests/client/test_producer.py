@@ -38,7 +38,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.limits import SESSION_IDLE_S
 from quorumq.wire.address import split_address
-from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster, serving
 from tests.client.steps import jobs, payloads
 
 
@@ -270,18 +270,14 @@ async def test_a_retryable_failure_is_tried_again(code: str) -> None:
 
 
 async def test_a_node_that_does_not_answer_within_the_attempts_timeout_is_left_for_another() -> None:
-    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=0.4) as client:
-        await client.create_topic("jobs")
-        async with client.producer("jobs") as producer:
-            await producer.publish(b"0")
-            cluster.mute.add("a")
-            began = trio.current_time()
-            await producer.publish(b"1")
-            assert trio.current_time() - began == pytest.approx(0.4, abs=0.1)
-            await producer.publish(b"2")
-            assert trio.current_time() - began == pytest.approx(0.4, abs=0.1), (
-                "the mute one is not asked again"
-            )
+    async with serving("jobs", attempt_timeout=0.4) as (cluster, client), client.producer("jobs") as producer:
+        await producer.publish(b"0")
+        cluster.mute.add("a")
+        began = trio.current_time()
+        await producer.publish(b"1")
+        assert trio.current_time() - began == pytest.approx(0.4, abs=0.1)
+        await producer.publish(b"2")
+        assert trio.current_time() - began == pytest.approx(0.4, abs=0.1), "the mute one is not asked again"
 
 
 # ---------------------------------------------------------------------------------- giving up
@@ -303,19 +299,20 @@ async def test_when_all_are_down_it_raises_what_was_tried() -> None:
 
 
 async def test_once_it_was_sent_the_outcome_is_unknown() -> None:
-    async with fake_cluster() as cluster, connected(cluster, attempt_timeout=1.0) as client:
-        await client.create_topic("jobs")
-        async with client.producer("jobs", timeout=4.0) as producer:
-            await producer.publish(b"0")
-            cluster.mute.update("abc")
-            pending = await producer.send(b"1")
-            with pytest.raises(OutcomeUnknown, match="no answer within"):
-                await pending.wait()
-            with pytest.raises(OutcomeUnknown):
-                await pending.wait()
-            cluster.mute.clear()
-            # A dropped batch leaves a gap, and no later one waits for it.
-            assert (await producer.publish(b"2")).seq == 2
+    async with (
+        serving("jobs", attempt_timeout=1.0) as (cluster, client),
+        client.producer("jobs", timeout=4.0) as producer,
+    ):
+        await producer.publish(b"0")
+        cluster.mute.update("abc")
+        pending = await producer.send(b"1")
+        with pytest.raises(OutcomeUnknown, match="no answer within"):
+            await pending.wait()
+        with pytest.raises(OutcomeUnknown):
+            await pending.wait()
+        cluster.mute.clear()
+        # A dropped batch leaves a gap, and no later one waits for it.
+        assert (await producer.publish(b"2")).seq == 2
 
 
 async def test_leaving_raises_what_no_one_waited_for() -> None:
@@ -578,12 +575,10 @@ async def test_connecting_to_no_one_says_what_was_tried() -> None:
 
 
 async def test_one_address_is_enough_to_learn_the_others() -> None:
-    async with fake_cluster() as cluster, connected(cluster, addresses=["a:1"]) as client:
-        await client.create_topic("jobs")
-        async with client.producer("jobs") as producer:
-            await producer.publish(b"0")
-            cluster.kill("a")
-            await producer.publish(b"1")
+    async with serving("jobs", addresses=["a:1"]) as (cluster, client), client.producer("jobs") as producer:
+        await producer.publish(b"0")
+        cluster.kill("a")
+        await producer.publish(b"1")
 
 
 async def test_nodes_that_move_one_after_the_other_are_followed() -> None:

@@ -33,7 +33,7 @@ from quorumq.client.transport.nodes import Attempts
 from quorumq.core.messages import CloseSession, CreateTopic, OpenSession, Publish
 from quorumq.core.values.errors import error_from
 from quorumq.lab.local import LocalCluster
-from tests.client.fake import FakeCluster, connected, failing, fake_cluster
+from tests.client.fake import FakeCluster, connected, failing, fake_cluster, serving
 from tests.client.steps import in_a_thread, jobs, payloads
 from tests.patience import PATIENCE_S
 
@@ -661,8 +661,7 @@ async def test_a_message_that_would_expire_before_it_is_due_is_refused() -> None
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_producer_finds_the_topic_that_was_made_again(kept: bool) -> None:
     """Field 6: it was dead until its program was started again."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs") as (_, client):
         producer = client.producer("jobs", create=False)
         await producer.publish(b"0")
         await client.delete_topic("jobs")

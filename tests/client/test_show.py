@@ -13,7 +13,7 @@ from quorumq.client.base.context import EACH_S
 from quorumq.core.messages import ShowRequest
 from quorumq.core.values import limits
 from quorumq.history import HistoryWriter
-from tests.client.fake import connected, fake_cluster
+from tests.client.fake import serving
 from tests.client.steps import jobs, publish
 
 
@@ -66,8 +66,7 @@ async def test_a_life_is_told_from_its_publish_to_its_dead_letter(capsys: pytest
 async def test_histories_tell_each_delivery_in_order(tmp_path: Path) -> None:
     path = tmp_path / "client.jsonl"
     with HistoryWriter(path, run="r", who="client:x") as history:
-        async with fake_cluster() as cluster, connected(cluster, history=history) as client:
-            await client.create_topic("jobs")
+        async with serving("jobs", history=history) as (_, client):
             mid = await client.publish("jobs", b"x")
             await client.fetch("jobs", "g", max_messages=1, hold_time=1.0)
             await trio.sleep(1.5)
@@ -150,8 +149,7 @@ async def test_a_message_is_shown_with_what_is_in_it_and_replicas_that_agree_onc
     payload: bytes, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """F10: an operator needs its contents first."""
-    async with fake_cluster() as cluster, connected(cluster) as client:
-        await client.create_topic("jobs")
+    async with serving("jobs") as (_, client):
         mid = await client.publish("jobs", payload, key="k", headers={"h": 1})
         assert (await client.show("jobs", mid)).body is None
         life = await client.show("jobs", mid, body=True)

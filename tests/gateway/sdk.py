@@ -167,14 +167,17 @@ class World(NamedTuple):
 
 
 @asynccontextmanager
-async def world(**options: Any) -> AsyncIterator[World]:
-    """Run a cluster and a gateway without a clients file; options as of `cluster`."""
+async def world(*queues: str, **options: Any) -> AsyncIterator[World]:
+    """Run a cluster and a gateway without a clients file, and make queues; options as of `cluster`."""
     nodes = cluster(**options)
     async with (
         nodes as client,
         running(Settings(nodes=("a:7401",)), lambda user: nodes.connect(timeout=3)) as gateway,
     ):
-        yield World(nodes, client, gateway, Sdk(SqsApp(gateway)))
+        sdk = Sdk(SqsApp(gateway))
+        for queue in queues:
+            await sdk.ok("CreateQueue", QueueName=queue)
+        yield World(nodes, client, gateway, sdk)
 
 
 async def receive(sdk: Sdk, url: str = JOBS, **params: Any) -> list[dict[str, Any]]:

@@ -17,8 +17,7 @@ DEAD, DEAD_ARN = f"{URL}/dead", "arn:aws:sqs:quorumq:000000000000:dead"
 @asynccontextmanager
 async def dead_lettered() -> AsyncIterator[World]:
     """Queues jobs and dead, which shows the dead letters of jobs; messages 0 to 2 are dead, and 3 is sent to dead."""
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="dead")
+    async with world("dead") as it:
         policy = json.dumps({"deadLetterTargetArn": DEAD_ARN, "maxReceiveCount": "2"})
         await it.sdk.ok("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": policy})
         for number in range(3):

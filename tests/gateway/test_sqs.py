@@ -41,8 +41,7 @@ async def test_a_message_is_sent_received_and_deleted() -> None:
 
 
 async def test_native_clients_share_the_queue() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         await it.client.publish("jobs", b"\xff\0", headers={"n": 7}, key=b"k")
         await it.client.publish("jobs", b"text")
         bodies = {message["Body"]: message for message in await receive(it.sdk, MessageAttributeNames=["n"])}
@@ -99,8 +98,7 @@ async def test_an_empty_result_has_its_element_in_xml_and_none_has_no_element() 
 
 
 async def test_entries_of_a_batch_have_outcomes_of_their_own() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         entries = [{"Id": "a", "MessageBody": "1"}, {"Id": "b", "MessageBody": "\0"}]
         entries += [
             {"Id": "c", "MessageBody": "3", "DelaySeconds": 60},
@@ -142,8 +140,7 @@ BATCHES: dict[str, Any] = {
 
 
 async def test_batches_that_cannot_be_are_refused_whole() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         for code, entries in BATCHES.items():
             answer = await it.sdk.ask("SendMessageBatch", QueueUrl=JOBS, Entries=entries)
             assert (answer.status, answer.code) == (400, code)
@@ -151,8 +148,7 @@ async def test_batches_that_cannot_be_are_refused_whole() -> None:
 
 
 async def test_a_message_is_visible_when_its_timeout_says() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
 
         async def taken(after: float, **params: Any) -> dict[str, Any]:
@@ -191,15 +187,13 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
 
 
 async def test_a_long_poll_may_be_parked_for_all_of_its_wait() -> None:
-    async with world(hold_time_max=600.0) as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs", hold_time_max=600.0) as it:
         assert not await receive(it.sdk, VisibilityTimeout=600, WaitTimeSeconds=20)
         assert trio.current_time() >= 20
 
 
 async def test_a_delayed_message_comes_when_its_delay_is_over() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x", DelaySeconds=9)
         assert not await receive(it.sdk, WaitTimeSeconds=8)
         assert await receive(it.sdk, WaitTimeSeconds=2)
@@ -211,8 +205,7 @@ def poll(**params: Any) -> tuple[bytes, dict[str, str]]:
 
 
 async def test_a_long_poll_ends_when_its_client_hangs_up_and_takes_no_message_with_it() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         hung_up = trio.Event()
         answers = []
 
@@ -233,8 +226,7 @@ async def test_a_long_poll_ends_when_its_client_hangs_up_and_takes_no_message_wi
 
 
 async def test_a_message_that_meets_its_leaving_client_is_given_back_uncounted() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
         for _ in range(3):
             hung_up = trio.Event()
@@ -245,8 +237,7 @@ async def test_a_message_that_meets_its_leaving_client_is_given_back_uncounted()
 
 
 async def test_a_long_poll_is_answered_when_the_gateway_stops() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop_after, it, 2.0)
             assert not await receive(it.sdk, WaitTimeSeconds=20)
@@ -272,8 +263,7 @@ async def test_a_handle_is_good_at_any_gateway() -> None:
 
 
 async def test_requests_are_to_be_repeated_while_too_few_nodes_answer() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
         (message,) = await receive(it.sdk)
         for node in "bc":
@@ -314,8 +304,7 @@ async def test_a_deleted_queue_is_gone_and_a_new_one_of_its_name_is_another() ->
 
 
 async def test_a_handle_that_is_none_of_a_queue_that_is_not_there_names_the_queue() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         for action, params in (("DeleteMessage", {}), ("ChangeMessageVisibility", {"VisibilityTimeout": 1})):
             for url, code in ((JOBS, "ReceiptHandleIsInvalid"), (f"{URL}/none", "QueueDoesNotExist")):
                 answer = await it.sdk.ask(action, QueueUrl=url, ReceiptHandle="x", **params)
@@ -365,8 +354,7 @@ async def test_attributes_that_are_settings_of_a_topic_are_kept_there() -> None:
 
 
 async def test_a_message_of_a_queue_without_a_redrive_policy_comes_for_ever() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
         for number in range(1, 10):
             (message,) = await receive(it.sdk, VisibilityTimeout=0, AttributeNames=["All"])
@@ -413,8 +401,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 async def test_requests_that_cannot_be_carried_out_are_refused_by_name() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         for name, (action, params, code) in REFUSED.items():
             answer = await it.sdk.ask(action, **params)
             assert (answer.status, answer.code) == (400, code), name
@@ -431,8 +418,7 @@ async def test_a_method_that_sqs_has_not_and_a_body_that_is_too_long_are_refused
 
 
 async def test_a_page_in_a_browser_may_not_ask_a_gateway_that_wants_no_signatures() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         deletes = f"Action=DeleteQueue&QueueUrl={JOBS}"
         form = {"content-type": "application/x-www-form-urlencoded"}
         answers = [
@@ -519,8 +505,7 @@ async def test_a_message_stays_invisible_beyond_the_longest_hold_though_all_node
 
 
 async def test_a_message_that_may_end_its_consumers_comes_alone() -> None:
-    async with world() as it:
-        await it.sdk.ok("CreateQueue", QueueName="jobs")
+    async with world("jobs") as it:
         for number in range(5):
             await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody=str(number))
         for _ in range(2):

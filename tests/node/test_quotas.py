@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -92,6 +94,13 @@ def test_beyond_a_rate_everything_waits_but_what_frees_space_and_that_counts(
 # --------------------------------------------------------------------------- a node
 
 
+@asynccontextmanager
+async def greedy_and_modest(path: Path, **quotas: float) -> AsyncIterator[tuple[Any, Any]]:
+    """Run one node. Yields a client with these quotas, and one without."""
+    async with world("a", clients_file=clients(path / "clients.toml", **quotas)) as cluster:
+        yield await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+
+
 async def test_a_greedy_client_is_told_to_wait_and_a_modest_one_notices_nothing(tmp_path: Path) -> None:
     path = clients(tmp_path / "clients.toml", requests_per_s=10)
     async with world("a", clients_file=path) as cluster:
@@ -120,9 +129,7 @@ def derived(topic: Any, first: int, count: int) -> m.Publish:
 async def test_a_client_with_many_new_producer_ids_waits_and_may_use_known_ones(
     tmp_path: Path,
 ) -> None:
-    path = clients(tmp_path / "clients.toml", producer_ids_per_s=10)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, producer_ids_per_s=10) as (greedy, modest):
         topic = await modest.topic(rf=1)
         assert isinstance(await greedy.ask(derived(topic, 0, 100)), m.PublishReply), (
             "more than all has its turn"
@@ -193,9 +200,7 @@ async def test_a_client_with_many_connections_waits_for_its_own_costly_requests(
 async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second_has_its_turn(
     tmp_path: Path,
 ) -> None:
-    path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, bytes_per_s=10_000) as (greedy, modest):
         topic, producer_id = await modest.topic(rf=1), await modest.session()
         large = publish(topic, producer_id, 0, bytes(50_000))
         await trio.sleep(1.0)  # the answer to HELLO counts
@@ -210,9 +215,7 @@ async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second
 
 
 async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_free_space(tmp_path: Path) -> None:
-    path = clients(tmp_path / "clients.toml", unsettled=5)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, unsettled=5) as (greedy, modest):
         topic, producer_id = await modest.topic(rf=1), await modest.session()
         await modest.ask(publish(topic, producer_id, 0, *[b"%d" % n for n in range(20)]))
         first = await greedy.ask(fetch(most=3))
@@ -228,9 +231,7 @@ async def test_no_more_is_handed_over_than_may_be_unsettled_and_acks_free_space(
 
 
 async def test_a_message_that_is_named_again_and_again_frees_space_once(tmp_path: Path) -> None:
-    path = clients(tmp_path / "clients.toml", unsettled=5)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, unsettled=5) as (greedy, modest):
         topic, producer_id = await modest.topic(rf=1), await modest.session()
         await modest.ask(publish(topic, producer_id, 0, *[b"%d" % n for n in range(20)]))
         (got,) = receipts(await greedy.ask(fetch()))
@@ -246,9 +247,7 @@ async def test_a_message_that_is_named_again_and_again_frees_space_once(tmp_path
 
 
 async def test_bytes_of_replies_are_charged_however_many_were_under_way(tmp_path: Path) -> None:
-    path = clients(tmp_path / "clients.toml", bytes_per_s=10_000)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, bytes_per_s=10_000) as (greedy, modest):
         topic, producer_id = await modest.topic(rf=1), await modest.session()
         for seq in range(10):
             await modest.ask(publish(topic, producer_id, seq, bytes(50_000)))
@@ -264,9 +263,7 @@ async def test_bytes_of_replies_are_charged_however_many_were_under_way(tmp_path
 async def test_topics_and_groups_are_made_up_to_a_number_and_those_that_are_there_are_used(
     tmp_path: Path,
 ) -> None:
-    path = clients(tmp_path / "clients.toml", topics=2, groups=2)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, topics=2, groups=2) as (greedy, modest):
         first = await greedy.topic("jobs", rf=1)
         await greedy.topic("more", rf=1)
         refused = await greedy.ask(m.CreateTopic("third", 1))
@@ -356,9 +353,7 @@ async def test_the_bytes_of_every_answer_count(tmp_path: Path) -> None:
 async def test_topics_and_groups_that_are_being_made_count_and_all_that_a_pattern_would_make(
     tmp_path: Path,
 ) -> None:
-    path = clients(tmp_path / "clients.toml", topics=3, groups=5)
-    async with world("a", clients_file=path) as cluster:
-        greedy, modest = await cluster.client("a", token=GREEDY), await cluster.client("a", token=MODEST)
+    async with greedy_and_modest(tmp_path, topics=3, groups=5) as (greedy, modest):
         numbers = [await greedy.send(m.CreateTopic(f"w{at}", 1, implicit=True)) for at in range(30)]
         made = [await greedy.receive(number) for number in numbers]
         assert sum(isinstance(reply, m.TopicReply) for reply in made) == 3

@@ -179,6 +179,12 @@ def start(disk: Disk, **options: int) -> tuple[Journal, list[JournalRecord]]:
     return store, replayed
 
 
+def started(**options: int) -> tuple[MemoryDisk, Journal, list[JournalRecord]]:
+    """Return a new disk in memory, and a store on it by `start`."""
+    disk = MemoryDisk()
+    return disk, *start(disk, **options)
+
+
 def bodies_are_right(store: Journal, records: list[JournalRecord]) -> None:
     """Every batch among ``records`` reads back as the batch of its number."""
     for record in records:

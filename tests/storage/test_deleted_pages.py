@@ -11,7 +11,7 @@ from quorumq.core.values.types import Now
 from quorumq.storage.journal import Journal
 from quorumq.storage.offline import OfflineDirectory
 from sim.memory_disk import MemoryDisk
-from tests.storage.samples import batch, copy_out, open_store, start
+from tests.storage.samples import batch, copy_out, open_store, started
 
 ENTRIES = 400
 
@@ -45,8 +45,7 @@ def again(disk: MemoryDisk) -> tuple[Journal, dict[int, DeletedPage]]:
 
 
 def test_a_page_stays_through_rolls_and_no_snapshot_repeats_it() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([page(1), batch(2), page(3, 1)])
     store.commit()
     sizes = []
@@ -70,8 +69,7 @@ def test_a_page_stays_through_rolls_and_no_snapshot_repeats_it() -> None:
 
 
 def test_a_page_of_a_sparse_segment_is_written_again_and_the_segment_goes() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([page(1), *(batch(number, size=30_000) for number in range(2, 6))])
     store.roll([])
     store.commit()
@@ -101,8 +99,7 @@ def test_a_page_of_a_sparse_segment_is_written_again_and_the_segment_goes() -> N
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_after_a_crash_the_older_page_or_both_are_there(kept: int) -> None:
     """A crash loses a tail of what was not durable: the new page, or the end of the old one alone."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([page(1)])
     store.commit()
     store.append([page(2)] if kept else [])
@@ -116,8 +113,7 @@ def test_after_a_crash_the_older_page_or_both_are_there(kept: int) -> None:
 
 
 def test_salvage_and_the_offline_reader_take_pages(tmp_path: object) -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([page(1), batch(2), page(3, 1)])
     store.close()
     store, there = again(disk)
@@ -131,8 +127,7 @@ def test_salvage_and_the_offline_reader_take_pages(tmp_path: object) -> None:
 
 
 def test_the_bytes_of_a_page_on_disk() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.commit()
     before = sum(disk.size(name) for name in disk.list())
     store.append([page(number, number, 2000) for number in range(50)])

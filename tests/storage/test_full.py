@@ -17,7 +17,7 @@ from quorumq.storage.commit import RESERVE_NAME, NoCapacity
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
 from sim.memory_disk import MemoryDisk
-from tests.storage.samples import batch, bodies_are_right, open_store, small_state, start, tombstone
+from tests.storage.samples import batch, bodies_are_right, open_store, small_state, start, started, tombstone
 
 
 def fill(disk: MemoryDisk, free: int = 0) -> None:
@@ -46,8 +46,7 @@ def stored(disk: MemoryDisk) -> list[object]:
 def test_a_commit_waits_for_space_and_writes_nothing_twice(
     steps: list[tuple[str, int, int]], crash: bool, reserve: int
 ) -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk, reserve_bytes=reserve)
+    disk, store, _ = started(reserve_bytes=reserve)
     store.reserve()
     wrote: list[object] = []
     acks: list[JournalRecord] = []
@@ -90,8 +89,7 @@ def test_a_commit_waits_for_space_and_writes_nothing_twice(
 
 
 def test_other_errors_of_a_write_still_stop_the_node() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
 
     def broken(operation: str, name: str) -> None:
         if operation == "append":
@@ -105,8 +103,7 @@ def test_other_errors_of_a_write_still_stop_the_node() -> None:
 
 
 def test_the_last_reserve_is_made_where_there_is_space_and_given_up_once() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk, reserve_bytes=64 * KIB)
+    disk, store, _ = started(reserve_bytes=64 * KIB)
     fill(disk, 10 * KIB)
     store.reserve()
     assert store.owed_bytes == 16 * KIB, "there is no room for it"
@@ -127,8 +124,7 @@ def test_the_last_reserve_is_made_where_there_is_space_and_given_up_once() -> No
 
 
 def test_a_full_disk_lets_a_node_start_by_its_last_reserve_again_and_again() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk, reserve_bytes=64 * KIB)
+    disk, store, _ = started(reserve_bytes=64 * KIB)
     store.reserve()
     store.append([tombstone(number) for number in range(0, 100, 2)])
     store.close()
@@ -141,8 +137,7 @@ def test_a_full_disk_lets_a_node_start_by_its_last_reserve_again_and_again() -> 
 
 
 def test_a_start_without_any_space_fails_with_no_space_and_keeps_the_directory_as_it_was() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(0)])
     store.close()
     before = {name: disk.read(name, 0, MIB) for name in disk.list()}
@@ -170,13 +165,11 @@ def churned(store: Journal, disk: MemoryDisk, count: int) -> int:
 
 
 def test_within_the_reserve_churn_of_small_records_never_fills_the_disk() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk, reserve_bytes=64 * KIB)
+    disk, store, _ = started(reserve_bytes=64 * KIB)
     fill(disk, 50 * KIB)
     assert churned(store, disk, 40) < 40 * KIB
     store.abandon()
-    disk = MemoryDisk()
-    store, _ = start(disk, reserve_bytes=64 * KIB)
+    disk, store, _ = started(reserve_bytes=64 * KIB)
     assert churned(store, disk, 40) > 200 * KIB, "outside of it a segment is written to its end"
 
 

@@ -33,6 +33,7 @@ from tests.storage.samples import (
     open_store,
     small_state,
     start,
+    started,
     tombstone,
 )
 
@@ -215,8 +216,7 @@ def test_a_batch_that_waits_for_the_second_commit_is_served_after_the_first(disk
 
 def test_a_commit_of_the_old_segment_says_nothing_about_the_new_one() -> None:
     """A roll overtakes a commit in flight: the new segment's records must not claim the old one's offsets."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(0, size=10_000)])
     commit = store.begin_commit()
     store.roll([])
@@ -237,8 +237,7 @@ def test_a_commit_of_the_old_segment_says_nothing_about_the_new_one() -> None:
 
 def test_bodies_are_written_from_where_they_are() -> None:
     """A 64 KiB batch is not copied on its way to the disk: the buffer that was appended is the one that is written."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     record = batch(1, size=64 * 1024)
     body = memoryview(bytes(record.batch.body))
     seen: list[object] = []
@@ -308,8 +307,7 @@ def test_an_unknown_record_or_version_asks_for_the_newer_program() -> None:
     from quorumq.storage.segment import encode_frame
     from quorumq.wire import cbor
 
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store._pending.append(
         encode_frame(b"\x83" + cbor.uint(99) + cbor.uint(0) + cbor.uint(1), 0, 0, salt_of(DIRECTORY, 1))
     )
@@ -398,8 +396,7 @@ def test_segments_without_batches_are_deleted_by_themselves(disk: Disk) -> None:
 def test_a_failed_sync_poisons_the_journal_for_good() -> None:
     """docs/protocol.md, G1: after a failed fsync nothing is reported durable, and no later sync is believed."""
     for failing in ("write", "new segment", "directory"):
-        disk = MemoryDisk()
-        store, _ = start(disk)
+        disk, store, _ = started()
         store.append([batch(0)])
         durable = store.commit()
         store.append([batch(1)])
@@ -436,8 +433,7 @@ def test_a_failed_sync_poisons_the_journal_for_good() -> None:
 
 def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
     """After a failed fsync the bytes read fine and are lost by the next power cut: the start must not build on them."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(0)])
     disk.fail_syncs = 1
     with pytest.raises(StorageError):
@@ -455,8 +451,7 @@ def test_a_tail_that_only_the_page_cache_has_is_written_again() -> None:
 
 
 def test_damage_found_while_serving_is_an_error_for_that_batch_alone() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(0), batch(1)])
     store.commit()
     name = newest(disk)
@@ -475,8 +470,7 @@ def test_damage_found_while_serving_is_an_error_for_that_batch_alone() -> None:
 
 
 def test_the_index_takes_numbers_in_any_order() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    _, store, _ = started()
     for number in (5, 3, 9, 1):
         store.append([batch(number)])
     with pytest.raises(AssertionError, match="batch number 3 is taken"):
@@ -485,8 +479,7 @@ def test_the_index_takes_numbers_in_any_order() -> None:
 
 
 def test_dead_letters_of_a_span_keep_their_history() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([dead(3, "x" * 5_000)])
     store.close()
     _, replayed = start(disk)
@@ -496,8 +489,7 @@ def test_dead_letters_of_a_span_keep_their_history() -> None:
 
 
 def test_a_dead_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     before = disk.size(newest(disk))
     (of_one,) = dead(0, "x" * 10_000).entries
     (of_another,) = dead(1, "y" * 10_000).entries

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumq.storage.disk import RealDisk, _inode_generation
-from sim.memory_disk import MemoryDisk
-from tests.storage.samples import batch, dead, small_state, start
+from tests.storage.samples import batch, dead, small_state, start, started
 
 
 def location_of(directory: Path) -> int:
@@ -108,8 +107,7 @@ def test_starts_rolls_reclaiming_and_renaming_do_not_move_it(tmp_path: Path) -> 
 
 
 def test_a_disk_in_memory_tells_its_copies_too() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     before = store.location
     store.close()
     for other, moved in ((disk.clone(), False), (disk.copied(), True), (disk.crash(), False)):

@@ -19,7 +19,7 @@ from quorumq.storage.journal import Journal
 from quorumq.storage.segment import segment_name
 from quorumq.wire.batch import Message, build_batch
 from sim.memory_disk import MemoryDisk
-from tests.storage.samples import PARTITION, PRODUCER_ID, batch, bodies_are_right, start, tombstone
+from tests.storage.samples import PARTITION, PRODUCER_ID, batch, bodies_are_right, start, started, tombstone
 
 
 def commit(store: Journal) -> tuple[int, ...]:
@@ -45,8 +45,7 @@ def size_of(disk: Disk) -> int:
 
 def filled(count: int, size: int = 1_000, **options: int) -> tuple[MemoryDisk, Journal]:
     """A journal whose older segment has ``count`` batches."""
-    disk = MemoryDisk()
-    store, _ = start(disk, **options)
+    disk, store, _ = started(**options)
     store.append([batch(number, size=size) for number in range(count)])
     store.roll([])
     store.commit()

@@ -23,6 +23,7 @@ from tests.storage.samples import (
     newest,
     small_state,
     start,
+    started,
     tombstone,
 )
 from tests.storage.writer import flips, frames_of, worn
@@ -98,8 +99,7 @@ def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None
 
 def test_both_sides_of_the_damage_are_read() -> None:
     """The newest snapshot is gone: the small state of the older segments is left of it."""
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(0), tombstone(0), Reserved(1)])
     store.commit()
     store.roll([tombstone(0), Reserved(1)])
@@ -145,8 +145,7 @@ def test_a_segment_whose_first_record_is_gone_or_that_is_missing(which: int) -> 
 
 
 def test_a_directory_of_which_nothing_can_be_read_is_set_aside_and_begun_again() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(0)])
     store.close()
     (name,) = disk.list()
@@ -176,8 +175,7 @@ def test_a_file_with_the_last_name_of_all_has_no_number_for_a_segment() -> None:
 
 
 def test_pages_that_the_disk_cannot_read_are_damage_too() -> None:
-    disk = MemoryDisk()
-    store, _ = start(disk)
+    disk, store, _ = started()
     store.append([batch(number, size=3_000) for number in range(10)])
     store.commit()
     store.append([Reserved(1)])
