@@ -354,7 +354,7 @@ class Producer:
             return self._outbox.put_named(where, made.name_in(where.topic, named), made, times)
         where = self._existing(self._partitioner(key, len(self._ids)) if partition is None else partition)
         run = self._outbox.put(where, (record,), times, timeout)[0]
-        if not (key is partition is None):
+        if key is not None or partition is not None:
             run.record_batch.fix(partition, len(self._ids))
         return run
 
@@ -391,7 +391,7 @@ class Producer:
         for where_to, count in numbers:
             runs += self._outbox.put(where_to, records[at : at + count], times, timeout)
             at += count
-        for run in runs if not (key is partition is None) else ():
+        for run in runs if key is not None or partition is not None else ():
             run.record_batch.fix(partition, len(self._ids))
         return runs
 
