@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from quorumq.audit import settings
 from quorumq.audit.clocks import (
     Clocks,
+    Part,
     Times,
     bounds,
     clocks_of,
     promised,
-    requests,
     requests_in_context,
     tightest,
 )
@@ -132,13 +132,14 @@ def located(
 
 
 def _bounds(times: Times, table: Table) -> Any:
-    return bounds(*requests(table, times), times.width)
+    part = Part(table, times)
+    return bounds(part.made(), part.got(), times.width)
 
 
 def _promised(
     times: Times, silent: Mapping[str, int | None], smallest: Mapping[tuple[str, str, int], int], table: Table
 ) -> Any:
-    return promised(requests(table, times, smallest)[0], times, silent)
+    return promised(Part(table, times).made(smallest), times, silent)
 
 
 def _stuck(run: Run, out: Judged) -> None:

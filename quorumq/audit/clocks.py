@@ -176,51 +176,60 @@ def clocks_of(
 # --------------------------------------------------------------------------- bounds
 
 
-def requests(
-    table: Table, times: Times, smallest: Mapping[tuple[str, str, int], int] | None = None
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the requests and deliveries of a part whose run has several clocks: rows of `_REQUEST` each.
+class Part:
+    """The lines of a part about requests and deliveries, of runs with several clocks."""
 
-    A batch is known by its first message; the fetch of a delivery by the owner, and it is asked of each message.
+    def __init__(self, table: Table, times: Times) -> None:
+        clock_rows = times.clock_rows(table.writers)
+        several = (clock_rows[:, 0] > 0) & (clock_rows[:, 1] >= 0)
+        names = {it: at for at, it in enumerate(sorted({it.who for it in table.writers}))}
+        self._table, self._machine = table, clock_rows[:, 2]
+        self._rows = table.rows[several[table.rows["writer"]]] if len(table.rows) else table.rows
+        self._who = np.array([names[it.who] for it in table.writers], np.int64)
+        self._runs = np.array([it.run for it in table.writers], object)
 
-    Args:
-        smallest: slots of the smallest replica set of each partition that was moved, by run, topic and partition.
-    """
-    clock_rows = times.clock_rows(table.writers)
-    # A role for each call, which are few, and not for each row.
-    said = {"store": _ANSWER, "publish invoke": _SENT, "publish ok": _DONE}
-    names_of = [it.kind if it.kind == "store" else f"{it.kind} {it.outcome}" for it in table.calls]
-    roles = np.array([said.get(it, 3) for it in names_of], np.int64)
-    handed = np.array([it.kind in ("hold_won", "deliver") for it in table.calls], bool)
-    delivered = np.array([it.kind == "deliver" for it in table.calls], bool)
-    several = (clock_rows[:, 0] > 0) & (clock_rows[:, 1] >= 0)
-    rows = table.rows[several[table.rows["writer"]]] if len(table.rows) else table.rows
-    role = roles[rows["call"]]
-    batch = rows[rows["lead"] & (role < 3)]
-    names = {it: at for at, it in enumerate(sorted({it.who for it in table.writers}))}
-    who = np.array([names[it.who] for it in table.writers], np.int64)
-    runs = np.array([it.run for it in table.writers], object)
-    numbers = {run: at for at, run in enumerate(sorted(set(runs.tolist())))}
-    of_run = np.array([numbers[it] for it in runs.tolist()], np.int64)
-    key = batch["space"].astype(np.int64) << 40 | batch["start"]
-    known = smallest or {}
-    slots = np.array([known.get(it[:3], EVERY) for it in table.spaces], np.int64)
-    made = _requests(key, role[rows["lead"] & (role < 3)], clock_rows[batch["writer"], 2], who[batch["writer"]],
-                     batch["at"], batch["at"], runs[batch["writer"]], slots[batch["space"]])  # fmt: skip
-    fetched = rows[handed[rows["call"]] & (rows["owner"] >= 0)]
-    # Message by message: so it does not matter how a history is cut.
-    sizes = fetched["stop"] - fetched["start"]
-    each, seq = fetched[np.repeat(np.arange(len(fetched)), sizes)], spread(fetched["start"], sizes)
-    fetch = of_run[each["writer"]] << 32 | each["owner"]
-    order = np.lexsort((seq, each["space"], fetch))
-    each, seq, fetch = each[order], seq[order], fetch[order]
-    new = np.zeros(len(each), bool)
-    for column in (seq, each["space"], fetch):
-        new |= np.diff(column, prepend=-1) != 0
-    role = np.where(delivered[each["call"]], _SENT, _ANSWER)
-    got = _requests(np.cumsum(new), role, clock_rows[each["writer"], 2], who[each["writer"]], each["at"], each["asked"],
-                    runs[each["writer"]], np.full(len(each), EVERY))  # fmt: skip
-    return made, got
+    def made(self, smallest: Mapping[tuple[str, str, int], int] | None = None) -> NDArray[Any]:
+        """Return the lines about the batches: rows of `_REQUEST`. A batch is known by its first message.
+
+        Args:
+            smallest: slots of the smallest replica set of each partition that was moved, by run, topic and partition.
+        """
+        # A role for each call, which are few, and not for each row.
+        said = {"store": _ANSWER, "publish invoke": _SENT, "publish ok": _DONE}
+        names = [it.kind if it.kind == "store" else f"{it.kind} {it.outcome}" for it in self._table.calls]
+        role = np.array([said.get(it, 3) for it in names], np.int64)[self._rows["call"]]
+        mine = self._rows["lead"] & (role < 3)
+        batch, known = self._rows[mine], smallest or {}
+        slots = np.array([known.get(it[:3], EVERY) for it in self._table.spaces], np.int64)
+        key = batch["space"].astype(np.int64) << 40 | batch["start"]
+        return self._requests(key, role[mine], batch, batch["at"], slots[batch["space"]])
+
+    def got(self) -> NDArray[Any]:
+        """Return the lines about deliveries, asked of each message: a FETCH is known by the owner."""
+        calls, rows = self._table.calls, self._rows
+        handed = np.array([it.kind in ("hold_won", "deliver") for it in calls], bool)
+        delivered = np.array([it.kind == "deliver" for it in calls], bool)
+        numbers = {run: at for at, run in enumerate(sorted(set(self._runs.tolist())))}
+        of_run = np.array([numbers[it] for it in self._runs.tolist()], np.int64)
+        fetched = rows[handed[rows["call"]] & (rows["owner"] >= 0)]
+        # Message by message: so it does not matter how a history is cut.
+        sizes = fetched["stop"] - fetched["start"]
+        each, seq = fetched[np.repeat(np.arange(len(fetched)), sizes)], spread(fetched["start"], sizes)
+        fetch = of_run[each["writer"]] << 32 | each["owner"]
+        order = np.lexsort((seq, each["space"], fetch))
+        each, seq, fetch = each[order], seq[order], fetch[order]
+        new = np.zeros(len(each), bool)
+        for column in (seq, each["space"], fetch):
+            new |= np.diff(column, prepend=-1) != 0
+        role = np.where(delivered[each["call"]], _SENT, _ANSWER)
+        return self._requests(np.cumsum(new), role, each, each["asked"], np.full(len(each), EVERY))
+
+    def _requests(
+        self, key: Numbers, role: Numbers, rows: NDArray[Any], asked: Floats, slots: Numbers
+    ) -> NDArray[Any]:
+        writer = rows["writer"]
+        columns = (self._machine[writer], self._who[writer], rows["at"], asked, self._runs[writer], slots)
+        return _requests(key, role, *columns)
 
 
 _REQUEST: Final = np.dtype([

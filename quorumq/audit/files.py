@@ -67,22 +67,26 @@ class Cut:
             with (self._folder / str(number)).open("ab") as file:
                 pickle.dump(part, file)
 
-    def _parts(self) -> Iterator[Table]:
+    def _parts(self, *, last: bool) -> Iterator[Table]:
+        """Yield the parts; keep each as one table, if this is not the last time."""
         if self._count == 1:
             yield joined(self._kept)
             return
         for path in sorted(self._folder.iterdir()):
-            yield joined(list(_pickled(path)))
+            tables = list(_pickled(path))
+            yield (part := joined(tables))
+            if len(tables) > 1 and not last:
+                path.write_bytes(pickle.dumps(part))
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
         """Return the result of a function for each part."""
-        return map(function, self._parts())
+        return map(function, self._parts(last=False))
 
     def check(self, context: Context) -> Judged:
         """Judge all parts."""
         total = Judged()
         made: list[Any] = []
-        for part in self._parts():
+        for part in self._parts(last=True):
             result = check(part, context)
             made += result.made + result.got
             _add(total, result)

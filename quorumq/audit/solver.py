@@ -11,12 +11,14 @@ protocol allows. The intervals then give the rate of each, and are made again wi
 
 from __future__ import annotations
 
+import gc
 import heapq
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import combinations, pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quorumq.core.values.limits import CLOCK_RATE_MAX
 
@@ -34,6 +36,18 @@ BREAK_S: Final = 10.0
 
 TRIED_MAX: Final = 20
 """Most clocks of a run with which each pair is tried in the search for broken clocks."""
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Keep the collector of cycles out: it would look several times at each of very many objects without any."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 class Bound(NamedTuple):
@@ -100,6 +114,13 @@ def locate(
         reference: the clock whose time some bounds tell, in its window 0; "" if the one is to be found that places
             the most.
     """
+    with without_collection():
+        return _located(bounds, windows, width, reference)
+
+
+def _located(
+    bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]], width: float, reference: str
+) -> Located:
     after: dict[str, set[str]] = defaultdict(set)
     before: dict[str, set[str]] = defaultdict(set)
     weight: Counter[str] = Counter()
@@ -110,17 +131,18 @@ def locate(
     both = {clock: _reached(clock, after) & _reached(clock, before) for clock in windows}
     seen = {clock: after[clock] | before[clock] for clock in windows}
     order = sorted(windows, key=lambda it: (it != reference, -len(both[it]), -len(seen[it]), -weight[it], it))
-    guilty = culprits(bounds, [it for it in order if it != reference], width, reference)
+    graph = _Graph(reference, bounds, width)
+    guilty = culprits(graph, bounds, [it for it in order if it != reference])
     if guilty is not None and not reference and set(order) - guilty:
         # Beside one clock the others may be wrong by less than beside no clock.
         reference = next(it for it in order if it not in guilty)
-        more = culprits(bounds, [it for it in order if it != reference], width, reference)
+        graph = _Graph(reference, bounds, width)
+        more = culprits(graph, bounds, [it for it in order if it != reference])
         guilty = None if more is None else guilty | more
     if guilty is None or not set(order) - guilty:
         graph = _Graph("", bounds, width)
         graph.mend(set(weight) if guilty is None else guilty)
         return Located("", [], {}, graph.broken)
-    graph = _Graph(reference, bounds, width)
     if not graph.mend(guilty):
         return Located("", [], {}, graph.broken)
     return _refined(graph, bounds, windows)
@@ -136,10 +158,11 @@ def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
-def culprits(
-    bounds: Sequence[Bound], clocks: Sequence[str], width: float, reference: str = ""
-) -> set[str] | None:
+def culprits(graph: _Graph, bounds: Sequence[Bound], clocks: Sequence[str]) -> set[str] | None:
     """Return the clocks that may have broken: each without which the others agree, or each pair.
+
+    Args:
+        graph: the graph of all these bounds.
 
     Returns:
         None if more broke than two.
@@ -147,9 +170,9 @@ def culprits(
 
     def agree(without: Iterable[str]) -> bool:
         rest = [it for it in bounds if it.early not in without and it.late not in without]
-        return _Graph(reference, rest, width).negative_cycle() is None
+        return _Graph(graph.reference, rest, graph.width).negative_cycle() is None
 
-    if agree(()):
+    if graph.negative_cycle() is None:
         return set()
     for size in (1, 2):
         guilty = {it for chosen in combinations(clocks, size) if agree(chosen) for it in chosen}
@@ -173,6 +196,11 @@ def _refined(graph: _Graph, bounds: Sequence[Bound], windows: Mapping[str, Itera
 class _Graph:
     """Windows of clocks as nodes, 0 for all of the reference's; an edge (u, v, w) says offset(v) <= offset(u) + w."""
 
+    chains: dict[str, list[int]]
+    names: list[tuple[str, int]]
+    nodes: dict[tuple[str, int], int]
+    _ends: list[tuple[int, int, float, str, str]]
+
     def __init__(
         self,
         reference: str,
@@ -187,7 +215,11 @@ class _Graph:
         self.rates[reference] = (0.0, 0.0)
         self.cut: set[tuple[str, int, int]] = set() if mended is None else mended.cut
         self.dropped: set[tuple[str, int]] = set() if mended is None else mended.dropped
-        self._bounds = bounds
+        if mended is None:
+            self._name(bounds)
+        else:
+            self.chains, self.names, self.nodes = mended.chains, mended.names, mended.nodes
+            self._ends = mended._ends
         self._build()
 
     def rate(self, clock: str) -> tuple[float, float]:
@@ -206,9 +238,10 @@ class _Graph:
                 breaks.append(Broken(clock, begin, end))
         return breaks
 
-    def _build(self) -> None:
+    def _name(self, bounds: Sequence[Bound]) -> None:
+        """Number the windows that bounds name, and note the ends of each bound: nodes, seconds and clocks."""
         chains: dict[str, set[int]] = defaultdict(set)
-        for bound in self._bounds:
+        for bound in bounds:
             for clock, window in bound.ends:
                 if clock != self.reference:
                     chains[clock].add(window)
@@ -216,29 +249,34 @@ class _Graph:
         windows = [(clock, window) for clock, chain in self.chains.items() for window in chain]
         self.names = [(self.reference, 0), *windows]
         self.nodes = {name: node for node, name in enumerate(self.names)}
-        self.edges: list[dict[int, tuple[float, tuple[str, int, int] | None]]] = [{} for _ in self.names]
-        for bound in self._bounds:
-            ends = bound.ends
-            if bound.early == bound.late or not self.dropped.isdisjoint(ends):
-                continue
-            slack = sum(sum(map(abs, self.rate(clock))) * self.width / 2 for clock, _ in ends)
-            early, late = (self._node(*end) for end in ends)
-            self._edge(late, early, bound.seconds + slack, None)
+        nodes = self.nodes
+        self._ends = [
+            (nodes.get(late, 0), nodes.get(early, 0), bound.seconds, bound.early, bound.late)
+            for bound in bounds
+            if bound.early != bound.late
+            for early, late in (bound.ends,)
+        ]
+
+    def _build(self) -> None:
+        edges: list[dict[int, tuple[float, tuple[str, int, int] | None]]] = [{} for _ in self.names]
+        dropped = {self.nodes[it] for it in self.dropped}
+        slack = {
+            clock: sum(map(abs, self.rate(clock))) * self.width / 2
+            for clock in (self.reference, *self.chains)
+        }
+        for late, early, seconds, of_early, of_late in self._ends:
+            weight, known = seconds + (slack[of_early] + slack[of_late]), edges[late].get(early)
+            if (known is None or known[0] > weight) and late not in dropped and early not in dropped:
+                edges[late][early] = (weight, None)
         for clock, chain in self.chains.items():
             rate, wander = self.rate(clock)
             for a, b in pairwise(chain):
-                if (clock, a, b) in self.cut:
-                    continue
                 link, apart = (clock, a, b), (b - a) * self.width
-                self._edge(self.nodes[(clock, a)], self.nodes[(clock, b)], (rate + wander) * apart, link)
-                self._edge(self.nodes[(clock, b)], self.nodes[(clock, a)], (wander - rate) * apart, link)
-
-    def _node(self, clock: str, window: int) -> int:
-        return 0 if clock == self.reference else self.nodes[(clock, window)]
-
-    def _edge(self, u: int, v: int, weight: float, link: tuple[str, int, int] | None) -> None:
-        if u != v and (v not in self.edges[u] or self.edges[u][v][0] > weight):
-            self.edges[u][v] = (weight, link)
+                if link in self.cut:
+                    continue
+                u, v = self.nodes[(clock, a)], self.nodes[(clock, b)]
+                edges[u][v], edges[v][u] = ((rate + wander) * apart, link), ((wander - rate) * apart, link)
+        self.edges = edges
 
     def mend(self, guilty: Iterable[str]) -> bool:
         """Give up the contradictions to the rest: links between windows of a clock that broke, or windows.
@@ -288,14 +326,11 @@ class _Graph:
         """Find the intervals; False if the rates allow none."""
         if self.negative_cycle() is not None:
             return False
-        back: list[dict[int, float]] = [{} for _ in self.names]
-        there: list[dict[int, float]] = [
-            {v: weight for v, (weight, _) in edges.items()} for edges in self.edges
-        ]
-        for u, edges in enumerate(there):
-            for v, weight in edges.items():
-                back[v][u] = weight
-        self.high = _shortest(there, self.potential)
+        back: list[dict[int, tuple[float, Any]]] = [{} for _ in self.names]
+        for u, edges in enumerate(self.edges):
+            for v, edge in edges.items():
+                back[v][u] = edge
+        self.high = _shortest(self.edges, self.potential)
         self.low = [-it for it in _shortest(back, [-it for it in self.potential])]
         return True
 
@@ -372,7 +407,7 @@ def _cycle(before: Sequence[int]) -> list[int] | None:
     return None
 
 
-def _shortest(edges: Sequence[Mapping[int, float]], potential: Sequence[float]) -> list[float]:
+def _shortest(edges: Sequence[Mapping[int, tuple[float, Any]]], potential: Sequence[float]) -> list[float]:
     """Return the length of the shortest path from node 0 to each; a potential makes all edges at least 0 long."""
     dist = [math.inf] * len(edges)
     dist[0] = 0.0
@@ -381,7 +416,7 @@ def _shortest(edges: Sequence[Mapping[int, float]], potential: Sequence[float]) 
         length, u = heapq.heappop(heap)
         if length > dist[u]:
             continue
-        for v, weight in edges[u].items():
+        for v, (weight, _) in edges[u].items():
             to = length + max(0.0, weight + potential[u] - potential[v])
             if to < dist[v] - 1e-12:
                 dist[v] = to
