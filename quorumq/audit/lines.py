@@ -7,11 +7,11 @@ the reason.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
@@ -30,7 +30,7 @@ from quorumq.audit.reasons import (
     torn,
     type_of,
 )
-from quorumq.audit.solver import RATE_MAX
+from quorumq.audit.solver import RATE_MAX, without_collection
 from quorumq.audit.table import ROW, Call, Floats, More, Numbers, Space, Table, Writer, spread
 from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, Row
 
@@ -166,7 +166,7 @@ class Lines:
 
     def add(self, file: str, text: bytes) -> None:
         """Take whole lines of a file, the last one with its newline."""
-        with _without_collection():
+        with without_collection():
             self._add(file, text)
 
     def _add(self, file: str, text: bytes) -> None:
@@ -175,9 +175,9 @@ class Lines:
             result = _DECODER.decode_lines(text) if len(text) <= LINE_BYTES_MAX else []
         if len(result) != text.count(b"\n"):
             result = self._one_by_one(file, text[:-1].split(b"\n"))
-        by_kind: dict[type[Any], list[Any]] = {}
+        by_kind: dict[type[Any], list[Any]] = defaultdict(list)
         for line in result:
-            by_kind.setdefault(type(line), []).append(line)
+            by_kind[type(line)].append(line)
         for of, items in by_kind.items():
             kind = _STRUCTS[of]
             if (columns := _columns(kind, items)) is None:  # one of them is not of the schema after all
@@ -188,7 +188,7 @@ class Lines:
                 columns = _columns(kind, items)
             if items and columns is not None:
                 self._taken(kind, items, columns)
-        self._files.setdefault(file, set()).update(dict.fromkeys(line.run for line in result))
+        self._files.setdefault(file, set()).update(map(attrgetter("run"), result))
 
     def torn(self, file: str, line: bytes) -> None:
         """Take the last line of a file, which has no newline."""
@@ -244,7 +244,7 @@ class Lines:
             rows[name] = _filled(lines, name, default)[of] if name in has else default
         rows["made"] = _filled(lines, "published_ms", -1)[of] if "published_ms" in has else -1
         for name, codes in (("owner", self._owners), ("token", self._tokens)):
-            rows[name] = _named(codes, [getattr(it, name) for it in lines])[of] if name in has else -1
+            rows[name] = _named(codes, list(map(attrgetter(name), lines)))[of] if name in has else -1
         rows["crc"] = self._checksums(columns.crcs, rows, of) if columns.crcs else -1
         self._rows.append(self._derived(lines, rows, of) if kind == "derive" else rows)
 
@@ -321,10 +321,10 @@ class Lines:
     def table(self) -> Table:
         """Return the table of the lines about messages."""
         rows = np.concatenate(self._rows) if self._rows else np.empty(0, _NUMBERED)
-        rows = rows[np.argsort(rows["number"], kind="stable")]
+        order = np.argsort(rows["number"], kind="stable")
         result = np.empty(len(rows), ROW)
         for name in ROW.names or ():
-            result[name] = rows[name]
+            result[name] = rows[name][order]
         return Table(
             result, [Writer(*it) for it in self._writers], [Space(*it) for it in self._spaces],
             list(self._calls), list(self._mores), list(self._owners), list(self._tokens),
@@ -386,18 +386,6 @@ class Lines:
                 writers[by[mine[0]]], len(mine), float(times.min()), float(times.max()), day, least, most,
                 runs_of(np.unique(np.floor(times / TICK_S).astype(np.int64))),
             )  # fmt: skip
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keep the collector of cycles out: decoded lines have none, and it would look at each of them several times."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 class _Columns(NamedTuple):
@@ -484,7 +472,8 @@ def _named(codes: dict[str, int], names: Sequence[str | None]) -> Numbers:
 
 def _filled(lines: Sequence[Any], name: str, default: float) -> NDArray[Any]:
     """Return a column, with a number in place of an absent one."""
-    return np.array([default if (it := getattr(line, name)) is None else it for line in lines])
+    values = list(map(attrgetter(name), lines))
+    return np.array([default if it is None else it for it in values] if None in values else values)
 
 
 def _outputs(into: Mapping[str, Any]) -> list[tuple[str, int, str, int, int]] | None:

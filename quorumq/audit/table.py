@@ -84,10 +84,10 @@ class Table(NamedTuple):
         rows = rows.copy()
         names = []
         for column, values in zip(NAMED, self[1:7], strict=True):
-            used, rows[column] = np.unique(rows[column], return_inverse=True)
-            if len(used) and used[0] < 0:  # no name
-                used, rows[column] = used[1:], rows[column] - 1
-            names.append([values[it] for it in used.tolist()])
+            used = np.zeros(len(values) + 1, bool)  # -1, no name, is the last one
+            used[rows[column]] = True
+            rows[column] = np.append(np.cumsum(used[:-1]) - 1, -1)[rows[column]]
+            names.append([values[it] for it in np.flatnonzero(used[:-1]).tolist()])
         has = rows["crc"] >= 0
         sizes = np.where(has, rows["stop"] - rows["start"], 0)
         crcs = self.crcs[spread(rows["crc"], sizes)]
