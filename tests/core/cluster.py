@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages import ClientReply, CreateTopic
+from quorumq.core.messages import CreateTopic
 from quorumq.core.messages.effects import Done, Effect, Received, Request
 from quorumq.core.messages.records import BatchStored, JournalRecord
 from quorumq.core.node.nodecore import NodeCore
@@ -121,12 +122,14 @@ class Cluster(Nodes):
         else:
             self.queue.append((to, received))
 
-    def crash(self, names: Iterable[NodeId]) -> None:
-        """Kill nodes, named by one letter each, and then start them again."""
+    def crash(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
+        """Kill nodes, named by one letter each, start them again, and let time pass."""
         for name in names:
             self.kill(name)
         for name in names:
             self.start(name)
+        if seconds:
+            self.advance(seconds)
 
     def hear_all(self, seconds: float = 0.0) -> None:
         """Drop no message from now on, and let time pass."""
@@ -159,10 +162,13 @@ class Cluster(Nodes):
         self.feed(name, Request(self.keys, request))  # type: ignore[arg-type]
         return self.keys
 
-    def ask(self, name: NodeId, request: object) -> ClientReply:
-        """Send a client's request that is answered without time passing."""
+    def ask(self, name: NodeId, request: object, seconds: float = 0.0, *, of: type = object) -> Any:
+        """Send a client's request, let time pass, and return the reply that has come by then: one ``of`` that class."""
         key = self.submit(name, request)
+        if seconds:
+            self.advance(seconds)
         assert key in self.replies, f"{request} was not answered"
+        assert isinstance(self.replies[key], of), self.replies[key]
         return self.replies[key]
 
     def topic(self, name: str = "jobs", rf: int = 3, partitions: int = 1, **more: object) -> Topic:

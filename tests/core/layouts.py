@@ -12,15 +12,12 @@ ME = ProducerId("x", 1, 1, 1)
 
 def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> None:
     payloads = [b"%d" % (first + at) for at in range(count)]
-    reply = cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)))
-    assert isinstance(reply, m.PublishReply), reply
+    cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)), of=m.PublishReply)
 
 
 def fetched(cluster: Cluster, node: str, most: int = 10) -> tuple[m.ReceiptPart, ...]:
     """Return the receipts that a waiting FETCH gets."""
-    key = cluster.submit(node, fetch(most=most, hold_time=1.0, wait=0.3))
-    cluster.advance(2.0)
-    return receipts(cluster.replies[key])
+    return receipts(cluster.ask(node, fetch(most=most, hold_time=1.0, wait=0.3), 2.0))
 
 
 def acked(cluster: Cluster, node: str, got: tuple[m.ReceiptPart, ...]) -> list[str]:

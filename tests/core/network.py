@@ -47,8 +47,8 @@ def deaf_to_registers(cluster: Cluster, name: str) -> None:
     cluster.drop = lambda sender, to, message: to == name and isinstance(message, PutGroup | SyncTopics)
 
 
-def wipe(cluster: Cluster, names: str, kept: Sequence[JournalRecord] = ()) -> None:
-    """Kill nodes, named by one letter each, and start them with empty journals, or with the records ``kept``."""
+def wipe(cluster: Cluster, names: str, seconds: float = 0.0, *, kept: Sequence[JournalRecord] = ()) -> None:
+    """Kill nodes, named by one letter each, start them with empty journals or the records ``kept``, and wait."""
     for name in names:
         cluster.kill(name)
         cluster.journals[name] = list(kept)
@@ -56,6 +56,8 @@ def wipe(cluster: Cluster, names: str, kept: Sequence[JournalRecord] = ()) -> No
             cluster.dropped[name].clear()
     for name in names:
         cluster.start(name)
+    if seconds:
+        cluster.advance(seconds)
 
 
 def cut(cluster: Cluster, *pairs: str) -> None:

@@ -52,12 +52,16 @@ def fetch(
     return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle, had_lot=had_lot)
 
 
+def opened(cluster: Cluster, *named: str, node: str = "a", **settings: object) -> tuple[Topic, ProducerId]:
+    """Create a topic, `jobs` unless it is named, and open a session through ``node``."""
+    return cluster.topic(*named, **settings), cluster.ask(node, OpenSession()).producer_id
+
+
 def published(
     cluster: Cluster, count: int = 10, rf: int = 3, max_deliveries: int = 5
 ) -> tuple[Topic, ProducerId]:
     """Create the topic `jobs` and publish ``count`` messages in one batch."""
-    topic = cluster.topic(rf=rf, max_deliveries=max_deliveries)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=rf, max_deliveries=max_deliveries)
     batch = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(count)])
     reply = cluster.ask("a", Publish(batch))
     assert isinstance(reply, PublishReply), reply

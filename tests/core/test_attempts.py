@@ -25,9 +25,7 @@ def deliveries(cluster: Cluster, rng: random.Random, hears: float, rejects: floa
         deaf = rng.choice([name for name in cluster.names if name != coordinator])
         if rng.random() > hears:
             cluster.drop = lambda sender, to, message, deaf=deaf: isinstance(message, Hold) and to == deaf
-        key = cluster.submit(coordinator, fetch(hold_time=1.0))
-        cluster.advance(0.3)
-        reply = cluster.replies[key]
+        reply = cluster.ask(coordinator, fetch(hold_time=1.0), 0.3)
         seen += [item.attempt for part in reply.slices for item in part.deliveries]  # type: ignore[union-attr]
         cluster.hear_all()
         if rng.random() < rejects and receipts(reply):

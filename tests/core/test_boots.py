@@ -38,8 +38,7 @@ def booted() -> Cluster:
 
 
 def delivered(cluster: Cluster) -> int:
-    reply = cluster.ask("a", fetch(hold_time=1.0))
-    assert isinstance(reply, FetchReply)
+    reply = cluster.ask("a", fetch(hold_time=1.0), of=FetchReply)
     return len(reply.slices)
 
 

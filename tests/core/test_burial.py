@@ -77,8 +77,7 @@ def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> Non
     settings = {} if reader else {"on_expiry": "drop"}
     published(cluster, 300, ttl_s=MINUTE_S, max_deliveries=1, **settings)
     if reader:
-        reply = cluster.ask("b", AlterTopic("jobs", on_expiry="drop"))
-        assert isinstance(reply, TopicReply)
+        reply = cluster.ask("b", AlterTopic("jobs", on_expiry="drop"), of=TopicReply)
         assert reply.topic.on_expiry == "drop"
     assert seqs(cluster.ask("a", fetch(most=2, hold_time=5.0))) == [0, 1]
     cluster.advance(59.9)
@@ -96,12 +95,10 @@ def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> Non
 
 def test_an_answer_to_an_expiry_that_is_none_is_refused_by_name() -> None:
     cluster = Cluster()
-    reply = cluster.ask("a", CreateTopic("jobs", on_expiry="forget"))
-    assert isinstance(reply, Failed)
+    reply = cluster.ask("a", CreateTopic("jobs", on_expiry="forget"), of=Failed)
     assert (reply.code, "'forget'" in reply.detail) == ("usage", True)
     cluster.topic()
-    reply = cluster.ask("a", AlterTopic("jobs", on_expiry=""))
-    assert isinstance(reply, Failed)
+    reply = cluster.ask("a", AlterTopic("jobs", on_expiry=""), of=Failed)
     assert (reply.code, "on_expiry is ''" in reply.detail) == ("usage", True)
 
 

@@ -77,8 +77,7 @@ def test_a_claim_outlasts_the_hold_and_its_end_is_one_attempt() -> None:
 
 def test_a_claim_outlasts_its_coordinator_and_a_crash_of_all() -> None:
     cluster, got = claimed()
-    cluster.crash("abc")
-    cluster.advance(CLAIM_S - 12)
+    cluster.crash("abc", CLAIM_S - 12)
     assert attempts(cluster) == []
     assert extend(cluster, "c", got, CLAIM_S) == ["ok"], "the receipt is still good"
     cluster.advance(CLAIM_S - 12)
@@ -102,8 +101,7 @@ def test_a_claim_is_at_the_head_of_the_next_segment() -> None:
 def test_a_wiped_replica_learns_claims_before_it_votes() -> None:
     cluster, _ = claimed()
     for name in "bc":
-        wipe(cluster, name)
-        cluster.advance(10)
+        wipe(cluster, name, 10)
     assert attempts(cluster) == []
 
 
@@ -160,8 +158,7 @@ def test_a_dead_letter_of_its_owner_ends_the_claim_for_good() -> None:
     """The journal has the claim, and behind it the record that ends it: redriven, the message is delivered at once."""
     cluster, got = claimed()
     assert outcomes(cluster.ask("a", RejectRequest(got, death=DEATH))) == ["ok"]
-    cluster.crash("abc")
-    cluster.advance(CLAIM_S / 2)
+    cluster.crash("abc", CLAIM_S / 2)
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
     assert attempts(cluster) == [1]
 
@@ -205,9 +202,7 @@ def test_a_claim_that_reached_one_replica_does_not_hide_the_message_from_the_nex
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Extend | ExtendReply)
-    key = cluster.submit("a", ExtendRequest(got, CLAIM_S, 0.0))
-    cluster.advance(6)
-    assert outcomes(cluster.replies[key]) == [Code.OUTCOME_UNKNOWN]
+    assert outcomes(cluster.ask("a", ExtendRequest(got, CLAIM_S, 0.0), 6)) == [Code.OUTCOME_UNKNOWN]
     cluster.hear_all()
     assert attempts(cluster) == [2]
     cluster.advance(5)
@@ -250,9 +245,9 @@ def half_claimed(*nodes: str) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     cluster.drop = lambda sender, to, message: isinstance(message, Extend) and to not in nodes
-    key = cluster.submit("a", ExtendRequest(got, CLAIM_S, 0.0))
-    cluster.advance(6)
-    assert outcomes(cluster.replies[key]) == ["ok" if nodes else Code.OUTCOME_UNKNOWN]
+    assert outcomes(cluster.ask("a", ExtendRequest(got, CLAIM_S, 0.0), 6)) == [
+        "ok" if nodes else Code.OUTCOME_UNKNOWN
+    ]
     cluster.hear_all()
     return cluster, got
 
@@ -270,14 +265,10 @@ def test_a_node_that_missed_a_claim_asks_seldom_and_delivers_younger_messages() 
     cluster.drop = lambda sender, to, message: bool(
         sender == "c" and isinstance(message, Hold) and asked.append(message)
     )
-    key = cluster.submit("c", fetch(wait=10.0, hold_time=HOLD_S))
-    cluster.advance(10.5)
-    assert receipts(cluster.replies[key]) == ()
+    assert receipts(cluster.ask("c", fetch(wait=10.0, hold_time=HOLD_S), 10.5)) == ()
     assert len(asked) <= 2 * 4, "every few seconds, and not every round trip"
     another(cluster)
-    key = cluster.submit("c", fetch(most=1, wait=1.0, hold_time=HOLD_S))
-    cluster.advance(1.0)
-    assert len(receipts(cluster.replies[key])) == 1
+    assert len(receipts(cluster.ask("c", fetch(most=1, wait=1.0, hold_time=HOLD_S), 1.0))) == 1
 
 
 def test_a_claim_that_failed_does_not_spread_when_replicas_compare() -> None:
@@ -300,8 +291,7 @@ def test_a_wiped_replica_learns_claims_of_producers_that_have_no_other_state() -
     for core in cluster.nodes.values():
         (replica,) = core.replicas.values()
         assert replica.group("g").digests.root is None, "replicas compare no claims"
-    wipe(cluster, "c")
-    cluster.advance(10)
+    wipe(cluster, "c", 10)
     (replica,) = cluster.nodes["c"].replicas.values()
     assert replica.group("g").claims
 
@@ -313,8 +303,7 @@ def test_a_delivery_of_before_a_rewind_can_end_its_claim(settle: type) -> None:
     rewind(cluster)
     assert attempts(cluster) == []
     assert outcomes(cluster.ask("c", settle(got))) == [Code.STALE_GENERATION]
-    cluster.crash("abc")
-    cluster.advance(5)
+    cluster.crash("abc", 5)
     assert attempts(cluster) == [1]
 
 

@@ -23,6 +23,7 @@ from tests.core.steps import (
     closed,
     drained,
     fetch,
+    opened,
     outcomes,
     receipts,
     replica_of,
@@ -104,9 +105,9 @@ def test_a_batch_stored_before_the_closing_promise_reaches_all_replicas() -> Non
     cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and message.round > 0
-    key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
-    cluster.advance(6)
-    assert isinstance(cluster.replies[key], Failed), "only a has it: the outcome is unknown"
+    assert isinstance(
+        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])), 6), Failed
+    ), "only a has it: the outcome is unknown"
     close(cluster, topic, producer_id)
     cluster.hear_all(60)
     assert closed(cluster) == [0, 0, 0]
@@ -186,14 +187,11 @@ def test_a_derived_producer_id_is_never_closed(ask: bool) -> None:
 def test_a_synced_batch_beside_a_conflicting_record_is_stored() -> None:
     """Outputs derived anew with other bytes: one record conflicts, and the next one is missing here."""
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"one", b"two"])))
     cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "c"
-    key = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 0, [b"other"])))
-    cluster.advance(6)
-    assert isinstance(cluster.replies[key], Failed)
+    assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"other"])), 6), Failed)
     cluster.hear_all(30)
     assert replica_of(cluster, "c").batches.present.messages == 2
 

@@ -170,9 +170,7 @@ def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
     cluster.advance(8)
     assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].batches.present.messages == 20
     assert cluster.nodes["b"].context.quarantine_left(cluster.now), "nobody has told it of its holds"
-    key = cluster.submit("b", fetch(most=3))
-    cluster.advance(0.1)
-    served = receipts(cluster.replies[key])
+    served = receipts(cluster.ask("b", fetch(most=3), 0.1))
     assert [item.receipt.span.size for item in served] == [3], "through another node meanwhile"
     assert served[0].receipt.owner.node != "b"
     cluster.advance(8)
@@ -193,8 +191,7 @@ def test_all_nodes_killed_at_once_come_back_after_quarantine() -> None:
     cluster = with_messages(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
     cluster.ask("a", AckRequest(got))
-    cluster.crash("abc")
-    cluster.advance(10.3)
+    cluster.crash("abc", 10.3)
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 6
 
 
@@ -227,10 +224,7 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
     cluster.feed("a", DiskFull(True))
     cluster.feed("b", DiskFull(True))
     cluster.drop = lambda sender, to, message: isinstance(message, StoreReply) and sender == "c"
-    key = cluster.submit("a", Publish(batch))
-    cluster.advance(6)
-    answer = cluster.replies[key]
-    assert isinstance(answer, Failed)
+    answer = cluster.ask("a", Publish(batch), 6, of=Failed)
     assert answer.code == "outcome-unknown", "c has it"
     assert "reserve of disk space" in answer.detail
     cluster.feed("c", DiskFull(True))
@@ -246,8 +240,7 @@ def test_messages_won_in_earlier_rounds_count_against_the_limits_of_a_fetch(limi
     key = cluster.submit("a", fetch(least=4, wait=5.0)._replace(**{limit: most[limit]}))
     assert key not in cluster.replies, "it has three, and waits for one more"
     # Through a node that has no HOLD to ride on it.
-    reply = cluster.ask("b", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 5)))
-    assert isinstance(reply, PublishReply)
+    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 5)), of=PublishReply)
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 4
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 4

@@ -26,8 +26,7 @@ def counted(cluster: Cluster, node: str, which: str, since_ms: int = 0) -> tuple
     pages = 0
     while cursor is not None:
         request = PeekRequest("jobs", 0, "g", which, cursor, 10, counted=True, since_ms=since_ms)
-        page = cluster.ask(node, request)
-        assert isinstance(page, PeekReply)
+        page = cluster.ask(node, request, of=PeekReply)
         assert (page.items, page.slices) == ((), ())
         rows += page.counts
         cursor = page.cursor
@@ -97,8 +96,7 @@ def test_several_groups_are_described_at_once_and_those_unknown_here_left_out() 
     cluster.ask("a", m.SetGroup("jobs", "h"))
     cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
     named = (("jobs", "g"), ("jobs", "nobody"), ("nothing", "g"), ("jobs", "h"))
-    reply = cluster.ask("b", m.DescribeGroups(named))
-    assert isinstance(reply, m.DescribeGroupsReply)
+    reply = cluster.ask("b", m.DescribeGroups(named), of=m.DescribeGroupsReply)
     assert [(one.group, one.parts[0].ready) for one in reply.groups] == [("g", 2), ("h", 3)]
 
 
@@ -106,7 +104,6 @@ def test_one_request_describes_a_bounded_number_of_partitions(monkeypatch: pytes
     monkeypatch.setattr(limits, "DESCRIBED_MAX", 4)
     cluster = Cluster()
     cluster.topic(partitions=4)
-    refused = cluster.ask("a", m.DescribeGroups((("jobs", "g"), ("jobs", "h"))))
-    assert isinstance(refused, Failed)
+    refused = cluster.ask("a", m.DescribeGroups((("jobs", "g"), ("jobs", "h"))), of=Failed)
     assert (refused.code, "name fewer groups" in refused.detail) == ("too-large", True)
     assert not isinstance(cluster.ask("a", m.DescribeGroups((("jobs", "g"),))), Failed)

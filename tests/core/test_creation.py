@@ -177,8 +177,7 @@ def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_
         cluster, lambda sender, to, message: isinstance(message, PutTopic) and sender == "a" and to != "a"
     )
     key = cluster.submit("a", CreateTopic("jobs", max_deliveries=9))
-    altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2))
-    assert isinstance(altered, TopicReply)
+    altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2), of=TopicReply)
     cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
@@ -311,8 +310,7 @@ def test_a_wiped_acceptor_learns_its_accepted_value_from_peers() -> None:
     topic = half_chosen(cluster)
     cluster.feed("b", LinkDown("a"))
     cluster.kill("a")
-    wipe(cluster, "b")
-    cluster.advance(3.0)
+    wipe(cluster, "b", 3.0)
     assert cluster.nodes["b"].state.trusted
     cluster.start("a")
     assert of_others(cluster) == topic
@@ -337,8 +335,7 @@ def test_a_wiped_acceptor_learns_its_promise_from_peers() -> None:
     cluster.submit("e", CreateTopic("jobs", 3))  # c, d and e choose it, and e serves it
     assert cluster.nodes["e"].topic_named("jobs").rf == 3  # type: ignore[union-attr]
     cluster.kill("e")
-    wipe(cluster, "c")
-    cluster.advance(0.6)
+    wipe(cluster, "c", 0.6)
     assert cluster.nodes["c"].state.trusted
     cluster.drop = lambda sender, to, message: isinstance(message, PutTopic | SyncTopics) and sender != to
     for item in [item for item in late if item[1] in "bc"]:

@@ -79,7 +79,18 @@ from quorumq.core.values.spans import overlap, subtract
 from quorumq.core.values.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
-from tests.core.steps import DEATH, dead_entries, deleted, died, fetch, outcomes, published, receipts, rewind
+from tests.core.steps import (
+    DEATH,
+    dead_entries,
+    deleted,
+    died,
+    fetch,
+    opened,
+    outcomes,
+    published,
+    receipts,
+    rewind,
+)
 
 ME = "a"
 """The coordinator whose links break."""
@@ -104,8 +115,7 @@ def missed(cluster: Cluster, node: NodeId, *kinds: type) -> None:
 def stored(cluster: Cluster, topic: Topic, count: int, node: NodeId = "b") -> ProducerId:
     """Messages of another session."""
     producer_id = cluster.ask(node, OpenSession()).producer_id
-    reply = cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"m"] * count)))
-    assert isinstance(reply, PublishReply)
+    cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"m"] * count)), of=PublishReply)
     return producer_id
 
 
@@ -158,8 +168,7 @@ def publish_of_other_bytes(*where: NodeId) -> Scene:
     """Only these nodes know the message stored under the id."""
 
     def scene(cluster: Cluster) -> Publish:
-        topic = cluster.topic()
-        producer_id = cluster.ask("a", OpenSession()).producer_id
+        topic, producer_id = opened(cluster)
         cluster.drop = lambda sender, to, message: isinstance(message, Store) and to not in where
         cluster.submit(where[0], Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
         cluster.hear_all()
@@ -655,9 +664,7 @@ def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
     for group in ("g", "g!dead", "after"):
         got: list[tuple[Span, int]] = []
         while True:
-            key = cluster.submit("b", fetch(group, wait=0.1))
-            cluster.advance(1.0)
-            reply = cluster.replies[key]
+            reply = cluster.ask("b", fetch(group, wait=0.1), 1.0)
             items = receipts(reply) if isinstance(reply, FetchReply) else ()
             if not items:
                 break

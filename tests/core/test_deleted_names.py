@@ -236,8 +236,7 @@ def packing(**settings: object) -> Cluster:
 
 
 def made(cluster: Cluster, name: str, node: str = "a") -> Topic:
-    reply = cluster.ask(node, CreateTopic(name))
-    assert isinstance(reply, TopicReply), reply
+    reply = cluster.ask(node, CreateTopic(name), of=TopicReply)
     return reply.topic
 
 
@@ -357,8 +356,7 @@ def test_a_late_register_of_a_packed_group_makes_no_group(late: object) -> None:
         cluster.run()
     assert core.catalogue.is_group_deleted(topic.id, "g")
     assert core.catalogue.groups == {}
-    again = cluster.ask("b", SetGroup("t", "g"))
-    assert isinstance(again, GroupReply)
+    again = cluster.ask("b", SetGroup("t", "g"), of=GroupReply)
     assert (again.group.generation, again.group.buried) == (2, 1)
     assert counts(cluster) == [(0, 0)] * 3
 
@@ -405,8 +403,7 @@ def test_packed_names_outlive_a_restart_a_snapshot_and_a_resync() -> None:
     cluster.journals["c"] = [*snapshot, *pages]
     cluster.crash("c")
     assert counts(cluster)[2] == (5, 1), "a snapshot"
-    wipe(cluster, "c")
-    cluster.advance(5)
+    wipe(cluster, "c", 5)
     assert counts(cluster)[2] == (5, 1), "a resync"
     assert any(isinstance(it, DeletedNoted) for it in cluster.journals["c"])
     assert agreed(cluster)
@@ -512,8 +509,7 @@ def test_packed_registers_that_came_from_a_peer_get_a_page_when_they_are_many(
     cluster = packing()
     for number in range(20):
         deleted(cluster, f"t{number}")
-    wipe(cluster, "c")
-    cluster.advance(20 * SYNC_S)
+    wipe(cluster, "c", 20 * SYNC_S)
     c = cluster.nodes["c"].catalogue
     assert c.deleted.topics == 20
     assert sum(map(len, c.deleted.unsaved.values())) <= 8
@@ -611,8 +607,7 @@ def test_a_resync_brings_packed_registers(rule: bool, monkeypatch: pytest.Monkey
     cluster = packing()
     topic = made(cluster, "t")
     cluster.ask("a", DeleteTopic("t", topic.id))
-    wipe(cluster, "c")
-    cluster.advance(3 * SYNC_S)
+    wipe(cluster, "c", 3 * SYNC_S)
     cluster.send("b", "c", PutTopic(0, topic))
     cluster.run()
     assert serves(cluster, "c", topic) is not rule

@@ -76,12 +76,10 @@ def test_a_register_keeps_its_sets_until_the_deletion_has_reached_them(
     assert any({"d", "e"} <= set(members) for members in topic.replicas)
     cut_off = dict.fromkeys("de")
     cluster.drop = lambda sender, to, message: (sender in cut_off) != (to in cut_off)
-    key = cluster.submit("a", m.DeleteTopic("jobs", topic.id))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], m.Failed), "the sets with d and e have not heard of it"
-    key = cluster.submit("a", m.DeleteTopic("jobs", topic.id))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], m.Failed) is rule
+    assert isinstance(cluster.ask("a", m.DeleteTopic("jobs", topic.id), 6.0), m.Failed), (
+        "the sets with d and e have not heard of it"
+    )
+    assert isinstance(cluster.ask("a", m.DeleteTopic("jobs", topic.id), 6.0), m.Failed) is rule
     assert {cluster.nodes[name].catalogue.topics[topic.id].deleted for name in "de"} == {False}
 
 
@@ -89,9 +87,7 @@ def test_a_deletion_of_unknown_outcome_is_completed_by_a_node() -> None:
     cluster = grown()
     topic = cluster.ask("a", m.CreateTopic("jobs", 3, 8)).topic
     cluster.drop = lambda sender, to, message: isinstance(message, m.PutReply)
-    key = cluster.submit("a", m.DeleteTopic("jobs", topic.id))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], m.Failed)
+    assert isinstance(cluster.ask("a", m.DeleteTopic("jobs", topic.id), 6.0), m.Failed)
     assert any(core.catalogue.unpackable for core in cluster.nodes.values())
     cluster.hear_all(20.0)
     assert packed(cluster) == [(1, 0)] * 5

@@ -35,7 +35,7 @@ from quorumq.core.messages import (
 from quorumq.core.messages.effects import Effect, Persist, Received, Send
 from quorumq.core.values.types import STAMP_ZERO, Death, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, receipts
+from tests.core.steps import fetch, opened, receipts
 
 DEATH = Death(STAMP_ZERO, "rejected", "E", "", "", "f")
 
@@ -63,8 +63,7 @@ def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[Envelope]]:
         return False
 
     cluster.drop = watch
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 8)))
     first = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", ExtendRequest(first, 20.0, cluster.now.mono))
@@ -165,9 +164,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
         (PurgeRequest("jobs", 0, "g"), "too-few-replicas"),
         (PeekRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True), "too-few-replicas"),
     ):
-        key = cluster.submit(node, request)
-        cluster.advance(6)
-        reply = cluster.replies[key]
+        reply = cluster.ask(node, request, 6)
         if isinstance(reply, SettleReply):
             assert {verdict.outcome for verdict in reply.verdicts} == {expected}, request
         else:
@@ -175,9 +172,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
             assert reply.code == expected
             assert "epoch" in reply.detail
     if inside:
-        key = cluster.submit(node, fetch())
-        cluster.advance(6)
-        assert cluster.replies[key] == FetchReply(0.0, 10.0, ())
+        assert cluster.ask(node, fetch(), 6) == FetchReply(0.0, 10.0, ())
     assert sizes(cluster, members[1]) == before
 
 

@@ -42,9 +42,7 @@ def test_half_of_the_voters_or_fewer_change_nothing(size: int, of_voters: int) -
         DeleteTopic("jobs", topic.id),
     ):
         for name in sides:
-            key = cluster.submit(name, request)
-            cluster.advance(6.0)
-            check_failed(cluster.replies[key], "outcome-unknown")
+            check_failed(cluster.ask(name, request, 6.0), "outcome-unknown")
 
 
 @pytest.mark.parametrize("other", ["a", "b", "c"])
@@ -53,7 +51,4 @@ def test_any_two_of_four_nodes_find_a_value_of_three(other: str) -> None:
     cluster.drop = lambda sender, to, message: "d" in (sender, to) and sender != to
     cluster.topic()
     cluster.drop = lambda sender, to, message: sender != to and {sender, to} != {"d", other}
-    key = cluster.submit("d", Metadata(("jobs",)))
-    cluster.advance(1.1)
-    reply = cluster.replies[key]
-    assert isinstance(reply, MetadataReply), reply
+    cluster.ask("d", Metadata(("jobs",)), 1.1, of=MetadataReply)

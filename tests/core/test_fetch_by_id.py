@@ -8,7 +8,6 @@ from quorumq.core.messages import (
     AckRequest,
     Fetch,
     FetchReply,
-    OpenSession,
     Publish,
     PublishReply,
     ReceiptPart,
@@ -16,7 +15,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messages, with_session
+from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, with_messages, with_session
 
 SOME = Span(ProducerId("x", 1, 1, 1), 0, 1)
 
@@ -83,8 +82,7 @@ def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None
 
 def test_a_node_without_a_replica_has_another_one_do_it() -> None:
     cluster = Cluster(5)
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     assert isinstance(
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5))), PublishReply
     )

@@ -41,7 +41,7 @@ from quorumq.core.messages.effects import Gone, LinkDown
 from quorumq.core.requests.finding import FIND_TIMEOUT_S
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, receipts
+from tests.core.steps import fetch, opened, outcomes, receipts
 
 REGISTERS = (PutTopic, PutGroup, SyncTopics)
 
@@ -63,8 +63,7 @@ def made() -> tuple[Cluster, Topic]:
     """Topic "jobs" was created and has a message; node c has heard of nothing."""
     cluster = Cluster(auto_create_topics=False)
     outdated(cluster, "c")
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster)
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
     assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"0"]))), PublishReply)
     outdated(cluster, "c")
@@ -124,8 +123,7 @@ def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
     outdated(cluster, "c")
     again = cluster.topic()
     assert again.id != topic.id
-    reply = cluster.ask("c", Metadata(("jobs",)))
-    assert isinstance(reply, MetadataReply), reply
+    reply = cluster.ask("c", Metadata(("jobs",)), of=MetadataReply)
     assert reply.topics == (again,)
 
 
@@ -217,9 +215,7 @@ def test_an_answer_of_a_node_that_cannot_trusted_is_none() -> None:
     cluster.journals["b"].clear()  # wiped
     cluster.start("b")
     assert not cluster.nodes["b"].state.trusted
-    key = cluster.submit("c", Metadata(("jobs",)))
-    cluster.advance(FIND_TIMEOUT_S + 0.1)
-    assert is_told(cluster.replies[key], code="too-few-replicas")
+    assert is_told(cluster.ask("c", Metadata(("jobs",)), FIND_TIMEOUT_S + 0.1), code="too-few-replicas")
     assert is_told(cluster.ask("b", Metadata(("jobs",))), code="not-stored")
 
 

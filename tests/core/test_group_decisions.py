@@ -112,16 +112,13 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
         return False
 
     cluster.drop = breaks
-    first = cluster.submit("a", request_)
-    cluster.advance(3.0)
-    reply = cluster.replies[first]
+    reply = cluster.ask("a", request_, 3.0)
     if isinstance(reply, Failed):
         assert reply.code in ("outcome-unknown", "too-few-replicas"), reply
         if isinstance(request_, SetGroup):
             assert reply.code == "outcome-unknown", reply
     cluster.advance(2.0)
-    made = cluster.ask("b", SetGroup("jobs", "g"))
-    assert isinstance(made, GroupReply), made
+    made = cluster.ask("b", SetGroup("jobs", "g"), of=GroupReply)
     healed(cluster)
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster))
     more(cluster, topic, producer_id, 3)
@@ -148,9 +145,7 @@ def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
 
         cluster.drop = keep
         second = cluster.submit("b", latest())
-        first = cluster.submit("a", latest())
-        cluster.advance(1.0)
-        assert spans(cluster.replies[first]) == []
+        assert spans(cluster.ask("a", latest(), 1.0)) == []
         more(cluster, topic, producer_id, 3, 5)
         given = receipts(cluster.ask("a", fetch(most=2)))
         assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
@@ -192,13 +187,10 @@ def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -
     cluster.wall_off_ms["a"] = 3_600_000
     cluster.advance(1.0)
     cluster.drop = lambda sender, to, message: sender == "a" != to and isinstance(message, Accept)
-    rewinding = cluster.submit("a", SetGroup("jobs", "g", rewind=True))
-    cluster.advance(2.0)
-    assert isinstance(cluster.replies[rewinding], Failed)
+    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", rewind=True), 2.0), Failed)
     cut(cluster, "a")
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
-    made = cluster.ask("c", SetGroup("jobs", "g"))
-    assert isinstance(made, GroupReply)
+    made = cluster.ask("c", SetGroup("jobs", "g"), of=GroupReply)
     given = receipts(cluster.ask("b", fetch()))
     assert outcomes(cluster.ask("b", AckRequest(given))) == ["acked"]
     healed(cluster)
@@ -214,9 +206,7 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     cluster.drop = lambda sender, to, message: (
         sender == "a" != to and isinstance(message, PutGroup | SyncTopics)
     )
-    creating = cluster.submit("a", SetGroup("jobs", "g"))
-    cluster.advance(2.0)
-    check_failed(cluster.replies[creating], "outcome-unknown")
+    check_failed(cluster.ask("a", SetGroup("jobs", "g"), 2.0), "outcome-unknown")
     cut(cluster, "a")
     assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
     healed(cluster)
@@ -240,9 +230,7 @@ def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> Non
     cluster = with_messages()
     cluster.ask("a", fetch(most=1))
     cluster.wall_off_ms["b"] = 3_600_000
-    deleting = cluster.submit("b", DeleteGroup("jobs", "g"))
-    cluster.advance(0.1)
-    assert isinstance(cluster.replies[deleting], GroupReply)
+    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g"), 0.1), GroupReply)
     assert not any(core.context.unstamped for core in cluster.nodes.values())
 
 
@@ -270,9 +258,7 @@ def test_a_group_from_now_on_gets_what_is_published_after_its_ok_whatever_clocks
     batch = cluster.batch(topic, producer_id, 5, [b"after"] * 2)
     if wrong == "the producer":
         batch = dated(cluster, topic, producer_id, 5, off_ms)
-    published_ = cluster.submit("c", Publish(batch))
-    cluster.advance(0.5)
-    assert isinstance(cluster.replies[published_], PublishReply)
+    assert isinstance(cluster.ask("c", Publish(batch), 0.5), PublishReply)
     assert spans(cluster.ask("a", fetch())) == [(5, 7)]
 
 
@@ -322,9 +308,7 @@ def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
 def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishes: str) -> None:
     cluster, topic, producer_id = with_session(3, request_timeout=1.0)
     cluster.drop = lambda sender, to, message: type(message).__name__ in ("ReplicaList", "ReplicaListReply")
-    key = cluster.submit("a", latest())
-    cluster.advance(2.0)
-    check_failed(cluster.replies[key], "outcome-unknown")
+    check_failed(cluster.ask("a", latest(), 2.0), "outcome-unknown")
     assert {group.latest for groups in registers(cluster) for group in groups.values()} == {Latest.SKIPPING}
     more(cluster, topic, producer_id, 3)
     cluster.hear_all()
@@ -446,11 +430,9 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
     cluster.hear_all()
     cluster.start("a")
     assert len(cluster.nodes["a"].catalogue.decisions) == 1
-    wipe(cluster, "b")
-    cluster.advance(5.0)
+    wipe(cluster, "b", 5.0)
     assert len(cluster.nodes["b"].catalogue.decisions) == 1
-    made = cluster.ask("c", SetGroup("jobs", "g", "latest"))
-    assert isinstance(made, GroupReply)
+    made = cluster.ask("c", SetGroup("jobs", "g", "latest"), of=GroupReply)
     assert made.group.latest == Latest.NO, "the FETCH's proposal had been chosen"
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
     assert drained(cluster) == [0, 1, 2]
@@ -560,8 +542,7 @@ class Deciding(Chaos):
 def judged(cluster: Deciding) -> None:
     cluster.heal()
     cluster.hear()
-    made = cluster.ask("a", SetGroup("jobs", "g"))
-    assert isinstance(made, GroupReply)
+    made = cluster.ask("a", SetGroup("jobs", "g"), of=GroupReply)
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster)), "of one mind"
     assert made.group.generation == 0, "nobody has asked for a change"
     for _ in range(40):

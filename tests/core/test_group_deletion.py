@@ -161,8 +161,7 @@ def test_only_creation_makes_it_again() -> None:
     cluster = with_messages()
     cluster.ask("a", fetch(most=1, hold_time=1.0))
     before = deleted(cluster)
-    listed = cluster.ask("a", Metadata(("jobs",)))
-    assert isinstance(listed, MetadataReply)
+    listed = cluster.ask("a", Metadata(("jobs",)), of=MetadataReply)
     assert listed.groups == ()
     assert is_not_found(cluster.ask("a", SetGroup("jobs", "g", rewind=True)))
     again = created(cluster)
@@ -188,8 +187,7 @@ def test_a_creation_that_missed_a_deletion_and_a_creation_names_the_group_of_tod
     deleted(cluster, "a")
     again = created(cluster, "a")
     cluster.hear_all()
-    reply = cluster.ask("c", SetGroup("jobs", "g"))
-    assert isinstance(reply, GroupReply)
+    reply = cluster.ask("c", SetGroup("jobs", "g"), of=GroupReply)
     assert reply.group.generation == again.generation
 
 
@@ -218,8 +216,7 @@ def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
     cluster.journals["c"] = list(cluster.nodes["c"].snapshot(cluster.now))
     cluster.crash("c")
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a snapshot"
-    wipe(cluster, "c")
-    cluster.advance(5)
+    wipe(cluster, "c", 5)
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a resync"
     assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=3)), TopicReply)
     assert is_not_found(cluster.ask("c", fetch()))
@@ -264,9 +261,7 @@ def test_a_node_without_a_replica_that_does_not_know_is_told_by_its_legs() -> No
     (other,) = [node for node in cluster.names if node not in topic.replicas[0]]
     cluster.drop = deaf(other)
     deleted(cluster, topic.replicas[0][0])
-    key = cluster.submit(other, fetch(wait=0.5))
-    cluster.advance(0.1)
-    assert is_not_found(cluster.replies[key])
+    assert is_not_found(cluster.ask(other, fetch(wait=0.5), 0.1))
 
 
 def test_state_of_its_readers_is_deleted_with_the_group() -> None:
@@ -364,8 +359,7 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     cluster, topic, producer_id = with_session()
     got = receipts(cluster.ask("a", fetch(most=2)))
     cluster.ask("a", RejectRequest(got, 0.0, DEATH))
-    listed = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(listed, PeekReply)
+    listed = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
     deaths = tuple(SpanRecord(item.span, item.record) for item in listed.items)
     assert deaths
     deleted(cluster)
@@ -450,8 +444,7 @@ def test_made_again_at_once_it_gives_no_one_company() -> None:
     after = receipts(cluster.ask("b", fetch(most=3)))
     assert [item.receipt.span.start for item in after][:1] == [0]
     assert min(item.receipt.owner.ballot for item in after) > before[0].receipt.owner.ballot
-    reply = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", (0, 0), 10))
-    assert isinstance(reply, PeekReply)
+    reply = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", (0, 0), 10), of=PeekReply)
     assert reply.items[0].attempts == 0, "attempts begin anew"
 
 
@@ -545,9 +538,7 @@ def test_a_deletion_that_too_few_know_is_unknown_and_can_be_repeated() -> None:
     cluster, topic, _ = with_session()
     created(cluster)
     cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and to != "a"
-    key = cluster.submit("a", DeleteGroup("jobs", "g"))
-    cluster.advance(6)
-    check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN)
+    check_failed(cluster.ask("a", DeleteGroup("jobs", "g"), 6), Code.OUTCOME_UNKNOWN)
     cluster.hear_all()
     deleted(cluster, "c")
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())

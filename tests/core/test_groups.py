@@ -94,8 +94,7 @@ def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_does_not_kno
 def test_creating_a_group_that_is_there_changes_nothing() -> None:
     cluster = with_messages()
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(most=4)))))
-    reply = cluster.ask("c", SetGroup("jobs", "g", "latest"))
-    assert isinstance(reply, GroupReply)
+    reply = cluster.ask("c", SetGroup("jobs", "g", "latest"), of=GroupReply)
     assert reply.group.generation == 0
     assert spans(cluster.ask("c", fetch())) == [(4, 10)]
 
@@ -171,9 +170,7 @@ def test_a_coordinator_that_missed_a_rewind_wins_nothing_of_the_old_generation()
     assert (
         cluster.nodes["c"].catalogue.groups[next(iter(cluster.nodes["c"].catalogue.groups))].generation == 0
     )
-    key = cluster.submit("c", fetch(most=5, wait=1.0))
-    cluster.advance(1.0)
-    assert spans(cluster.replies[key]) == []
+    assert spans(cluster.ask("c", fetch(most=5, wait=1.0), 1.0)) == []
     cluster.hear_all(10)
     assert {group.generation for group in cluster.nodes["c"].catalogue.groups.values()} == {generation}
 
@@ -247,9 +244,7 @@ def test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_agai
     held = receipts(cluster.ask("b", fetch("g!dead", most=1)))
     deaf_to_registers(cluster, "c")
     rewind(cluster, node="a")
-    key = cluster.submit("c", fetch("g!dead", wait=1.0))
-    cluster.advance(1.0)
-    assert spans(cluster.replies[key]) == []
+    assert spans(cluster.ask("c", fetch("g!dead", wait=1.0), 1.0)) == []
     assert outcomes(cluster.ask("a", AckRequest(held))) == ["stale-generation"]
     assert outcomes(cluster.ask("a", RejectRequest(held))) == ["stale-generation"]
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
@@ -334,9 +329,7 @@ def test_a_replica_that_missed_the_dead_letter_is_told_and_votes_then() -> None:
     assert outcomes(cluster.ask("b", RejectRequest(got, death=DEATH))) == ["ok"]
     cluster.hear_all()
     cluster.kill("a")
-    key = cluster.submit("b", fetch("g!dead", wait=1.0))
-    cluster.advance(1.0)
-    assert spans(cluster.replies[key]) == [(0, 1)], "c had to vote"
+    assert spans(cluster.ask("b", fetch("g!dead", wait=1.0), 1.0)) == [(0, 1)], "c had to vote"
 
 
 def test_redriven_twice_it_is_once_and_a_reader_of_the_dead_letter_hears_it() -> None:
@@ -414,9 +407,7 @@ def test_purge_tells_a_majority_what_one_replica_alone_has_settled() -> None:
     cluster = with_messages(4, heartbeat=1e6, sync_interval=1e6)
     held = receipts(cluster.ask("a", fetch(most=4, hold_time=1.0)))
     cluster.drop = lambda sender, to, message: isinstance(message, Ack) and sender != to
-    key = cluster.submit("c", AckRequest(held))
-    cluster.advance(10.0)
-    assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
+    assert outcomes(cluster.ask("c", AckRequest(held), 10.0)) == ["outcome-unknown"]
     cluster.drop = lambda sender, to, message: isinstance(message, ReplicaList) and to == "a"
     assert cluster.ask("b", PurgeRequest("jobs", 0, "g")) == PurgeReply(0), "it is acked, as far as c knows"
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
@@ -467,8 +458,7 @@ def test_purge_of_named_messages_looks_at_little_else(monkeypatch: pytest.Monkey
 def test_a_mistyped_group_is_not_found_by_name() -> None:
     cluster = Cluster()
     died(cluster)
-    refused = cluster.ask("b", PurgeRequest("jobs", 0, "gg"))
-    assert isinstance(refused, Failed)
+    refused = cluster.ask("b", PurgeRequest("jobs", 0, "gg"), of=Failed)
     assert (refused.topic, refused.group) == ("jobs", "gg"), "the shell adds which may be meant"
 
 
@@ -505,9 +495,7 @@ def test_a_purge_that_is_cut_off_says_whether_it_did_anything(
         return len(surveys) > pages and "a" in (sender, to)
 
     cluster.drop = breaks
-    key = cluster.submit("a", PurgeRequest("jobs", 0, "g"))
-    cluster.advance(6.0)
-    reply = cluster.replies[key]
+    reply = cluster.ask("a", PurgeRequest("jobs", 0, "g"), 6.0)
     check_failed(reply, code)
     assert (f"purged {6 - remaining} messages" in reply.detail) == (pages > 0)
     cluster.hear_all()

@@ -30,7 +30,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import Latest, PartitionId, Span
 from quorumq.wire.batch import Message, decode_header, encode_record, pack_spans
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, outcomes, receipts
+from tests.core.steps import fetch, opened, outcomes, receipts
 from tests.core.work import (
     QUIET,
     STEP_CALLS_MAX,
@@ -276,9 +276,7 @@ def test_fetches_of_other_groups_go_on_while_a_group_from_latest_begins() -> Non
     cluster = of_sessions(2048)
     cluster.delay = 0.001
     late = cluster.submit("a", SetGroup("jobs", "late", "latest"))
-    other = cluster.submit("b", fetch("other", most=10))
-    cluster.advance(0.01)
-    assert receipts(cluster.replies[other])
+    assert receipts(cluster.ask("b", fetch("other", most=10), 0.01))
     assert late not in cluster.replies
     cluster.advance(0.1)
     assert cluster.replies[late].group.latest == Latest.BEGUN
@@ -340,8 +338,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
 def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     """A run with every second message acked becomes as many runs: no node stands still for all of them."""
     cluster = Cluster(checks=False)
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 4000)))
     (got,) = receipts(cluster.ask("a", fetch(most=4000)))
     (replica,) = cluster.nodes["a"].replicas.values()

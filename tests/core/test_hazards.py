@@ -18,7 +18,6 @@ from quorumq.core.messages import (
     Hold,
     HoldReply,
     HoldsReply,
-    OpenSession,
     Publish,
     PublishReply,
     RejectRequest,
@@ -35,6 +34,7 @@ from tests.core.network import hand_over
 from tests.core.steps import (
     asked,
     fetch,
+    opened,
     outcomes,
     published,
     receipts,
@@ -172,8 +172,7 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
     """c alone knows of the ACK. Whether its TOMB comes before or after b's OK, a does not deliver."""
     for first in "bc":
         cluster = Cluster(5)
-        topic = cluster.topic(rf=5)
-        producer_id = cluster.ask("a", OpenSession()).producer_id
+        topic, producer_id = opened(cluster, rf=5)
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
         cluster.ask("a", fetch("other"))
         got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
@@ -279,8 +278,7 @@ def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() ->
     cluster, _, producer_id = with_session(2, hold_time_max=2.0)
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=2.0)))
     assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, DEATH))) == ["ok"]
-    cluster.crash("abc")
-    cluster.advance(2.1)
+    cluster.crash("abc", 2.1)
     assert asked(cluster, "c", hold_time=2.0) == [(producer_id, 1, 2)]
     deaths = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
     assert [item.receipt.span for item in deaths] == [(producer_id, 0, 1)]
@@ -302,8 +300,7 @@ def test_a_message_that_kills_its_nodes_still_uses_up_its_deliveries() -> None:
         reply = cluster.ask("abc"[turn % 3], fetch(hold_time=1.0))
         attempts.append(reply.slices[0].deliveries[0].attempt)
         cluster.advance(1.1)
-        cluster.crash("abc")
-        cluster.advance(1.1)
+        cluster.crash("abc", 1.1)
     assert attempts == [1, 2, 3, 4, 5]
     assert asked(cluster, "a", hold_time=1.0) == []
     assert record_of(cluster, "a", Span(producer_id, 0, 1)).kind == Kind.DEAD
@@ -334,9 +331,7 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
             published_count += 1
             cluster.advance(1.1)
             confirmed.append(isinstance(cluster.replies[key], PublishReply))
-            got = cluster.submit(node, fetch(wait=0.2, hold_time=2.0))
-            cluster.advance(0.4)
-            reply = cluster.replies[got]
+            reply = cluster.ask(node, fetch(wait=0.2, hold_time=2.0), 0.4)
             if isinstance(reply, FetchReply) and reply.slices:
                 done = cluster.submit(node, AckRequest(receipts(reply)))
                 cluster.advance(1.1)
@@ -356,6 +351,5 @@ def test_an_even_number_of_replicas_is_refused() -> None:
     """Two tolerate the loss of none, as one does; four that of one, as three do."""
     cluster = Cluster(5)
     for rf in (0, 2, 4, 6):
-        answer = cluster.ask("a", CreateTopic(f"t{rf}", rf, 1))
-        assert isinstance(answer, Failed)
+        answer = cluster.ask("a", CreateTopic(f"t{rf}", rf, 1), of=Failed)
         assert (answer.code, f"rf is {rf}: it must be odd" in answer.detail) == ("usage", True)

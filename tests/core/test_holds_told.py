@@ -81,8 +81,7 @@ def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
 
 
 def listed(cluster: Cluster) -> tuple[SpanRecord, ...]:
-    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(page, PeekReply)
+    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
     return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 
@@ -155,9 +154,7 @@ def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriv
     died(cluster)
     restart(cluster, "a")
     cluster.drop = lambda sender, to, message: "b" in (sender, to)
-    key = cluster.submit("c", fetch("g!dead"))
-    cluster.advance(1.0)
-    assert receipts(cluster.replies[key]) == (), (
+    assert receipts(cluster.ask("c", fetch("g!dead"), 1.0)) == (), (
         "the letter at n = 0 was handed to a reader who has 20 s left"
     )
     cluster.advance(HOLD_S)
@@ -237,9 +234,7 @@ def test_a_refused_part_of_a_hold_is_not_reported() -> None:
     cluster, _, producer_id = with_session(4)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold | Release) and sender == "c"
     cluster.submit("c", fetch(most=1, hold_time=1.0))
-    key = cluster.submit("a", fetch(hold_time=HOLD_S))
-    cluster.advance(0.5)
-    got = receipts(cluster.replies[key])
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S), 0.5))
     assert sum(item.receipt.span.size for item in got) == 4, "a and b grant all"
     cluster.advance(1.0)
     assert told(cluster, "c") == [("g", Span(producer_id, 1, 4), False)]

@@ -29,8 +29,7 @@ def got(
     cluster: Cluster, via: str = "a", **options: object
 ) -> tuple[tuple[ReceiptPart, ...], list[tuple[int, int]]]:
     """Return the receipts of a FETCH, and of each delivery the attempt and the interruptions before it."""
-    reply = cluster.ask(via, fetch(**options))  # type: ignore[arg-type]
-    assert isinstance(reply, FetchReply), reply
+    reply = cluster.ask(via, fetch(**options), of=FetchReply)  # type: ignore[arg-type]
     deliveries = [delivery for part in reply.slices for delivery in part.deliveries]
     return receipts(reply), [(delivery.attempt, delivery.interruptions) for delivery in deliveries]
 
@@ -57,8 +56,7 @@ def on_all(attempts: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
 
 
 def deaths(cluster: Cluster) -> list[Death]:
-    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(reply, PeekReply), reply
+    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
     return [item.record.letter for item in reply.items if item.record.letter is not None]
 
 
@@ -151,8 +149,7 @@ def test_a_rewind_and_a_redrive_begin_anew() -> None:
     items, attempts = got(cluster)
     assert attempts == [(1, 1)]
     cluster.ask("a", RejectRequest(items, 0.0, Death(STAMP_ZERO, "rejected")))
-    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    assert isinstance(reply, PeekReply)
+    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
     entries = tuple(SpanRecord(item.span, item.record._replace(letter=None)) for item in reply.items)
     assert entries[0].record.kind == Kind.DEAD
     assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]

@@ -34,9 +34,7 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
         return isinstance(message, HoldsRequest)
 
     cluster.drop = drop
-    key = cluster.submit("a", fetch(wait=1.0))
-    cluster.advance(1.1)
-    reply = cluster.replies[key]
+    reply = cluster.ask("a", fetch(wait=1.0), 1.1)
     assert isinstance(reply, Failed), "an empty answer would be taken for an empty queue"
     assert (reply.code, "in quarantine" in reply.detail) == (Code.TOO_FEW_REPLICAS, True)
     assert abstained

@@ -169,11 +169,9 @@ def test_labels_outlast_a_start_and_a_wiped_node_learns_them_before_it_votes() -
     cluster.drop = only_between("a", "b")
     put(cluster, "a", owner="billing")
     cluster.drop = lambda sender, to, message: isinstance(message, SYNC)
-    cluster.crash("a")
-    cluster.advance(100)
+    cluster.crash("a", 100)
     assert labels_of(cluster, "a") == {"owner": "billing"}
-    wipe(cluster, "b")
-    cluster.advance(100)
+    wipe(cluster, "b", 100)
     assert labels_of(cluster, "b") == {"owner": "billing"}, "by the resync: nothing else is let through"
 
 
@@ -228,15 +226,11 @@ def test_too_few_nodes_say_whether_it_may_have_happened() -> None:
     cluster = Cluster()
     cluster.topic()
     cluster.drop = lambda sender, to, message: sender != to
-    key = cluster.submit("a", change(owner="x"))
-    cluster.advance(10)
-    assert cluster.replies[key].code == Code.TOO_FEW_REPLICAS  # type: ignore[union-attr]
+    assert cluster.ask("a", change(owner="x"), 10).code == Code.TOO_FEW_REPLICAS  # type: ignore[union-attr]
     cluster.drop = lambda sender, to, message: (
         sender != to and isinstance(message, PutLabels) and bool(message.labels.labels)
     )
-    key = cluster.submit("a", change(owner="x"))
-    cluster.advance(10)
-    assert cluster.replies[key].code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    assert cluster.ask("a", change(owner="x"), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
 
 
 LABELS = st.lists(

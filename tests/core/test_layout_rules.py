@@ -37,9 +37,7 @@ def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[s
 
 
 def move(cluster: Cluster, node: str, source: str, to: str, within: float = 0.0) -> m.ClientReply:
-    key = cluster.submit(node, m.MovePartition("jobs", 0, source, to))
-    cluster.advance(within)
-    return cluster.replies[key]
+    return cluster.ask(node, m.MovePartition("jobs", 0, source, to), within)
 
 
 def between(*names: str) -> Callable[[str, str, object], bool]:
@@ -88,8 +86,7 @@ def test_a_wiped_node_votes_in_no_set_that_it_may_have_left(
     assert is_voter(cluster, new, topic), "it has adopted the layout, and was told"
     cluster.isolated = {new}
     cluster.drop = lambda sender, to, message: new in (sender, to)
-    wipe(cluster, old)
-    cluster.advance(8.0)
+    wipe(cluster, old, 8.0)
     refused = not is_voter(cluster, old, topic)
     if refused:
         assert not without
@@ -250,8 +247,7 @@ def test_a_source_that_started_again_reads_for_every_group() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SourceRequest)
     assert isinstance(move(cluster, other, first, second), m.TopicReply)
     cluster.advance(0.5)
-    cluster.crash(first)
-    cluster.advance(3.0)
+    cluster.crash(first, 3.0)
     assert isinstance(move(cluster, other, second, first), m.TopicReply)
     cluster.hear_all(1.0)
     replica = cluster.nodes[first].replicas[PartitionId(topic.id, 0)]
@@ -287,8 +283,7 @@ def test_messages_that_only_a_source_has_are_told_on() -> None:
     cluster.advance(0.5)
     assert isinstance(move(cluster, other, second, third), m.TopicReply)
     cluster.advance(0.5)
-    purged = cluster.ask(other, m.PurgeRequest("jobs", 0, "g"))
-    assert isinstance(purged, m.PurgeReply)
+    purged = cluster.ask(other, m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
     assert purged.messages == 3
     cluster.hear_all(12.0)
     assert fetched(cluster, third) == ()
@@ -362,8 +357,7 @@ def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
     cluster.drop = lambda sender, to, message: {sender, to} == {old, new}
     cluster.start(new)
     cluster.advance(3.0)
-    purged = cluster.ask(others[0], m.PurgeRequest("jobs", 0, "g"))
-    assert isinstance(purged, m.PurgeReply)
+    purged = cluster.ask(others[0], m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
     assert purged.messages == 3
     cluster.hear_all()
     cluster.join(new)
@@ -394,8 +388,7 @@ def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions
     cluster.advance(9.0)
     assert is_voter(cluster, new, topic) == (without != "earlier questions")
     assert bool(cluster.nodes[old].context.sources) == bool(without)
-    wipe(cluster, other)
-    cluster.advance(3.0)
+    wipe(cluster, other, 3.0)
     assert cluster.nodes[other].state.trusted == (without != "earlier questions")
 
 
@@ -483,8 +476,7 @@ def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed()
     assert [part.receipt.span for part in fetched(cluster, node)] == [Span(another, 0, 1)]
     for effect in effects:
         cluster.journals[node] += effect.records if isinstance(effect, Persist) else ()
-    cluster.crash(node)
-    cluster.advance(3.0)
+    cluster.crash(node, 3.0)
     assert [part.receipt.span for part in fetched(cluster, node)] == [Span(another, 0, 1)]
 
 

@@ -23,8 +23,7 @@ def with_leaver() -> GrowingCluster:
 
 def change(cluster: GrowingCluster, name: str, through: str = "a", node: str = "d") -> None:
     """Drain or remove a node."""
-    reply = cluster.ask(through, m.ChangeMembers(name, node))
-    assert isinstance(reply, m.ChangeMembersReply), reply
+    cluster.ask(through, m.ChangeMembers(name, node), of=m.ChangeMembersReply)
 
 
 def learns(cluster: GrowingCluster, how: str) -> None:

@@ -14,7 +14,6 @@ from quorumq.core.messages import (
     GroupReply,
     Hold,
     LimitGroup,
-    OpenSession,
     Publish,
     PutGroup,
     RejectRequest,
@@ -32,6 +31,7 @@ from tests.core.steps import (
     check_failed,
     fetch,
     more,
+    opened,
     outcomes,
     published,
     receipts,
@@ -42,8 +42,7 @@ from tests.core.steps import (
 
 
 def limit(cluster: Cluster, per_second: float, burst: int = 0, node: str = "a") -> Limit:
-    reply = cluster.ask(node, LimitGroup("jobs", "g", per_second, burst))
-    assert isinstance(reply, GroupReply), reply
+    reply = cluster.ask(node, LimitGroup("jobs", "g", per_second, burst), of=GroupReply)
     return reply.group.limit
 
 
@@ -142,8 +141,7 @@ def test_messages_through_nodes_that_lose_each_others_holds_stay_below_the_bound
 
 def test_a_node_has_the_share_of_its_replicas() -> None:
     cluster = Cluster(5)
-    topic = cluster.topic(partitions=5)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, partitions=5)
     for number in range(5):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 20, partition=number)))
     cluster.ask("a", SetGroup("jobs", "g"))
@@ -266,9 +264,7 @@ def test_a_coordinator_asks_for_no_more_than_the_others_have() -> None:
         and isinstance(message, Hold)
         and bool(sizes.append(sum(want.span.size for want in message.wants)))
     )
-    key = cluster.submit("a", fetch(wait=0.5))
-    cluster.advance(0.6)
-    assert messages(cluster.replies[key]) == 3
+    assert messages(cluster.ask("a", fetch(wait=0.5), 0.6)) == 3
     assert sizes == [10, 10, 3, 3]
 
 
@@ -312,8 +308,7 @@ def test_a_hold_that_is_piggybacked_takes_a_token_as_well() -> None:
 
 def test_dead_letters_are_read_and_made_without_tokens() -> None:
     cluster = Cluster()
-    topic = cluster.topic(ttl_s=5.0)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, ttl_s=5.0)
     more(cluster, topic, producer_id, 0, 10)
     got = receipts(cluster.ask("a", fetch(most=1)))
     assert outcomes(cluster.ask("a", RejectRequest(got, 0.0, DEATH))) == ["ok"]
@@ -327,8 +322,7 @@ def test_dead_letters_are_read_and_made_without_tokens() -> None:
 
 def test_expired_messages_that_a_fetch_meets_cost_the_delivered_ones_no_tokens() -> None:
     cluster = Cluster(sync_interval=1000.0)
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     batch = cluster.batch(topic, producer_id, 0, [b"x"] * 20, ttl_ms=1000)
     cluster.ask("a", Publish(batch))
     more(cluster, topic, producer_id, 20, 5)
@@ -336,9 +330,7 @@ def test_expired_messages_that_a_fetch_meets_cost_the_delivered_ones_no_tokens()
     limit(cluster, 0.01, 10)
     cluster.advance(1.5)
     fill(cluster)
-    key = cluster.submit("a", fetch(wait=0.9))
-    cluster.advance(1)
-    assert spans(cluster.replies[key]) == [(20, 25)]
+    assert spans(cluster.ask("a", fetch(wait=0.9), 1)) == [(20, 25)]
     assert levels(cluster) == pytest.approx([5, 5, 5], abs=0.1)
 
 
@@ -362,8 +354,7 @@ def test_it_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() -> No
     rewind(cluster, "b")
     for name in "ab":
         cluster.crash(name)
-    wipe(cluster, "c")
-    cluster.advance(70)
+    wipe(cluster, "c", 70)
     assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []], "buckets start empty"
     cluster.ask("a", DeleteGroup("jobs", "g"))
     check_failed(cluster.ask("b", LimitGroup("jobs", "g", 5.0)), Code.NOT_FOUND)
@@ -420,9 +411,7 @@ def test_registers_merge_pauses_and_limits_apart() -> None:
 def test_an_answer_of_too_few_nodes_is_unknown() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: sender != to
-    key = cluster.submit("a", LimitGroup("jobs", "g", 5.0))
-    cluster.advance(10)
-    assert cluster.replies[key].code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    assert cluster.ask("a", LimitGroup("jobs", "g", 5.0), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
 
 
 def test_a_change_keeps_the_tokens_and_wakes_whoever_waits() -> None:

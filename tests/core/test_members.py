@@ -193,8 +193,7 @@ def test_a_partition_moves_to_a_node_that_was_added() -> None:
     cluster = GrowingCluster(3)
     published(cluster, 5)
     cluster.add("d")
-    reply = cluster.ask("d", m.MovePartition("jobs", 0, "a", "d"))
-    assert isinstance(reply, m.TopicReply), reply
+    cluster.ask("d", m.MovePartition("jobs", 0, "a", "d"), of=m.TopicReply)
     cluster.advance(12.0)
     assert not cluster.nodes["a"].context.sources, "its payload is at d"
     cluster.kill("b")
@@ -330,13 +329,10 @@ def test_a_resync_brings_the_cluster_layout(rule: bool, monkeypatch: pytest.Monk
     )
     cluster.change("d")
     cluster.drop = lambda sender, to, message: type(message) is m.PutCluster and not message.round
-    wipe(cluster, "a")
-    cluster.advance(3.0)
+    wipe(cluster, "a", 3.0)
     assert cluster.nodes["a"].state.trusted
     cluster.drop = lambda sender, to, message: "b" in (sender, to)
-    key = cluster.submit("a", m.ChangeMembers("add", "e", "e:7401"))
-    cluster.advance(6.0)
-    layout = cluster.replies[key].layout
+    layout = cluster.ask("a", m.ChangeMembers("add", "e", "e:7401"), 6.0).layout
     assert [member.node for member in layout.members] == ([*"abcde"] if rule else [*"abce"])
 
 
@@ -351,9 +347,7 @@ def test_only_voters_make_a_majority_for_registers(rule: bool, monkeypatch: pyte
     cluster.topic()
     cluster.kill("b")
     cluster.kill("c")
-    key = cluster.submit("d", m.AlterTopic("jobs", max_deliveries=9))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], m.Failed) is rule
+    assert isinstance(cluster.ask("d", m.AlterTopic("jobs", max_deliveries=9), 6.0), m.Failed) is rule
 
 
 @pytest.mark.parametrize("rule", [True, False])
@@ -543,9 +537,7 @@ def test_a_source_that_is_up_or_has_a_replica_is_not_given_up() -> None:
     assert "is up, and gives partition 0" in cluster.ask("b", give_up).detail
     cluster.kill("d")
     cluster.kill("a")
-    key = cluster.submit("b", give_up)
-    cluster.advance(6.0)
-    assert cluster.replies[key].code == Code.TOO_FEW_REPLICAS, (
+    assert cluster.ask("b", give_up, 6.0).code == Code.TOO_FEW_REPLICAS, (
         "the new replica may know of messages that are at a"
     )
     assert cluster.nodes["b"].catalogue.topics[topic.id].placement(0).sources == ("a",)  # type: ignore[union-attr]
@@ -667,9 +659,7 @@ def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(
     cluster.add("d")
     half_known_move(cluster, "c")
     assert isinstance(exit_cluster(cluster, "drain", "d", "c"), m.ChangeMembersReply)
-    key = cluster.submit("c", m.ChangeMembers("remove", "d"))
-    cluster.advance(10.0)
-    assert isinstance(cluster.replies[key], m.Failed) is rule
+    assert isinstance(cluster.ask("c", m.ChangeMembers("remove", "d"), 10.0), m.Failed) is rule
     cluster.hear_all(10.0)
     topic = cluster.nodes["b"].topic_named("jobs")
     assert "d" in topic.replicas[0] or topic.layout is None

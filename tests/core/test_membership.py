@@ -61,8 +61,7 @@ def test_a_side_that_speaks_a_later_version_too_is_answered_in_ours(who: str) ->
     cluster = Cluster()
     cluster.kill("b")
     lowest, highest = VERSIONS
-    welcome = cluster.ask("a", hello(cluster, node=who, versions=(lowest, highest + 1)))
-    assert isinstance(welcome, Welcome)
+    welcome = cluster.ask("a", hello(cluster, node=who, versions=(lowest, highest + 1)), of=Welcome)
     assert welcome.version == highest
     later = cluster.ask("a", hello(cluster, node=who, versions=(highest + 1, highest + 1)))
     check_failed(
@@ -82,8 +81,7 @@ def test_an_older_start_is_refused_as_superseded_and_begins_again_above_it() -> 
     for _ in range(3):
         cluster.crash("b")
     cluster.feed("a", LinkDown("b"))
-    answer = cluster.ask("a", hello(cluster, incarnation=Incarnation(2, 5)))
-    assert isinstance(answer, Failed)
+    answer = cluster.ask("a", hello(cluster, incarnation=Incarnation(2, 5)), of=Failed)
     assert (answer.code, answer.needed) == ("superseded", 4)
     assert "old copy" in answer.detail
     cluster.feed("b", HelloRefused("a", answer.code, answer.detail, answer.needed))
@@ -97,8 +95,7 @@ def test_a_copy_of_the_directory_waits_while_the_first_is_alive_and_then_resyncs
     copy = hello(cluster, incarnation=live.incarnation._replace(nonce=1), directory=live.directory)
     check_failed(cluster.ask("a", copy), "not-stored", "running twice")
     cluster.feed("a", LinkDown("b"))
-    answer = cluster.ask("a", copy)
-    assert isinstance(answer, Failed)
+    answer = cluster.ask("a", copy, of=Failed)
     assert (answer.code, answer.needed) == ("superseded", 1)
 
 
@@ -150,7 +147,6 @@ def test_a_publisher_that_makes_a_topic_does_not_undo_what_an_operator_chose() -
     cluster.nodes["c"].topics.clear()
     cluster.nodes["c"].catalogue.names.clear()
     cluster.nodes["c"].catalogue.living.clear()
-    made = cluster.ask("c", CreateTopic("jobs", 3, 1, 5, implicit=True))
-    assert isinstance(made, TopicReply)
+    cluster.ask("c", CreateTopic("jobs", 3, 1, 5, implicit=True), of=TopicReply)
     cluster.advance(5)
     assert {core.topic_named("jobs").max_deliveries for core in cluster.nodes.values()} == {17}

@@ -164,8 +164,7 @@ def test_a_node_that_missed_a_move_learns_of_it_from_a_reply() -> None:
     first = cluster.replies[key]
     assert isinstance(first, m.PublishReply) or first.code == "outcome-unknown"  # type: ignore[union-attr]
     assert cluster.nodes[late].topics[topic.id].layout_number == 2
-    again = cluster.ask(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])))
-    assert isinstance(again, m.PublishReply)
+    cluster.ask(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])), of=m.PublishReply)
 
 
 class SlowDisk:
@@ -300,8 +299,7 @@ def test_a_source_that_was_wiped_is_released_at_once() -> None:
     assert isinstance(move(cluster, others[1], members[0], others[0]), m.TopicReply)
     cluster.advance(10)
     assert cluster.nodes[members[0]].context.sources
-    wipe(cluster, members[0])
-    cluster.advance(20)
+    wipe(cluster, members[0], 20)
     assert not cluster.nodes[others[1]].topics[topic.id].placement(0).sources  # type: ignore[union-attr]
 
 
@@ -310,9 +308,9 @@ def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
     assert isinstance(move(cluster, "a", members[0], others[0]), m.TopicReply)
     for name in (others[0], members[1]):
         cluster.kill(name)
-    key = cluster.submit(members[2], m.DeleteTopic("jobs", topic.id))
-    cluster.advance(6)
-    assert isinstance(cluster.replies[key], m.Failed), "of the present set only one is up"
+    assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id), 6), m.Failed), (
+        "of the present set only one is up"
+    )
     cluster.start(members[1])
     cluster.advance(3)
     assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id)), m.TopicReply)

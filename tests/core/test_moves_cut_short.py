@@ -57,9 +57,7 @@ def begun() -> tuple[Cluster, Topic, dict[str, str]]:
 def moved(cluster: Cluster, by: str, source: str, to: str) -> Topic:
     """Move the slot as an operator does: again, until it is done."""
     for _ in range(4):
-        key = cluster.submit(by, m.MovePartition("jobs", 0, source, to))
-        cluster.advance(6.0)
-        reply = cluster.replies[key]
+        reply = cluster.ask(by, m.MovePartition("jobs", 0, source, to), 6.0)
         if isinstance(reply, m.TopicReply):
             return reply.topic
     raise AssertionError(f"{reply}")

@@ -32,8 +32,7 @@ SLOT, SEQ = 3, 17
 
 
 def found(cluster: Cluster, topic: Topic, node: str = "a") -> tuple[ProducerId, bool]:
-    reply = cluster.ask(node, FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ))
-    assert isinstance(reply, FindNameReply), reply
+    reply = cluster.ask(node, FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ), of=FindNameReply)
     assert reply.producer_id[:3] == (NAMED, WINDOW_S, SLOT)
     return reply.producer_id, reply.known
 
@@ -108,13 +107,13 @@ def test_a_name_is_asked_of_a_majority_and_outlasts_a_disk() -> None:
     topic = cluster.topic()
     first, _ = found(cluster, topic)
     published(cluster, topic, first)
-    wipe(cluster, "c")
-    cluster.advance(70)
+    wipe(cluster, "c", 70)
     assert found(cluster, topic, "c")[0] == first
     cluster.drop = lambda sender, to, message: sender != to
-    key = cluster.submit("c", FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ + 1))
-    cluster.advance(6)
-    assert cluster.replies[key].code == Code.TOO_FEW_REPLICAS  # type: ignore[union-attr]
+    assert (
+        cluster.ask("c", FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ + 1), 6).code
+        == Code.TOO_FEW_REPLICAS
+    )  # type: ignore[union-attr]
 
 
 def test_an_acked_message_is_known_by_its_name_until_its_window_is_past_and_then_closed() -> None:
@@ -398,8 +397,7 @@ def test_a_purge_covers_what_a_replica_with_another_time_would_deliver(
     drained(cluster)
     rewind(cluster, start="time", from_ms=border)
     cluster.drop = lambda sender, to, message: (sender, to) == ("b", "a")
-    purge = cluster.ask("b", PurgeRequest("jobs", 0, "g"))
-    assert isinstance(purge, PurgeReply), purge
+    cluster.ask("b", PurgeRequest("jobs", 0, "g"), of=PurgeReply)
     cluster.hear_all()
     assert seqs(cluster.ask("a", fetch())) == ([] if rule else [SEQ])
 

@@ -65,9 +65,7 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
         cluster.drop = lambda sender, to, message, losing=losing: (  # type: ignore[misc]
             isinstance(message, Store) and (sender, to) in losing
         )
-        key = cluster.submit(via, Publish(batch_of(topic, names, cluster.now.wall_ms)))
-        cluster.advance(0.6)
-        reply = cluster.replies[key]
+        reply = cluster.ask(via, Publish(batch_of(topic, names, cluster.now.wall_ms)), 0.6)
         assert isinstance(reply, PublishReply) or (
             isinstance(reply, Failed) and reply.code == "outcome-unknown"
         )
@@ -75,9 +73,9 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
             expected |= names
         else:
             cluster.hear_all()
-            again = cluster.submit(via, Publish(batch_of(topic, names, cluster.now.wall_ms)))
-            cluster.advance(0.6)
-            assert isinstance(cluster.replies[again], PublishReply), "a retry of what is unknown goes through"
+            assert isinstance(
+                cluster.ask(via, Publish(batch_of(topic, names, cluster.now.wall_ms)), 0.6), PublishReply
+            ), "a retry of what is unknown goes through"
             expected |= names
         if victim:
             cluster.crash(victim)
@@ -85,8 +83,6 @@ def test_however_derived_messages_are_batched_each_is_stored_once_everywhere(
     check_stored(cluster, topic, expected)
     delivered: list[Name] = []
     for node in "abcabc":
-        key = cluster.submit(node, fetch(most=1000, hold_time=2.0))
-        cluster.advance(0.05)
-        for item in receipts(cluster.replies[key]):
+        for item in receipts(cluster.ask(node, fetch(most=1000, hold_time=2.0), 0.05)):
             delivered += [(item.receipt.span.producer_id, seq) for seq in range(*item.receipt.span[1:])]
     assert sorted(delivered) == sorted(expected), "and is delivered once, under its own name"

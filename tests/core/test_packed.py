@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.messages import OpenSession, Publish
+from quorumq.core.messages import Publish
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch
+from tests.core.steps import fetch, opened
 
 HERE = PartitionId(b"t" * 16, 0)
 SESSIONS = [ProducerId("a", 1, 2, k) for k in range(3)]
@@ -122,8 +122,7 @@ def test_a_batch_that_does_not_fit_a_row_stays_an_object(batch: StoredBatch) -> 
 def test_the_oldest_durable_and_due_batches_of_one_message_are_packed() -> None:
     """The oldest of those of one message, once durable, due, and of a known age; never so many as `packed_above`."""
     cluster = Cluster(1, packed_above=3)
-    topic = cluster.topic(rf=1)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=1)
     for seq in range(8):
         batch = cluster.batch(
             topic, producer_id, 10 * seq, [b"x"] * (1 + (seq == 1)), delay_ms=5000 * (seq == 2)
@@ -145,8 +144,7 @@ def test_the_oldest_durable_and_due_batches_of_one_message_are_packed() -> None:
 def test_a_batch_whose_age_is_asked_for_is_not_packed_by_a_start() -> None:
     """The newest, if none were kept as an object, would be packed: its age, learned later, would change a copy."""
     cluster = Cluster(1, packed_above=0)
-    topic = cluster.topic(rf=1)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=1)
     (replica,) = cluster.nodes["a"].replicas.values()
     batches, now = replica.batches, cluster.now
     for number in (10, 11):

@@ -81,9 +81,7 @@ class Five(Cluster):
 
     def fetched(self, node: str, group: str, partition: int) -> tuple[ReceiptPart, ...]:
         fetch = Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
-        key = self.submit(node, fetch)
-        self.advance(2.0)
-        reply = self.replies[key]
+        reply = self.ask(node, fetch, 2.0)
         return receipts(reply) if isinstance(reply, FetchReply) else ()
 
     def came(self, key: int, seconds: float = 6.0) -> object:
@@ -132,8 +130,7 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
     assert isinstance(cluster.came(creating), Failed)
     assert cluster.published(cluster.v, grown, 1)
     cluster.cut([])
-    made = cluster.ask(cluster.x, CreateTopic(cluster.name))
-    assert isinstance(made, TopicReply)
+    made = cluster.ask(cluster.x, CreateTopic(cluster.name), of=TopicReply)
     assert made.topic.deletions == 1
     assert not cluster.published(cluster.v, grown, 1, 0.0)
     assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), TopicReply | Failed)
@@ -172,8 +169,7 @@ def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_does_n
     rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
     assert isinstance(cluster.came(rewinding), Failed), "a majority of the nodes, and of what x has heard of"
     cluster.cut([])
-    made = cluster.ask(cluster.y, SetGroup(cluster.name, "g", "latest", rewind=True))
-    assert isinstance(made, GroupReply)
+    cluster.ask(cluster.y, SetGroup(cluster.name, "g", "latest", rewind=True), of=GroupReply)
     for node in cluster.names:
         assert cluster.fetched(node, "g", 1) == ()
 

@@ -9,7 +9,6 @@ from quorumq.core.messages import (
     Failed,
     FetchReply,
     GroupReply,
-    OpenSession,
     PauseGroup,
     PutGroup,
     RejectRequest,
@@ -26,6 +25,7 @@ from tests.core.steps import (
     check_failed,
     fetch,
     more,
+    opened,
     outcomes,
     published,
     receipts,
@@ -37,8 +37,7 @@ from tests.core.steps import (
 
 
 def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
-    reply = cluster.ask(node, PauseGroup("jobs", "g", paused))
-    assert isinstance(reply, GroupReply), reply
+    reply = cluster.ask(node, PauseGroup("jobs", "g", paused), of=GroupReply)
     assert reply.group.paused is paused
     return reply.group
 
@@ -80,9 +79,7 @@ def test_voters_refuse_and_tell_a_coordinator_that_does_not_know() -> None:
     pause(cluster, "a")
     assert not any(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
     cluster.hear_all()
-    key = cluster.submit("c", fetch())
-    cluster.advance(1.5)
-    assert spans(cluster.replies[key]) == []
+    assert spans(cluster.ask("c", fetch(), 1.5)) == []
     assert all(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
 
 
@@ -96,8 +93,7 @@ def test_messages_delivered_before_are_extended_and_settled() -> None:
 
 def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
     cluster = Cluster()
-    topic = cluster.topic(ttl_s=5.0)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, ttl_s=5.0)
     more(cluster, topic, producer_id, 0, 4)
     got = receipts(cluster.ask("a", fetch(most=1)))
     assert outcomes(cluster.ask("a", RejectRequest(got, death=DEATH))) == ["ok"]
@@ -114,8 +110,7 @@ def test_a_pause_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() 
     rewind(cluster, "b")
     for name in "ab":
         cluster.crash(name)
-    wipe(cluster, "c")
-    cluster.advance(100)
+    wipe(cluster, "c", 100)
     assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []]
     cluster.ask("a", DeleteGroup("jobs", "g"))
     check_failed(cluster.ask("b", PauseGroup("jobs", "g", True)), Code.NOT_FOUND)
@@ -141,12 +136,8 @@ def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() 
 def test_too_few_nodes_make_it_unknown() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: sender != to
-    key = cluster.submit("a", PauseGroup("jobs", "g", True))
-    cluster.advance(10)
-    assert cluster.replies[key].code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
-    no_group = cluster.submit("a", PauseGroup("jobs", "nobody", True))
-    cluster.advance(10)
-    assert isinstance(cluster.replies[no_group], Failed)
+    assert cluster.ask("a", PauseGroup("jobs", "g", True), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    assert isinstance(cluster.ask("a", PauseGroup("jobs", "nobody", True), 10), Failed)
 
 
 def test_registers_merge_alike_in_any_order() -> None:

@@ -43,8 +43,7 @@ def away(case: Case) -> Cluster:
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=1.0)))
     settle = m.AckRequest(got) if case.settles == "ack" else m.RejectRequest(got, death=DEATH)
     assert outcomes(cluster.ask("a", settle)) in (["acked"], ["ok"])
-    wipe(cluster, "b")
-    cluster.advance(4.0)
+    wipe(cluster, "b", 4.0)
     rewind(cluster, "c", case.start, 0 if case.start == "earliest" else made - 5 if case.covers else made + 5)
     cluster.kill("a")
     return cluster

@@ -227,8 +227,7 @@ def test_no_slot_is_added_before_each_learner_has_the_payload(
     cluster.advance(10.0)
     assert (len(current(cluster, old, topic).replicas[0]) == 1) == rule
     cluster.hear_all(0.0 if not rule else 15.0)
-    wipe(cluster, old)
-    cluster.advance(15.0)
+    wipe(cluster, old, 15.0)
     assert (drained(cluster, others[0]) == 3) == rule
 
 

@@ -46,6 +46,7 @@ from tests.core.steps import (
     died,
     drained,
     fetch,
+    opened,
     outcomes,
     published,
     receipts,
@@ -103,15 +104,13 @@ def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
     cluster, topic, producer_id = with_session(1)
     for first in range(1, 6):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
-    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", (0, 0), 2))
-    assert isinstance(page, PeekReply)
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", (0, 0), 2), of=PeekReply)
     assert page.cursor is not None
     assert [item.span.start for item in page.items] == [0, 1]
     assert set(outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3))))))) == {"acked"}
     cluster.advance(10)
     assert batches(cluster) == [3, 3, 3]
-    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", page.cursor, 10))
-    assert isinstance(page, PeekReply)
+    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", page.cursor, 10), of=PeekReply)
     assert [item.span.start for item in page.items] == [3, 4, 5]
 
 
@@ -331,8 +330,7 @@ def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
 def test_a_message_settled_before_it_is_due_is_reclaimed(how: str) -> None:
     """However it is settled: else it lies on every disk until then, for a year at most, and nothing shows it."""
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     cluster.ask("a", fetch())
     cluster.ask("a", fetch("other"))
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3, delay_ms=86_400_000)))
@@ -349,8 +347,7 @@ def test_a_message_settled_before_it_is_due_is_reclaimed(how: str) -> None:
         case _:
             cluster.ask("c", PurgeRequest("jobs", 0, "g"))
     if how == "restart":
-        cluster.crash("abc")
-        cluster.advance(70)
+        cluster.crash("abc", 70)
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
 
@@ -492,9 +489,7 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> N
         not isinstance(message, Merge | MergeReply)
         or (isinstance(message, Merge) and not message.redrive and missed != "Merge")
     )
-    key = cluster.submit("c", RedriveRequest("jobs", 0, "g", entries))
-    cluster.advance(10)
-    assert outcomes(cluster.replies[key]) == ["outcome-unknown"]
+    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries), 10)) == ["outcome-unknown"]
     if missed == "Hold":
         cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests | SyncState | Merge)
         cluster.submit("c", fetch(hold_time=1.0))

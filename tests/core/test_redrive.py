@@ -36,8 +36,7 @@ from tests.core.steps import (
 
 def dead_entries(cluster: Cluster, node: str = "a") -> tuple[SpanRecord, ...]:
     """The dead letters as ``node`` sees them."""
-    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, PeekReply)
+    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=PeekReply)
     return tuple(SpanRecord(item.span, item.record) for item in page.items)
 
 

@@ -31,23 +31,20 @@ from quorumq.core.requests.remote import bytes_of
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over
-from tests.core.steps import check_failed, fetch, outcomes, receipts
+from tests.core.steps import check_failed, fetch, opened, outcomes, receipts
 
 
 def filled(
     cluster: Cluster, rf: int, partitions: int, each: int, max_deliveries: int = 5
 ) -> tuple[Topic, ProducerId]:
-    topic = cluster.topic(rf=rf, partitions=partitions, max_deliveries=max_deliveries)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=rf, partitions=partitions, max_deliveries=max_deliveries)
     for number in range(partitions):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * each, number)))
     return topic, producer_id
 
 
 def asked(cluster: Cluster, node: str, request: object, seconds: float = 0.1) -> object:
-    key = cluster.submit(node, request)
-    cluster.advance(seconds)
-    return cluster.replies[key]
+    return cluster.ask(node, request, seconds)
 
 
 @pytest.mark.parametrize("node", ["a", "b", "c", "d", "e"])
@@ -82,8 +79,7 @@ def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(cap
 def test_a_fetch_of_one_message_asks_every_node(number: int) -> None:
     """Its limit leaves nothing to divide, and one partition alone has a message."""
     cluster = Cluster(5)
-    topic = cluster.topic(rf=1, partitions=8)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=1, partitions=8)
     assert len({*topic.replicas}) >= 3
     key = cluster.submit("b", fetch(most=1, hold_time=60.0, wait=5.0))
     cluster.advance(0.1)
@@ -99,8 +95,7 @@ def test_sub_fetches_that_moves_end_bring_no_more_messages_than_were_asked_for(
     """A share is divided once more when a sub-fetch ends, and each node is asked for one message at least."""
     for seed in range(10):
         cluster, rng = Cluster(5), random.Random(seed)
-        topic = cluster.topic(rf=1, partitions=8)
-        producer_id = cluster.ask("a", OpenSession()).producer_id
+        topic, producer_id = opened(cluster, rf=1, partitions=8)
         key = cluster.submit(client, fetch(most=most, hold_time=60.0, wait=19.0))
         cluster.advance(0.1)
         for number in rng.sample(range(8), 3):
@@ -118,8 +113,7 @@ def test_sub_fetches_that_moves_end_bring_no_more_messages_than_were_asked_for(
 def test_a_sub_fetch_that_a_move_ends_is_asked_for_anew(rf: int) -> None:
     """Else no node looks at its partitions until the other sub-fetches end, after seconds."""
     cluster = Cluster(5)
-    topic = cluster.topic(rf=rf, partitions=8)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=rf, partitions=8)
     number = next(at for at, members in enumerate(topic.replicas) if members != topic.replicas[0])
     client = next((it for it in cluster.names if it not in topic.replicas[number]), "a")
     key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
@@ -138,8 +132,7 @@ def test_a_sub_fetch_that_a_move_ends_is_asked_for_anew(rf: int) -> None:
 def test_partitions_that_every_node_refuses_are_asked_for_again() -> None:
     """A new slot does not vote at once, and the FETCH has a sub-fetch parked elsewhere meanwhile."""
     cluster = Cluster(5)
-    topic = cluster.topic(rf=1, partitions=8)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=1, partitions=8)
     source = topic.replicas[0][0]
     to, client = [it for it in cluster.names if it != source][:2]
     key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
@@ -336,9 +329,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
         return sender in silent
 
     cluster.drop = drop
-    key = cluster.submit(stranger, fetch(wait=1.0, hold_time=20.0))
-    cluster.advance(2.5)
-    check_failed(cluster.replies[key], None, silent[0])
+    check_failed(cluster.ask(stranger, fetch(wait=1.0, hold_time=20.0), 2.5), None, silent[0])
     cluster.advance(20)
     assert sizes_of(asked(cluster, stranger, fetch())) == 1
 
@@ -416,8 +407,7 @@ def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() 
     stranger = next(name for name in cluster.names if name != home)
     for bodies in (False, True):
         ask = PeekRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
-        page = cluster.ask(stranger, ask)
-        assert isinstance(page, PeekReply)
+        page = cluster.ask(stranger, ask, of=PeekReply)
         assert sum(item.span.size for item in page.items) == 7
         assert sum(part.stop - part.first for part in page.slices) == (7 if bodies else 0)
         assert page == cluster.ask(home, ask)

@@ -13,15 +13,12 @@ from tests.core.network import wipe
 
 def asked(cluster: GrowingCluster, name: str, request: object, seconds: float = 6.0) -> object:
     """Return the answer to a request after some seconds."""
-    key = cluster.submit(name, request)
-    cluster.advance(seconds)
-    return cluster.replies[key]
+    return cluster.ask(name, request, seconds)
 
 
 def change(cluster: GrowingCluster, name: str, *changes: str) -> None:
     for each in changes:
-        reply = cluster.ask("a", m.ChangeMembers(each, name))
-        assert isinstance(reply, m.ChangeMembersReply), reply
+        cluster.ask("a", m.ChangeMembers(each, name), of=m.ChangeMembersReply)
 
 
 def on(cluster: GrowingCluster, nodes: str, rf: int) -> Topic:
@@ -76,8 +73,7 @@ def moved_on() -> tuple[GrowingCluster, Topic]:
     batch = cluster.batch(topic, ProducerId("x", 1, 1, 1), 0, [b"1", b"2"])
     assert isinstance(cluster.ask("b", m.Publish(batch)), m.PublishReply)
     for source, to in ("bf", "fa"):
-        reply = cluster.ask("c", m.MovePartition(topic.name, 0, source, to))
-        assert isinstance(reply, m.TopicReply), reply
+        cluster.ask("c", m.MovePartition(topic.name, 0, source, to), of=m.TopicReply)
         cluster.advance(0.1)
         cluster.kill("b") if to == "f" else cluster.advance(12.0)
     change(cluster, "f", "drain", "remove")
@@ -95,8 +91,7 @@ def test_a_group_is_made_though_the_set_before_was_removed() -> None:
 
 def test_a_wiped_node_does_not_wait_for_a_set_before_that_was_removed() -> None:
     cluster, topic = moved_on()
-    wipe(cluster, "a")
-    cluster.advance(12.0)
+    wipe(cluster, "a", 12.0)
     assert cluster.nodes["a"].state.trusted
     assert cluster.nodes["a"].replicas[PartitionId(topic.id, 0)].is_trusted
 

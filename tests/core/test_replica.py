@@ -28,7 +28,16 @@ from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.steps import check_failed, fetch, outcomes, published, receipts, with_messages, with_session
+from tests.core.steps import (
+    check_failed,
+    fetch,
+    opened,
+    outcomes,
+    published,
+    receipts,
+    with_messages,
+    with_session,
+)
 from tests.seeds import seeds
 
 
@@ -48,8 +57,7 @@ def bodies(reply: FetchReply) -> int:
 
 def test_a_retry_through_any_node_makes_no_second_message() -> None:
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     batch = cluster.batch(topic, producer_id, 0, [b"x"] * 10)
     for node in "abcabc":
         assert isinstance(cluster.ask(node, Publish(batch)), PublishReply)
@@ -59,8 +67,7 @@ def test_a_retry_through_any_node_makes_no_second_message() -> None:
 
 def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])))
     overlap = cluster.batch(topic, producer_id, 5, [b"%d" % i for i in range(5, 15)])
     assert isinstance(cluster.ask("b", Publish(overlap)), PublishReply), (
@@ -73,14 +80,10 @@ def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
 
 def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() -> None:
     cluster = Cluster(request_timeout=5.0)
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     batch = cluster.batch(topic, producer_id, 0, [b"x"])
     cluster.drop = lambda sender, to, message: isinstance(message, Store)
-    key = cluster.submit("a", Publish(batch))
-    cluster.advance(5.1)
-    answer = cluster.replies[key]
-    assert isinstance(answer, Failed)
+    answer = cluster.ask("a", Publish(batch), 5.1, of=Failed)
     assert (answer.code, answer.needed, answer.answered) == ("outcome-unknown", 2, 1), "our own disk has it"
     cluster.hear_all()
     assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
@@ -88,12 +91,10 @@ def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() ->
 
 def test_with_too_few_nodes_up_nothing_is_sent() -> None:
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     cluster.kill("b")
     cluster.kill("c")
-    answer = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
-    assert isinstance(answer, Failed)
+    answer = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])), of=Failed)
     assert (answer.code, answer.needed, answer.answered) == ("not-stored", 2, 1)
 
 
@@ -119,8 +120,7 @@ def test_a_fetch_is_cut_at_its_messages(most: int) -> None:
 
 def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
     reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
     assert sizes(reply) == 1
@@ -158,8 +158,7 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
         at = cluster.now.wall_ms + (off if seq == wrong else 0)
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], published_ms=at)))
         if restarted and seq == wrong:
-            cluster.crash("b")
-            cluster.advance(70.0)
+            cluster.crash("b", 70.0)
         if seq >= deep:
             (item,) = receipts(cluster.ask("b", fetch(most=1)))
             cluster.ask("b", AckRequest((item,)))
@@ -198,8 +197,7 @@ def test_a_batch_from_a_peer_is_ordered_by_the_age_that_the_peer_gives() -> None
 
 def test_partitions_are_taken_in_turn() -> None:
     cluster = Cluster()
-    topic = cluster.topic(partitions=4)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, partitions=4)
     for number in range(4):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
     firsts = [cluster.ask("a", fetch(most=1)).slices[0].partition.number for _ in range(4)]
@@ -246,9 +244,7 @@ def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
     cluster.ask("c", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 2)))
     assert sizes(cluster.replies[key]) == 5
     cluster.ask("c", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
-    key = cluster.submit("b", fetch(least=5, wait=1.0))
-    cluster.advance(1.01)
-    assert sizes(cluster.replies[key]) == 2
+    assert sizes(cluster.ask("b", fetch(least=5, wait=1.0), 1.01)) == 2
 
 
 def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
@@ -306,8 +302,7 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
     states: list[str] = []
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", cursor, 2, True))
-        assert isinstance(page, PeekReply)
+        page = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", cursor, 2, True), of=PeekReply)
         assert len(page.slices) == len(page.items)
         states += [item.state for item in page.items]
         cursor = page.cursor
@@ -386,8 +381,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
     """Publishes, fetches, acks, rejects and passing time on three nodes, against plain sets."""
     rng = random.Random(seed)
     cluster = Cluster(seed=seed, hold_time_max=60.0)
-    topic = cluster.topic(partitions=2, max_deliveries=1000)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, partitions=2, max_deliveries=1000)
     sent: set[tuple[int, int]] = set()
     acked: set[tuple[int, int]] = set()
     nexts = [0, 0]
@@ -404,9 +398,9 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
                 nexts[number] += count
             case 1 | 2:
                 hold = rng.uniform(0.5, 5)
-                key = cluster.submit(node, fetch(most=rng.randrange(1, 50), hold_time=hold))
-                cluster.advance(0.06)
-                for item in receipts(cluster.replies[key]):
+                for item in receipts(
+                    cluster.ask(node, fetch(most=rng.randrange(1, 50), hold_time=hold), 0.06)
+                ):
                     span: Span = item.receipt.span
                     ids = {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
                     assert not ids & acked, "delivered after ack"
@@ -427,9 +421,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
     cluster.advance(10)
     unacked = set()
     for _ in range(200):
-        key = cluster.submit(rng.choice("abc"), fetch(most=1000, hold_time=60.0))
-        cluster.advance(0.06)
-        for item in receipts(cluster.replies[key]):
+        for item in receipts(cluster.ask(rng.choice("abc"), fetch(most=1000, hold_time=60.0), 0.06)):
             span = item.receipt.span
             unacked |= {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
         if unacked | acked == sent:
@@ -449,8 +441,7 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
     pages = 0
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", cursor, 3))
-        assert isinstance(page, PeekReply)
+        page = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", cursor, 3), of=PeekReply)
         assert len(page.items) <= 3
         seen += [item.span.start for item in page.items]
         cursor = page.cursor

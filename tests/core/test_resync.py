@@ -35,6 +35,7 @@ from tests.core.steps import (
     closed,
     drained,
     fetch,
+    opened,
     outcomes,
     published,
     receipts,
@@ -55,8 +56,7 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     before = cluster.nodes["b"].state.incarnation.n
     directory = cluster.nodes["b"].state.directory
-    wipe(cluster, "b")
-    cluster.advance(1.0)
+    wipe(cluster, "b", 1.0)
     core = cluster.nodes["b"]
     assert not cluster.stopped
     assert core.state.trusted
@@ -69,25 +69,24 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     assert core.context.quarantine_left(cluster.now) == 0.0
     cluster.kill("a")
     assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), PublishReply)
-    key = cluster.submit("b", fetch(wait=0.9))
-    cluster.advance(1.0)
-    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 7, "not what was acked"
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch(wait=0.9), 1.0))) == 7, (
+        "not what was acked"
+    )
 
 
 def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     cluster, topic, producer_id = with_session(3)
     cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
-    wipe(cluster, "b")
-    cluster.advance(3.0)
+    wipe(cluster, "b", 3.0)
     core = cluster.nodes["b"]
     assert not core.state.trusted
     answer = cluster.ask("b", OpenSession())
     check_failed(answer, None, "is not trusted")
     assert "still missing" in answer.detail
     cluster.kill("c")
-    key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"])))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], Failed), "b has not stored it in a way that counts"
+    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"])), 6.0), Failed), (
+        "b has not stored it in a way that counts"
+    )
     cluster.hear_all()
     cluster.start("c")
     cluster.advance(2.0)
@@ -119,8 +118,7 @@ def test_a_resync_does_not_wait_for_a_topic_deleted_meanwhile() -> None:
     cluster.drop = lambda sender, to, message: (
         isinstance(message, ResyncReply) and message.partition is not None
     )
-    wipe(cluster, "c")
-    cluster.advance(3.0)
+    wipe(cluster, "c", 3.0)
     assert not cluster.nodes["c"].state.trusted
     assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), TopicReply)
     cluster.advance(3.0)
@@ -135,8 +133,7 @@ def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
     for _ in range(2):
         cluster.crash("b")
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
-    wipe(cluster, "b", backup)
-    cluster.advance(1.0)
+    wipe(cluster, "b", 1.0, kept=backup)
     core = cluster.nodes["b"]
     assert core.state.trusted
     assert len(cluster.restarts) == 1
@@ -148,11 +145,10 @@ def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
 def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_higher_start() -> None:
     cluster = with_messages(3)
     old = list(cluster.journals["b"])
-    wipe(cluster, "b")
-    cluster.advance(2.0)
+    wipe(cluster, "b", 2.0)
     assert cluster.nodes["b"].state.trusted
     n = cluster.nodes["b"].state.incarnation.n
-    wipe(cluster, "b", [*old, Started(Incarnation(n + 5, 1))])
+    wipe(cluster, "b", kept=[*old, Started(Incarnation(n + 5, 1))])
     assert len(cluster.restarts) == 2
     cluster.advance(2.0)
     assert cluster.nodes["b"].state.trusted
@@ -161,8 +157,7 @@ def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_h
 def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_the_wiped_node() -> None:
     """RF 5. Node b alone has seen start 2 of d, and counts on its vote; the others tell d of start 1."""
     cluster = Cluster(5, hold_time_max=5.0)
-    topic = cluster.topic(rf=5)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=5)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
     cluster.advance(3.0)
     cut(cluster, "ad", "cd", "de")
@@ -176,8 +171,7 @@ def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_
     )
     key = cluster.submit("b", AckRequest(got))  # b and start 2 of d have the tombstone
     cut(cluster, "bd", "bc", "be")
-    wipe(cluster, "d")
-    cluster.advance(0.6)
+    wipe(cluster, "d", 0.6)
     assert cluster.nodes["d"].state.trusted, "a, c and e told it what there is: no tombstone"
     assert cluster.nodes["d"].state.incarnation.n > STARTS_FAR
     cut(cluster, "ac", "ad", "ae", "bc", "bd", "be")
@@ -200,8 +194,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
     cluster.advance(3.0)
     assert cluster.nodes["b"].context.peers.seen["d"][-1].incarnation.n == 4
     cut(cluster, "bd")
-    wipe(cluster, "d")
-    cluster.advance(2.0)
+    wipe(cluster, "d", 2.0)
     assert cluster.nodes["d"].state.trusted
     cut(cluster)
     for peer in "abce":
@@ -209,8 +202,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
         cluster.link("d", peer)
     cluster.advance(2.0)
     for _ in range(2):
-        cluster.crash("d")
-        cluster.advance(2.0)
+        cluster.crash("d", 2.0)
     assert cluster.nodes["d"].state.trusted
     assert len(cluster.restarts) == 1
 
@@ -258,16 +250,14 @@ def test_ballots_do_not_go_back_after_a_resync() -> None:
     core = cluster.nodes["a"]
     core.state.clock.merge(core.state.clock.value + (30_000 << 16))
     (first,) = receipts(cluster.ask("a", fetch(hold_time=1.0)))
-    wipe(cluster, "b")
-    cluster.advance(2.0)
+    wipe(cluster, "b", 2.0)
     assert cluster.nodes["b"].state.clock.min_ballot >= first.receipt.owner.ballot.time
 
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_other_sizes_of_clusters(count: int) -> None:
     cluster = Cluster(count)
-    topic = cluster.topic(rf=1 if count == 2 else 5, partitions=3)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=1 if count == 2 else 5, partitions=3)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5)))
     wipe(cluster, "b")
     if count == 5:
@@ -283,8 +273,7 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     close(cluster, topic, producer_id)
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
-    wipe(cluster, "b")
-    cluster.advance(2.0)
+    wipe(cluster, "b", 2.0)
     core = cluster.nodes["b"]
     assert core.state.trusted
     assert replica_of(cluster, "b").batches.closed.numbers.messages == 1
@@ -319,12 +308,9 @@ def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
     assert lost(cluster) == [5, 5, 5]
     assert present(cluster, "c") == 2
     assert not cluster.dropped["a"], "nor are they given up"
-    key = cluster.submit("a", fetch(wait=0.5, hold_time=2.0))
-    cluster.advance(1.0)
-    got = receipts(cluster.replies[key])
+    got = receipts(cluster.ask("a", fetch(wait=0.5, hold_time=2.0), 1.0))
     assert sum(item.receipt.span.size for item in got) == 2, "what is there is delivered"
-    wipe(cluster, "c", old)
-    cluster.advance(20.0)
+    wipe(cluster, "c", 20.0, kept=old)
     assert lost(cluster) == [0, 0, 0]
     assert present(cluster, "a") == present(cluster, "b") == 7
     assert cluster.dropped["a"] == {first}
@@ -336,8 +322,7 @@ def lost(cluster: Cluster) -> list[int]:
 
 def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
     cluster = Cluster()
-    topic = cluster.topic(rf=1)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster, rf=1)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     (home,) = topic.replicas[0]
     (only,) = cluster.nodes[home].replicas.values()
@@ -352,7 +337,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     n = cluster.nodes["b"].state.incarnation.n
     assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=5)))))) == ["acked"]
     cluster.advance(1.5)
-    wipe(cluster, "b", backup)
+    wipe(cluster, "b", kept=backup)
     assert len(cluster.restarts) == 1
     assert f"start {n} of node 'b' told" in cluster.restarts[0][1]
     cluster.advance(2.0)
@@ -361,8 +346,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     assert core.state.incarnation.n == far_above(n) + 1
     assert sum(span.size for span, _ in replica_of(cluster, "b").group("g").records.items()) == 5
     for _ in range(2):  # it has fewer records than it once had, and that is known now
-        cluster.crash("b")
-        cluster.advance(2.0)
+        cluster.crash("b", 2.0)
     assert len(cluster.restarts) == 1
     assert cluster.nodes["b"].state.trusted
 
@@ -415,8 +399,7 @@ def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(0.7)
         name = "abc"[at % 3]
-        cluster.crash(name)
-        cluster.advance(0.7)
+        cluster.crash(name, 0.7)
     assert not cluster.restarts
 
 
@@ -459,17 +442,14 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     assert receipts(cluster.ask("a", fetch(hold_time=1.0)))
     cluster.advance(5.0)
     cluster.drop = lambda sender, to, message: to == "c" and not isinstance(message, ResyncReply)
-    second = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"])))
-    assert isinstance(second, PublishReply)
+    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"])), of=PublishReply)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncPull | SyncState)
-    wipe(cluster, "b")
-    cluster.advance(4.0)
+    wipe(cluster, "b", 4.0)
     assert cluster.nodes["b"].state.trusted
     assert not present(cluster, "b")
     cluster.kill("b")
     cluster.kill("a")
     cluster.start("b")
     cluster.advance(4.0)
-    purged = cluster.ask("c", PurgeRequest("jobs", 0, "g"))
-    assert isinstance(purged, PurgeReply), purged
+    purged = cluster.ask("c", PurgeRequest("jobs", 0, "g"), of=PurgeReply)
     assert purged.messages == 2

@@ -9,12 +9,12 @@ from __future__ import annotations
 from quorumq.core.messages import Envelope, OpenSession, Publish, PublishReply, Store, StoreReply
 from quorumq.core.messages.effects import Received
 from tests.core.cluster import Cluster
+from tests.core.steps import opened
 
 
 def test_a_late_stored_does_not_confirm_a_publish_of_the_next_start() -> None:
     cluster = Cluster()
-    topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = opened(cluster)
     late: list[tuple[str, StoreReply]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import AckRequest, FetchReply, Hold, HoldReply, OpenSession, Publish
+from quorumq.core.messages import AckRequest, FetchReply, Hold, HoldReply, Publish
 from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, receipts, with_messages, with_session
+from tests.core.steps import fetch, opened, receipts, with_messages, with_session
 
 STEP_S = 0.05
 
@@ -27,8 +27,7 @@ class Trade:
         self.hold_rounds: dict[tuple[str, int], None] = {}
         self.time_left: list[float] = []  # before the client's deadline, as each answer came
         delay, cluster.delay = cluster.delay, 0.0
-        topic = cluster.topic()
-        producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+        topic, producer_id = opened(cluster)
         cluster.delay, cluster.drop = delay, self.count
         began, sent, open_fetches = cluster.time, 0, {}
         while len(self.delivered) < total and cluster.time < began + 120.0:

@@ -22,9 +22,7 @@ CALLS_OF_A_ROW = 60
 
 
 def asked(cluster: Cluster, begin: Any = None) -> StatusReply:
-    reply = cluster.ask("a", StatusRequest(begin))
-    assert isinstance(reply, StatusReply)
-    return reply
+    return cluster.ask("a", StatusRequest(begin), of=StatusReply)
 
 
 def counted(cluster: Cluster) -> tuple[Any, ...]:

@@ -30,13 +30,12 @@ from quorumq.core.recovery.survivors import tell
 from quorumq.core.values.types import Member, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over, wipe
-from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messages, with_session
+from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, with_messages, with_session
 
 
 def wiped(cluster: Cluster, names: str) -> None:
     """These nodes are down, and come back with empty directories."""
-    wipe(cluster, names)
-    cluster.advance(3.0)
+    wipe(cluster, names, 3.0)
 
 
 def declare(cluster: Cluster, through: str, survivors: str, within: float = 6.0) -> object:
@@ -89,15 +88,14 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
     cluster.kill("a")
     again = Publish(cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)]))
     assert isinstance(cluster.ask("b", again), PublishReply)
-    key = cluster.submit("b", fetch(wait=0.9))
-    cluster.advance(1.0)
-    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 6, "not what was acked"
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch(wait=0.9), 1.0))) == 6, (
+        "not what was acked"
+    )
 
 
 def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
-    topic = cluster.topic(rf=3, partitions=8)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster, rf=3, partitions=8)
     for number in range(8):
         batch = cluster.batch(topic, producer_id, 0, [b"x"] * 3, partition=number)
         assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
@@ -122,8 +120,7 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
 
 def test_all_survivors_answer_before_anyone_goes_on() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
-    topic = cluster.topic(rf=5)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster, rf=5)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 6)))
     cluster.drop = lambda sender, to, message: to == "a" and sender != "a"
     cluster.settings["request_timeout"] = 1.0
@@ -148,13 +145,12 @@ def test_all_survivors_answer_before_anyone_goes_on() -> None:
 
 def acked_at_b_alone(cluster: Cluster) -> None:
     """Leave b's record alone of an ACK by b, c and d; c, d and e are wiped, and a answers them first."""
-    topic = cluster.topic(rf=5)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster, rf=5)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     cluster.drop = lambda sender, to, message: "a" in (sender, to) or "e" in (sender, to)
-    key = cluster.submit("b", fetch(wait=0.5))
-    cluster.advance(2.0)
-    assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.replies[key])))) == ["acked"]
+    assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(wait=0.5), 2.0))))) == [
+        "acked"
+    ]
     cluster.drop = lambda sender, to, message: sender == "b" and not isinstance(message, SurvivorsReply)
     wiped(cluster, "cde")
 
@@ -162,9 +158,7 @@ def acked_at_b_alone(cluster: Cluster) -> None:
 def delivered(cluster: Cluster, through: str) -> int:
     """Return the number of messages that a node delivers once all are out of quarantine."""
     cluster.advance(15.0)
-    key = cluster.submit(through, fetch(wait=0.9))
-    cluster.advance(6.0)
-    reply = cluster.replies[key]
+    reply = cluster.ask(through, fetch(wait=0.9), 6.0)
     return 0 if isinstance(reply, Failed) else sum(item.receipt.span.size for item in receipts(reply))
 
 
@@ -187,9 +181,9 @@ def test_acks_known_to_a_cut_off_node_alone_come_again_without_a_wait(rule: bool
     """The row of docs/rules.md: c lives, and knows b's acks with it."""
     cluster = with_messages(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    key = cluster.submit("b", fetch(wait=0.5))
-    cluster.advance(1.0)
-    assert outcomes(cluster.ask("c", AckRequest(receipts(cluster.replies[key])))) == ["acked"]
+    assert outcomes(cluster.ask("c", AckRequest(receipts(cluster.ask("b", fetch(wait=0.5), 1.0))))) == [
+        "acked"
+    ]
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     wiped(cluster, "b")
     if rule:
@@ -329,9 +323,10 @@ def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
 def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_only_it_has() -> None:
     cluster, topic, producer_id = with_session(4, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    key = cluster.submit("b", Publish(cluster.batch(topic, producer_id, 4, [b"only b and c have this"])))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], PublishReply)
+    assert isinstance(
+        cluster.ask("b", Publish(cluster.batch(topic, producer_id, 4, [b"only b and c have this"])), 6.0),
+        PublishReply,
+    )
     old = list(cluster.journals["c"])
     cluster.hear_all()
     wiped(cluster, "bc")
@@ -383,13 +378,11 @@ def test_a_topic_that_was_dropped_and_made_again_is_one_when_the_old_directory_t
 
 def made_with_a_message(cluster: Cluster, through: str, request: CreateTopic) -> Topic:
     """A topic of the name, with one message in partition 0."""
-    key = cluster.submit(through, request)
-    cluster.advance(6.0)
-    topic = cluster.replies[key].topic  # type: ignore[union-attr]
+    topic = cluster.ask(through, request, 6.0).topic  # type: ignore[union-attr]
     producer_id = cluster.ask(through, OpenSession()).producer_id  # type: ignore[union-attr]
-    key = cluster.submit(through, Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], PublishReply)
+    assert isinstance(
+        cluster.ask(through, Publish(cluster.batch(topic, producer_id, 0, [b"x"])), 6.0), PublishReply
+    )
     return topic  # type: ignore[no-any-return]
 
 
@@ -466,21 +459,16 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     assert trust(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
     assert all(Trusted() in cluster.journals[name] for name in "abc")
-    key = cluster.submit("c", fetch(wait=0.9))
-    cluster.advance(1.0)
-    assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 10
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch(wait=0.9), 1.0))) == 10
 
 
 def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
     cluster = with_messages(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    key = cluster.submit("b", fetch(hold_time=10.0))
-    cluster.advance(0.5)
-    (held,) = receipts(cluster.replies[key])
+    (held,) = receipts(cluster.ask("b", fetch(hold_time=10.0), 0.5))
     until = cluster.time + 0.98 * 10.0
     cluster.hear_all()
-    wipe(cluster, "bc")
-    cluster.advance(0.6)
+    wipe(cluster, "bc", 0.6)
     assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
     while cluster.time < until:
         cluster.advance(0.5)

@@ -25,7 +25,7 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
-from tests.core.steps import check_failed, fetch, outcomes, publish_first, receipts
+from tests.core.steps import check_failed, fetch, opened, outcomes, publish_first, receipts
 from tests.seeds import property_of
 
 YEAR_MS = 365 * 86_400_000
@@ -37,14 +37,12 @@ def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
 
 
 def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
-    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 100))
-    assert isinstance(page, PeekReply)
+    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 100), of=PeekReply)
     return [(item.state, round(item.remaining, 3)) for item in page.items]
 
 
 def deaths(cluster: Cluster, node: str) -> list[str]:
-    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, PeekReply)
+    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=PeekReply)
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
 
 
@@ -218,8 +216,7 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
 def test_two_wrong_clocks_of_five_decide_nothing_for_a_returning_node(wrong: int) -> None:
     cluster = Cluster(5, hold_time_max=1.0)
     cluster.drop = lambda sender, to, message: to == "e" and isinstance(message, Store)
-    topic = cluster.topic(rf=5)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster, rf=5)
     batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=60_000)
     assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
     born = cluster.time

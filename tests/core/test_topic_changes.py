@@ -67,8 +67,7 @@ def away(cluster: Cluster, *nodes: str) -> None:
 def test_only_the_settings_that_are_named_change() -> None:
     cluster = Cluster()
     before = cluster.topic(retention_s=60.0)
-    reply = cluster.ask("b", AlterTopic("jobs", max_deliveries=9, backoff=(1.0, 5.0)))
-    assert isinstance(reply, TopicReply)
+    reply = cluster.ask("b", AlterTopic("jobs", max_deliveries=9, backoff=(1.0, 5.0)), of=TopicReply)
     after = agreed(cluster)
     assert after == reply.topic
     assert after == before._replace(
@@ -152,8 +151,7 @@ def test_a_change_that_has_to_wait_for_the_clocks_reserve_may_have_happened_in_p
     check_failed(cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0)), "outcome-unknown")
     assert cluster.nodes["c"].topic_named("jobs").retention_s == 60.0
     cluster.advance(0.1)
-    again = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0))
-    assert isinstance(again, TopicReply), again
+    again = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0), of=TopicReply)
     assert (again.topic.max_deliveries, again.topic.retention_s) == (9, 60.0)
 
 
@@ -161,9 +159,7 @@ def test_a_change_without_a_majority_is_not_said_to_have_happened() -> None:
     cluster = Cluster()
     cluster.topic()
     away(cluster, "c")
-    key = cluster.submit("c", AlterTopic("jobs", max_deliveries=9))
-    cluster.advance(6)
-    check_failed(cluster.replies[key], "outcome-unknown")
+    check_failed(cluster.ask("c", AlterTopic("jobs", max_deliveries=9), 6), "outcome-unknown")
 
 
 # ------------------------------------------------------------------------------------ creation
@@ -198,12 +194,9 @@ def test_a_creation_by_a_node_that_did_not_know_overwrites_nothing() -> None:
 def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
     cluster = Cluster()
     away(cluster, "a")
-    key = cluster.submit("a", CreateTopic("jobs", partitions=4, ttl_s=5.0))
-    cluster.advance(6)
-    assert isinstance(cluster.replies[key], Failed)
+    assert isinstance(cluster.ask("a", CreateTopic("jobs", partitions=4, ttl_s=5.0), 6), Failed)
     cluster.hear_all(5)
-    reply = cluster.ask("b", CreateTopic("jobs", partitions=4, ttl_s=5.0))
-    assert isinstance(reply, TopicReply)
+    reply = cluster.ask("b", CreateTopic("jobs", partitions=4, ttl_s=5.0), of=TopicReply)
     assert (reply.topic.partitions, reply.topic.ttl_s) == (4, 5.0)
 
 
@@ -211,8 +204,7 @@ def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
 
 
 def deleted(cluster: Cluster, topic: Topic, node: str = "a") -> None:
-    reply = cluster.ask(node, DeleteTopic(topic.name, topic.id))
-    assert isinstance(reply, TopicReply), reply
+    cluster.ask(node, DeleteTopic(topic.name, topic.id), of=TopicReply)
 
 
 def is_gone(reply: object) -> bool:
@@ -364,8 +356,7 @@ def test_a_name_is_made_anew_through_a_node_that_missed_its_deletion() -> None:
     deleted(cluster, last)
     cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
     assert cluster.nodes["c"].topic_named("jobs") == topic
-    reply = cluster.ask("c", CreateTopic("jobs", partitions=3))
-    assert isinstance(reply, TopicReply)
+    reply = cluster.ask("c", CreateTopic("jobs", partitions=3), of=TopicReply)
     assert (reply.topic.deletions, reply.topic.partitions) == (4, 3)
     cluster.hear_all()
     assert agreed(cluster) == reply.topic
@@ -416,9 +407,7 @@ def test_deleting_while_too_few_replicas_answer_is_not_said_to_have_happened() -
     home = topic.replicas[0]
     away(cluster, *home[:2])
     asked = next(name for name in cluster.names if name not in home)
-    key = cluster.submit(asked, DeleteTopic("jobs", topic.id))
-    cluster.advance(6)
-    check_failed(cluster.replies[key], "outcome-unknown")
+    check_failed(cluster.ask(asked, DeleteTopic("jobs", topic.id), 6), "outcome-unknown")
     cluster.hear_all()
     assert agreed(cluster) is None, "but it may happen all the same"
 
@@ -523,12 +512,11 @@ def test_a_pattern_stands_for_the_topics_that_are_there_when_it_is_asked(nodes: 
     for name in ("orders.at", "orders.de", "orders", "invoices.at"):
         fill(cluster, name)
     for node in cluster.names[-2:]:
-        key = cluster.submit(node, asking("orders.*", most=3))
-        cluster.advance(0.1)
-        assert set(came_from(cluster.replies[key])) <= {"orders.at", "orders.de"}
-    key = cluster.submit("a", asking("invoices.?t", "orders"))
-    cluster.advance(0.1)
-    assert came_from(cluster.replies[key]) == ["invoices.at", "orders"]
+        assert set(came_from(cluster.ask(node, asking("orders.*", most=3), 0.1))) <= {
+            "orders.at",
+            "orders.de",
+        }
+    assert came_from(cluster.ask("a", asking("invoices.?t", "orders"), 0.1)) == ["invoices.at", "orders"]
 
 
 def test_limits_hold_across_all_topics_of_a_pattern() -> None:

@@ -26,7 +26,7 @@ from quorumq.core.messages import (
 )
 from tests.core.cluster import Cluster
 from tests.core.network import cut, wipe
-from tests.core.steps import fetch, outcomes, published, receipts, with_messages
+from tests.core.steps import fetch, opened, outcomes, published, receipts, with_messages
 
 
 def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> object:
@@ -95,7 +95,7 @@ def test_a_value_known_to_one_absent_peer_is_not_undone(count: int, lost: str, h
     assert outcomes(reply)[0].startswith("acked")
     cluster.kill("b")
     cut(cluster)
-    wipe(cluster, last, backup if lost.startswith("restored") else [])
+    wipe(cluster, last, kept=backup if lost.startswith("restored") else [])
     if lost.endswith("twice"):
         again(cluster, last, "kill")
     cluster.advance(7.0)
@@ -105,8 +105,7 @@ def test_a_value_known_to_one_absent_peer_is_not_undone(count: int, lost: str, h
 
 def published_on_five(cluster: Cluster) -> None:
     """One message on five replicas."""
-    topic = cluster.topic(rf=5)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = opened(cluster, rf=5)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
 
 

@@ -18,9 +18,7 @@ from tests.core.steps import fetch, outcomes, receipts, with_messages
 
 def verdicts(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...]) -> list[str]:
     """Return the verdicts of an ACK that has a second."""
-    key = cluster.submit(node, AckRequest(got))
-    cluster.advance(1.0)
-    return outcomes(cluster.replies[key])
+    return outcomes(cluster.ask(node, AckRequest(got), 1.0))
 
 
 @pytest.mark.parametrize("missing", ["b", "c"])

@@ -31,9 +31,7 @@ from tests.core.voting import (
 
 def ask_for(cluster: GrowingCluster, count: int, through: NodeId = "a") -> object:
     """Ask for that number of voters, and return the answer."""
-    key = cluster.submit(through, m.ChangeMembers("raise-voters", "", voters=count))
-    cluster.advance(6.0)
-    return cluster.replies[key]
+    return cluster.ask(through, m.ChangeMembers("raise-voters", "", voters=count), 6.0)
 
 
 def raised(cluster: GrowingCluster, count: int = 5, through: NodeId = "a") -> ClusterLayout:
@@ -277,9 +275,7 @@ def test_three_of_five_voters_have_to_be_up_and_no_other_node_does() -> None:
     cluster = GrowingCluster(7, hold_time_max=2.0)
     for name in "abc":
         cluster.kill(name)
-    key = cluster.submit("g", m.CreateTopic("jobs", 1, 1))
-    cluster.advance(6.0)
-    assert isinstance(cluster.replies[key], m.Failed)
+    assert isinstance(cluster.ask("g", m.CreateTopic("jobs", 1, 1), 6.0), m.Failed)
 
 
 @pytest.mark.parametrize(

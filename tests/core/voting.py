@@ -22,9 +22,7 @@ def grown(*added: NodeId, nodes: int = 3) -> GrowingCluster:
 
 def move(cluster: GrowingCluster, node: NodeId, to: NodeId = "", through: NodeId = "a") -> object:
     """Have the voter's slot of a node go to another one."""
-    key = cluster.submit(through, m.ChangeMembers("move-voter", node, to=to))
-    cluster.advance(6.0)
-    return cluster.replies[key]
+    return cluster.ask(through, m.ChangeMembers("move-voter", node, to=to), 6.0)
 
 
 def moved(cluster: GrowingCluster, node: NodeId, to: NodeId = "", through: NodeId = "a") -> ClusterLayout:
@@ -99,9 +97,7 @@ def unaware(*names: NodeId) -> Callable[[NodeId, NodeId, object], bool]:
 
 def made(cluster: GrowingCluster, through: NodeId, deliveries: int) -> bool:
     """Create the topic jobs with a number of deliveries through a node, and return True if that is OK."""
-    key = cluster.submit(through, m.CreateTopic("jobs", 1, deliveries))
-    cluster.advance(6.0)
-    return isinstance(cluster.replies[key], m.TopicReply)
+    return isinstance(cluster.ask(through, m.CreateTopic("jobs", 1, deliveries), 6.0), m.TopicReply)
 
 
 RULE = pytest.mark.parametrize("rule", [True, False])
