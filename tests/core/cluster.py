@@ -122,12 +122,20 @@ class Cluster(Nodes):
         else:
             self.queue.append((to, received))
 
+    def kill(self, names: Iterable[NodeId]) -> None:
+        """Kill nodes, named by one letter each."""
+        for name in names:
+            super().kill(name)
+
+    def start(self, names: Iterable[NodeId]) -> None:
+        """Start nodes, named by one letter each."""
+        for name in names:
+            super().start(name)
+
     def crash(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
-        """Kill nodes, named by one letter each, start them again, and let time pass."""
-        for name in names:
-            self.kill(name)
-        for name in names:
-            self.start(name)
+        """Kill nodes, start them again, and let time pass."""
+        self.kill(names)
+        self.start(names)
         if seconds:
             self.advance(seconds)
 

@@ -54,8 +54,7 @@ def wipe(cluster: Cluster, names: str, seconds: float = 0.0, *, kept: Sequence[J
         cluster.journals[name] = list(kept)
         if not kept:
             cluster.dropped[name].clear()
-    for name in names:
-        cluster.start(name)
+    cluster.start(names)
     if seconds:
         cluster.advance(seconds)
 

@@ -20,8 +20,7 @@ PARTITION = PartitionId(b"t" * 16, 0)
 
 def restarted(cluster: Cluster, off_ms: int, *, boot: bool = False) -> None:
     """All nodes are killed and started with another time of day; with ``boot`` their machines, too."""
-    for name in cluster.names:
-        cluster.kill(name)
+    cluster.kill(cluster.names)
     for name in cluster.names:
         cluster.wall_off_ms[name] = off_ms
         cluster.boots[name] = cluster.boots.get(name, 0) + boot

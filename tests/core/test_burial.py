@@ -146,8 +146,7 @@ def test_after_a_start_whose_time_of_day_moved_the_others_say_what_is_too_old(re
     published(cluster, 3, ttl_s=12 * MINUTE_S)
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2.0)
-    for node in restarted:
-        cluster.kill(node)
+    cluster.kill(restarted)
     for node in restarted:
         cluster.wall_off_ms[node] = 3_600_000
         cluster.start(node)
@@ -175,11 +174,9 @@ def test_a_dying_message_is_not_delivered_after_a_restart() -> None:
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 3
     cluster.drop = lambda sender, to, message: True
     cluster.advance(5.1)
-    for node in "abc":
-        cluster.kill(node)
+    cluster.kill("abc")
     cluster.hear_all()
-    for node in "abc":
-        cluster.start(node)
+    cluster.start("abc")
     assert counts(cluster)[:2] == (0, 3)
     cluster.advance(20.0)
     assert counts(cluster) == (0, 0, 3)

@@ -279,8 +279,7 @@ def half_chosen(cluster: Cluster) -> Topic:
 
 def of_others(cluster: Cluster) -> Topic | None:
     """a and c are gone; d gets a different creation of the name."""
-    cluster.kill("a")
-    cluster.kill("c")
+    cluster.kill("ac")
     cluster.hear_all()
     cluster.submit("d", CreateTopic("jobs", 3))
     cluster.advance(6.0)

@@ -210,8 +210,7 @@ def test_an_answer_of_a_node_that_cannot_trusted_is_none() -> None:
     cluster = Cluster()
     outdated(cluster, "c")
     cluster.topic()
-    cluster.kill("a")
-    cluster.kill("b")
+    cluster.kill("ab")
     cluster.journals["b"].clear()  # wiped
     cluster.start("b")
     assert not cluster.nodes["b"].state.trusted
@@ -259,8 +258,7 @@ def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_no_one_can_b
         request = fetch()._replace(topics=(topic.name,), partitions=(number,))
         got += receipts(cluster.ask(node, request))
     cluster.start("c")  # anew, and cut off
-    cluster.kill("a")
-    cluster.kill("b")
+    cluster.kill("ab")
     known(cluster, "c")
     reply = cluster.ask("c", AckRequest(tuple(got)))
     assert outcomes(reply)[0].startswith("acked")

@@ -191,8 +191,7 @@ def test_without_a_majority_nothing_is_sent_for_any_of_them() -> None:
     cluster = Watched()
     topic = cluster.topic()
     producer_ids = sessions(cluster, 3)
-    cluster.kill("b")
-    cluster.kill("c")
+    cluster.kill("bc")
     answers = cluster.together("a", *[one(cluster, topic, producer_id) for producer_id in producer_ids])
     assert [answer.code for answer in answers] == ["not-stored"] * 3  # type: ignore[attr-defined]
     assert not cluster.nodes["a"].context.rounds

@@ -37,12 +37,10 @@ from tests.core.steps import fetch, outcomes, published, receipts, with_messages
 
 def restore(cluster: Cluster, names: str) -> None:
     """Stop these nodes, and start them from copies of their directories that lack nothing."""
-    for name in names:
-        cluster.kill(name)
+    cluster.kill(names)
     for name in names:
         cluster.journals[name] = list(cluster.journals[name])
-    for name in names:
-        cluster.start(name)
+    cluster.start(names)
 
 
 def acked_unknown_to_a(cluster: Cluster) -> list[JournalRecord]:
@@ -205,15 +203,13 @@ def test_a_new_node_that_was_moved_before_it_was_known_is_new() -> None:
     cluster = Cluster()
     cluster.kill("a")
     wipe(cluster, "c")
-    cluster.kill("b")
-    cluster.kill("c")
+    cluster.kill("bc")
     for name in "abc":
         cluster.journals[name] = []
     cluster.start("c")
     restore(cluster, "c")
     assert Trusted() not in cluster.journals["c"]
-    cluster.start("a")
-    cluster.start("b")
+    cluster.start("ab")
     assert cluster.nodes["c"].state.trusted
     assert Trusted() in cluster.journals["c"]
 

@@ -16,15 +16,13 @@ def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
     assert receipts(cluster.ask("a", fetch(hold_time=60.0))), (
         "a hold that a shorter quarantine would not outlast"
     )
-    for name in "abc":
-        cluster.kill(name)
+    cluster.kill("abc")
     cluster.settings["hold_time_max"] = 5.0
     for name in "abc":
         with pytest.raises(UsageError, match=r"hold_time_max = 60\.0 s.*5\.0 s.*Put the old value back"):
             cluster.start(name)
     cluster.settings["hold_time_max"] = 60.0
-    for name in "abc":
-        cluster.start(name)
+    cluster.start("abc")
     cluster.advance(50.0)
     answer = cluster.ask("b", fetch(hold_time=5.0))
     assert isinstance(answer, Failed), "nobody votes while that hold may live"
@@ -34,8 +32,7 @@ def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
 @pytest.mark.parametrize("names", ["abcdefg", "ab", "abd"])
 def test_the_node_list_cannot_change_while_all_nodes_are_down(names: str) -> None:
     cluster = with_messages(1)
-    for name in "abc":
-        cluster.kill(name)
+    cluster.kill("abc")
     cluster.names = tuple(names)
     new = ", ".join(names)
     with pytest.raises(
@@ -47,8 +44,7 @@ def test_the_node_list_cannot_change_while_all_nodes_are_down(names: str) -> Non
 def test_nor_can_the_machines_of_the_nodes() -> None:
     cluster = Cluster(machines=(("a", "x"), ("b", "y"), ("c", "z")))
     published(cluster, 1)
-    for name in "abc":
-        cluster.kill(name)
+    cluster.kill("abc")
     for machines, words in (((), "no machines"), ((("a", "x"), ("b", "x"), ("c", "z")), "b = 'x'")):
         cluster.settings["machines"] = machines
         with pytest.raises(
@@ -59,11 +55,9 @@ def test_nor_can_the_machines_of_the_nodes() -> None:
 
 def test_the_order_of_the_node_list_does_not_matter() -> None:
     cluster = with_messages(1)
-    for name in "abc":
-        cluster.kill(name)
+    cluster.kill("abc")
     cluster.names = tuple("cba")
-    for name in "abc":
-        cluster.start(name)
+    cluster.start("abc")
     cluster.advance(1.0)
     assert isinstance(cluster.ask("a", OpenSession()), OpenSessionReply)
 

@@ -306,8 +306,7 @@ def test_a_source_that_was_wiped_is_released_at_once() -> None:
 def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
     cluster, topic, members, others = made()
     assert isinstance(move(cluster, "a", members[0], others[0]), m.TopicReply)
-    for name in (others[0], members[1]):
-        cluster.kill(name)
+    cluster.kill((others[0], members[1]))
     assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id), 6), m.Failed), (
         "of the present set only one is up"
     )

@@ -241,8 +241,7 @@ def test_no_slot_is_added_while_a_learner_is_down(rule: bool, monkeypatch: pytes
     reply = raise_to(cluster, 3, old)
     assert isinstance(reply, m.TopicReply)
     learners = reply.topic.learners_of(0)
-    for name in learners:
-        cluster.kill(name)
+    cluster.kill(learners)
     cluster.advance(10.0)
     key = cluster.submit(old, m.Publish(cluster.batch(topic, ME, 3, [b"3"])))
     cluster.advance(1.0)
@@ -250,8 +249,7 @@ def test_no_slot_is_added_while_a_learner_is_down(rule: bool, monkeypatch: pytes
     if rule:
         rows = [row for row, _ in moves(cluster.nodes[old].context, cluster.now)]
         assert [(row["state"], row["waits_for"]) for row in rows] == [("copying", list(learners))]
-        for name in learners:
-            cluster.start(name)
+        cluster.start(learners)
         cluster.advance(15.0)
         assert set(current(cluster, old, topic).replicas[0]) == {old, *learners}
         assert not list(moves(cluster.nodes[old].context, cluster.now))
@@ -343,8 +341,7 @@ def test_a_raise_comes_to_its_end_after_any_faults(rf: int, seed: int) -> None:
                 cluster.journals[name] = []
             down.append(name)
         cluster.advance(draw.choice((0.01, 0.3, 2.5)))
-    for name in down:
-        cluster.start(name)
+    cluster.start(down)
     cluster.advance(30.0)
     known = current(cluster, others[0], topic)
     assert len(known.replicas[0]) == rf + 2

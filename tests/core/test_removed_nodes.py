@@ -38,8 +38,7 @@ def test_a_deletion_is_completed_though_nodes_of_a_set_were_removed_meanwhile(no
     for name in "def":
         cluster.add(name)
     topic = on(cluster, nodes, rf)
-    for name in nodes:
-        cluster.kill(name)
+    cluster.kill(nodes)
     delete = m.DeleteTopic(topic.name, topic.id)
     assert isinstance(asked(cluster, "a", delete), m.Failed)
     for name in nodes:
@@ -54,8 +53,7 @@ def test_a_deletion_waits_for_the_nodes_of_a_set_that_are_members() -> None:
     for name in "def":
         cluster.add(name)
     topic = on(cluster, "def", 3)
-    for name in "def":
-        cluster.kill(name)
+    cluster.kill("def")
     delete = m.DeleteTopic(topic.name, topic.id)
     assert isinstance(asked(cluster, "a", delete), m.Failed)
     for name in "de":

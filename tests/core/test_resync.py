@@ -294,14 +294,12 @@ def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
     cluster, topic, producer_id = with_session(5, hold_time_max=5.0)
     cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
     old = list(cluster.journals["c"])
-    for name in "abc":
-        cluster.kill(name)
+    cluster.kill("abc")
     first = min(record.number for record in cluster.journals["a"] if isinstance(record, BatchStored))
     cluster.unreadable.update({"a": {first}, "b": {first}})
     cluster.journals["c"] = []
     cluster.drop = lambda sender, to, message: isinstance(message, SyncState) and sender == "c"
-    for name in "abc":
-        cluster.start(name)
+    cluster.start("abc")
     cluster.advance(15.0)
     assert lost(cluster) == [0, 0, 5], "c has heard of them, and has not said yet that it has not got them"
     cluster.hear_all(15.0)
@@ -410,11 +408,9 @@ def test_positions_survive_a_restart_of_those_that_were_told() -> None:
     for at in range(20):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(1.0)
-    for name in "abc":
-        cluster.kill(name)
+    cluster.kill("abc")
     cluster.journals["b"] = backup
-    for name in "abc":
-        cluster.start(name)
+    cluster.start("abc")
     assert len(cluster.restarts) == 1
     for name in "ac":
         snapshot = cluster.nodes[name].snapshot(cluster.now)
@@ -447,8 +443,7 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     wipe(cluster, "b", 4.0)
     assert cluster.nodes["b"].state.trusted
     assert not present(cluster, "b")
-    cluster.kill("b")
-    cluster.kill("a")
+    cluster.kill("ba")
     cluster.start("b")
     cluster.advance(4.0)
     purged = cluster.ask("c", PurgeRequest("jobs", 0, "g"), of=PurgeReply)
