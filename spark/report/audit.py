@@ -120,8 +120,8 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
     broken, unsure, unchecked, holds = by.values()
     every, unread = len(summary["verdicts"]), summary["unread"]
 
-    def are(some: Sequence[str]) -> str:
-        return "is" if len(some) == 1 else "are"
+    def are(names: Sequence[str]) -> str:
+        return "is" if len(names) == 1 else "are"
 
     if broken:
         count = sum(row["broken"] for row in summary["verdicts"])

@@ -416,7 +416,7 @@ def anchor(row: Mapping[str, Any]) -> str:
 
 
 def error(row: Mapping[str, Any], most: int = 160) -> str:
-    """Return class and first line of an error, in at most so many characters."""
+    """Return class and first line of an error, cut to `most` characters."""
     first = next(iter(row["message"].strip().splitlines()), "")
     text = ": ".join(filter(None, (row["error_class"].rpartition(".")[2], first))) or row["reason"]
     return plots.short(text, most)

@@ -157,7 +157,7 @@ def test_problems_of_a_node_carry_its_name(fields: dict[str, Any], problem: str)
     assert problem not in _problems([node(1), node(2), node(3)], [])
 
 
-def test_a_node_that_leaves_says_so_and_is_missed_by_no_other() -> None:
+def test_a_node_that_is_drained_says_so_in_its_status() -> None:
     """A removed node has links to none, and the others none to it."""
     removed = node(4, standing="removed", peers={}, voters=["n4"])
     three = [node(number, standing="joined", voters=["n1", "n2", "n3"]) for number in (1, 2, 3)]

@@ -123,12 +123,12 @@ class Cluster(Nodes):
             self.queue.append((to, received))
 
     def kill(self, names: Iterable[NodeId]) -> None:
-        """Kill nodes, named by one letter each."""
+        """Kill nodes, one for each character."""
         for name in names:
             super().kill(name)
 
     def start(self, names: Iterable[NodeId]) -> None:
-        """Start nodes, named by one letter each."""
+        """Start nodes, one for each character."""
         for name in names:
             super().start(name)
 

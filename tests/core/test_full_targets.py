@@ -75,7 +75,7 @@ def test_a_move_whose_target_fills_up_waits_for_it_and_can_be_undone(capacity: C
     assert sum(part.receipt.span.size for part in fetched(cluster, old)) == 3
 
 
-def test_a_new_topic_is_placed_on_nodes_with_space() -> None:
+def test_a_new_topic_avoids_full_nodes() -> None:
     cluster = Cluster(5)
     for name in "de":
         cluster.feed(name, DiskFull(Capacity.FIRST))

@@ -263,7 +263,7 @@ DEEP = 300
 """States that a scenario which is not exhausted is explored for, at most."""
 
 FOUND_LATE = {
-    "raise-hears-the-set-before", "deletion-keeps-holds", "quarantine-coordinator", "piggyback-is-voted-on",
+    "raise-hears-the-set-before", "deletion-keeps-holds", "recovery-tells-replaced", "quarantine-coordinator", "piggyback-is-voted-on",
     "release-carries-ballot", "recovery-keeps-acked", "failed-extend-releases-nothing", "extend-never-revives",
     "superseded-do-not-count", "wiped-begins-far-above", "clean-stop-once", "nothing-overtakes-acked",
     "hints-never-vote", "give-back-only-called-off", "stale-generation-refused", "creation-takes-over",
