@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -28,7 +25,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.core.values import errors
 from quorumq.core.values.errors import StorageError, UsageError
 
 from .errors import MEMORY_VARIABLE
@@ -84,24 +80,11 @@ SMALL: Final = {
 }
 """Settings for input of less than `PIECE_BYTES`, because compiling the work takes most of its time."""
 
-NEEDED_BY_WORKERS: Final = (
-    "pyspark",
-    "pyarrow",
-    "numpy",
-    "msgspec",
-    "cbor2",
-    "crc32c",
-    "sortedcontainers",
-    "trio",
-)
-"""Packages that a worker's Python must be able to import, besides quorumq and spark."""
-
 
 def session(
     name: str = "quorumq",
     *,
     master: str | None = None,
-    memory: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a Spark session in which ``read.format("quorumq")`` works, or the one that is there already.
@@ -109,49 +92,36 @@ def session(
     Args:
         name: name of the application.
         master: Spark's master; else that of `spark-submit`, of spark-defaults.conf, or this machine with all its cores.
-        memory: memory of the driver's Java, as `512m` or `4g`; else QUORUMQ_SPARK_MEMORY, else 1g. Without effect if
-            Java runs already.
         conf: further settings of Spark, which win over ours.
 
     Raises:
-        UsageError: no Java, an interpreter for the workers that cannot do, or an unknown level of the log.
+        UsageError: no Java, or an unknown level of the log.
     """
     existing = SparkSession.getActiveSession()
     if existing is not None:
         register(existing)
         return existing
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    check_python(os.environ["PYSPARK_PYTHON"])
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     builder = SparkSession.builder.appName(name)
-    settings = dict(OURS)
-    if submitted:
-        said = submitted_conf()
-        settings = {key: value for key, value in settings.items() if not said.contains(key)}
+    settings = OURS | dict(conf or {})
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # else the options of spark-submit are not known
+        said = SparkConf()
+        settings = {key: value for key, value in OURS.items() if not said.contains(key)} | dict(conf or {})
     else:
-        master = master_for(master)
-        if is_local(master):
+        if is_local(master) if master else os.environ.keys().isdisjoint(("SPARK_HOME", "SPARK_CONF_DIR")):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        memory = memory or os.environ.get(MEMORY_VARIABLE)
-        if memory:
-            settings["spark.driver.memory"] = memory
+        if memory := os.environ.get(MEMORY_VARIABLE):
+            settings.setdefault("spark.driver.memory", memory)
+        for process, options in (("driver", f"{_log_option()} {JAVA_OPTION}"), ("executor", JAVA_OPTION)):
+            key = f"spark.{process}.extraJavaOptions"
+            settings[key] = f"{options} {settings.get(key, '')}".strip()
     if master is not None:
         builder = builder.master(master)
-    settings |= conf or {}
-    if not submitted:
-        options = settings.get("spark.driver.extraJavaOptions", "")
-        settings["spark.driver.extraJavaOptions"] = f"{_log_option()} {JAVA_OPTION} {options}".strip()
-        options = settings.get("spark.executor.extraJavaOptions", "")
-        settings["spark.executor.extraJavaOptions"] = f"{JAVA_OPTION} {options}".strip()
     for key, value in settings.items():
         builder = builder.config(key, value)
-    if submitted or SparkContext._gateway is not None:
+    with java_home() if SparkContext._gateway is None else nullcontext():
         made = builder.getOrCreate()
-    else:
-        with java_home():
-            made = builder.getOrCreate()
-    if not is_local(made.sparkContext.master):
-        made.sparkContext.addPyFile(str(packages(Path(tempfile.mkdtemp(prefix="quorumq-")))))
     register(made)
     return made
 
@@ -161,38 +131,15 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def master_of_defaults() -> str:
-    """Return the master of the machine's spark-defaults.conf; empty if it says none."""
-    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
-    with suppress(OSError):
-        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
-        said = re.findall(r"^\s*spark\.master(?:\s*=\s*|\s+)(\S+)", text, re.MULTILINE)
-        return str(said[-1]) if said else ""
-    return ""
-
-
-def submitted_conf() -> SparkConf:
-    """Return the options of spark-submit, whose Java is there already: without it they are not known."""
-    SparkContext._ensure_initialized()
-    return SparkConf()
-
-
-def master_for(master: str | None) -> str:
-    """Return the master that `session` would have, given the argument of that name."""
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active.sparkContext.master
-    said = submitted_conf().get("spark.master") if "PYSPARK_GATEWAY_PORT" in os.environ else None
-    return master or said or master_of_defaults() or "local[*]"
-
-
-def check_shared(out: Folder, shared: bool, master: str) -> None:
+def check_shared(out: Folder, shared: bool, master: str | None) -> None:
     """Refuse an OUT on this machine's disk if executors are elsewhere, unless it is said to be shared.
+
+    Before Spark starts, None says that the master is not known.
 
     Raises:
         UsageError: names OUT and the master.
     """
-    if not is_local(master) and not shared and out.session is None:
+    if master and not is_local(master) and not shared and out.session is None:
         raise UsageError(
             f"--out {out.uri} is a directory of this machine, and the executors of {master} write to their own "
             "disks: give a URI such as s3a://… or hdfs://…, or a directory on a mount that all of them have under this "
@@ -339,55 +286,3 @@ def _log_option() -> str:
         raise UsageError(f"{LOG_VARIABLE}={level} is no level of a log: say one of {', '.join(LOG_LEVELS)}")
     config = Path(__file__).with_name("log4j2.properties")
     return f'"-Dlog4j2.configurationFile={config.as_uri()}" -Dquorumq.log={level.lower()}'
-
-
-def check_python(interpreter: str) -> None:
-    """Check that the Python of the workers can do their work, if it is not the driver's.
-
-    Args:
-        interpreter: a path, or a name to be found on the PATH, as PYSPARK_PYTHON has it.
-
-    Raises:
-        UsageError: it does not run, is another version of Python, or lacks a package.
-    """
-    if interpreter == sys.executable:
-        return
-    remedy = f"unset it, or set PYSPARK_PYTHON={sys.executable}"
-    code = (
-        "import importlib.util as u, sys\n"
-        "print('%d.%d' % sys.version_info[:2])\n"
-        f"print(*[name for name in {NEEDED_BY_WORKERS!r} if u.find_spec(name) is None])\n"
-    )
-    try:
-        done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True)
-        version, missing = done.stdout.splitlines()[:2]
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        raise UsageError(f"PYSPARK_PYTHON={interpreter} is no Python that runs: {remedy}") from None
-    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    if version != ours:
-        raise UsageError(f"PYSPARK_PYTHON={interpreter} is Python {version}, and this is {ours}: {remedy}")
-    if missing.strip():
-        raise UsageError(
-            f"PYSPARK_PYTHON={interpreter} lacks {', '.join(missing.split())}: install 'quorumq[spark]' there, "
-            f"or {remedy}"
-        )
-
-
-def packages(folder: Path) -> Path:
-    """Return a zip of quorumq and spark in `folder`, for `addPyFile` or `spark-submit --py-files`.
-
-    Packages that they need are compiled, and have to be on the executors' machines (docs/spark.md, "On a cluster").
-    """
-    files: dict[Path, Path] = {}
-    for name, package in (
-        ("quorumq", Path(errors.__file__).parent.parent),
-        (__package__, Path(__file__).parent),
-    ):
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                files[Path(*name.split("."), path.relative_to(package))] = path
-    target = folder / "quorumq-packages.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for inside, path in files.items():
-            archive.write(path, inside)
-    return target

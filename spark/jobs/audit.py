@@ -24,7 +24,7 @@ from ..folders import Folder, folders_of
 from ..histories import Histories, Parts, arrow_schema, read
 from ..report.audit import page
 from ..report.page import counted
-from ..session import bytes_in, check_shared, fit, interruptible, job_session, master_for, written
+from ..session import bytes_in, check_shared, fit, interruptible, job_session, written
 from .output import SUMMARY, Output
 
 OUTPUT: Final = Output("audit", 1)
@@ -165,9 +165,10 @@ def command(
     session = partial(job_session, "quorumq audit", size=bytes_in(*paths), master=master)
     spark, target, earlier = folders_of(session, out, previous)
     OUTPUT.check(target, overwrite)
-    check_shared(target, shared, master_for(master))
+    check_shared(target, shared, master)
     before = None if earlier is None else OUTPUT.read_head(earlier)
     spark = spark or session()
+    check_shared(target, shared, spark.sparkContext.master)
     histories = read(spark, paths)
     fit(spark, histories.bytes)
     with OUTPUT.staged(target, overwrite) as new, interruptible():

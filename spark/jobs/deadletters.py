@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..folders import Folder, folders_of
-from ..session import bytes_in, check_shared, fit, job_session, master_for
+from ..session import bytes_in, check_shared, fit, job_session
 from ..transforms.plan import VERDICTS, Limits
 from .deaths_analysis import PLAN, REPORT, Settings, run
 from .deaths_input import OUTPUT, head_since, read, read_previous_head
@@ -123,12 +123,13 @@ def command(
     session = partial(job_session, "quorumq deadletters", size=size, master=master)
     spark, target, before, after, rows = folders_of(session, out, previous, since, parquet)
     OUTPUT.check(target, overwrite)
-    check_shared(target, shared, master_for(master))
+    check_shared(target, shared, master)
     if before is not None:
         read_previous_head(before)
     if after is not None:
         head_since(after, bool(data))
     spark = spark or session()
+    check_shared(target, shared, spark.sparkContext.master)
     fit(spark, size or 0)
     if table:
         check_table(spark, table)

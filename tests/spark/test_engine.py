@@ -22,7 +22,7 @@ from spark.__main__ import COMMANDS, main
 from spark.errors import MEMORY_VARIABLE
 from spark.folders import Folder
 from spark.jobs.output import Output
-from spark.session import JAVA_OPTION, TASK_BYTES, check_shared, master_of_defaults
+from spark.session import JAVA_OPTION, TASK_BYTES, check_shared
 from tests.patience import PATIENCE_S
 from tests.spark.rows import death, frame
 
@@ -193,26 +193,9 @@ def test_a_job_that_is_interrupted_says_nothing_and_keeps_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
-@pytest.mark.parametrize(
-    ("text", "master"),
-    [
-        ("spark.master spark://a:7077\n", "spark://a:7077"),
-        ("# spark.master yarn\n spark.master=yarn\n", "yarn"),
-        ("spark.masters x\n", ""),
-        (None, ""),
-    ],
-)
-def test_the_master_of_the_defaults_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, master: str
-) -> None:
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    if text is not None:
-        (tmp_path / "spark-defaults.conf").write_text(text)
-    assert master_of_defaults() == master
-
-
 def test_an_out_on_this_machine_is_refused_where_executors_are_elsewhere() -> None:
-    check_shared(Folder(Path("/out")), False, "local[2]")
+    for master in (None, "local[2]"):
+        check_shared(Folder(Path("/out")), False, master)
     with pytest.raises(UsageError, match=r"--out file:/out .*the executors of spark://a:7077"):
         check_shared(Folder(Path("/out")), False, "spark://a:7077")
     check_shared(Folder(Path("/out")), True, "spark://a:7077")

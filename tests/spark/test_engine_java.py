@@ -12,7 +12,6 @@ import pytest
 from quorumq.core.values.errors import UsageError
 from spark import session as session_module
 from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, launcher, wheel_home
-from spark.session import check_python, packages
 
 NO_JAVA = {"PATH": "/nonexistent"}
 
@@ -91,41 +90,10 @@ def test_the_module_answers_the_makefile(tmp_path: Path) -> None:
     assert done.stdout == f"Java 17 in {home}/bin/java (JAVA_HOME={home})\n"
 
 
-def test_a_python_of_the_workers_that_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    check_python(sys.executable)
-    with pytest.raises(UsageError, match="no Python that runs"):
-        check_python(str(tmp_path / "absent"))
-    other = tmp_path / "python"
-    for text, said in (
-        ("echo 2.7; echo", "is Python 2.7"),
-        (f"echo {sys.version_info[0]}.{sys.version_info[1]}; echo cbor2 crc32c", "lacks cbor2, crc32c"),
-    ):
-        other.write_text(f"#!/bin/sh\n{text}\n")
-        other.chmod(0o755)
-        with pytest.raises(UsageError, match=said) as caught:
-            check_python(str(other))
-        assert f"PYSPARK_PYTHON={sys.executable}" in str(caught.value)
-
-
 def test_a_level_of_the_log_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORUMQ_SPARK_LOG", "loud")
     with pytest.raises(UsageError, match="QUORUMQ_SPARK_LOG=loud"):
         session_module._log_option()
-
-
-def test_the_zip_for_executors_has_both_packages_and_can_be_imported_from(tmp_path: Path) -> None:
-    archive = packages(tmp_path)
-    code = "import quorumq.core.values.errors, spark.java; print(quorumq.__file__, spark.__file__)"
-    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**environ, "PYTHONPATH": str(archive)},
-    )
-    assert done.stdout.count(str(archive)) == 2
 
 
 def test_the_launcher_is_a_script_for_any_shell() -> None:
@@ -143,7 +111,7 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
         "from spark import java\n"
         "java.find_java.__defaults__ = (java.os.environ, java.wheel_home)\n"
         "from spark.session import session\n"
-        "spark = session(master='local[2]', memory='512m')\n"
+        "spark = session(master='local[2]', conf={'spark.driver.memory': '512m'})\n"
         "spark.range(100).selectExpr('id % 7 AS k').groupBy('k').count().write.parquet(sys.argv[1])\n"
         "print(spark.read.parquet(sys.argv[1]).rdd.map(lambda row: row['count']).sum())\n"
         "print(spark._jvm.java.lang.System.getProperty('java.home'))\n"
