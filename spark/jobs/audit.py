@@ -25,7 +25,7 @@ from ..histories import Histories, Parts, arrow_schema, read
 from ..report.audit import page
 from ..report.page import counted
 from ..session import bytes_in, check_shared, fit, interruptible, job_session, written
-from .output import SUMMARY, Output
+from .output import SUMMARY, Output, options_of_out
 
 OUTPUT: Final = Output("audit", 1)
 
@@ -127,19 +127,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     "--history", "paths", multiple=True, required=True,
     help="A file, a directory with *.jsonl or *.jsonl.gz below it, or a pattern; again for more.",
 )  # fmt: skip
-@click.option("--out", required=True, metavar="OUT", help="Where to write: a directory, or a URI.")
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark's master; else spark-submit's, spark-defaults.conf's, or this machine.",
-)
-@click.option("--shared", is_flag=True,
-              help="OUT and the input are on a mount that all executors have under the same paths.")  # fmt: skip
-@click.option(
-    "--previous", metavar="OUT", help="An earlier run's OUT: say which causes are new and gone since."
-)
-@click.option("--overwrite", is_flag=True, help="Replace what an earlier run left in OUT, once all is done.")
-@click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else.")
+@options_of_out
 @click.option(
     "--strict", is_flag=True, help=f"End with {STRICT_CODE} where not everything is decided or was read."
 )

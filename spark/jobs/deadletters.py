@@ -17,6 +17,7 @@ from ..transforms.plan import VERDICTS, Limits
 from .deaths_analysis import PLAN, REPORT, Settings, run
 from .deaths_input import OUTPUT, head_since, read, read_previous_head
 from .deaths_table import check_table
+from .output import options_of_out
 
 
 def _decide(ctx: click.Context, param: click.Parameter, value: Iterable[str]) -> dict[str, str]:
@@ -44,14 +45,7 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
               help="A node's data directory, read offline; give those of all nodes.")  # fmt: skip
 @click.option("--nodes", default="", metavar="HOST:PORT,…", help="A running cluster, read by peeking.")
 @click.option("--parquet", metavar="DIR", help="Rows of the table `deadletters` in Parquet.")
-@click.option("--out", required=True, metavar="OUT",
-              help="Where tables, summary.json, plan.jsonl and report.html go: a directory, or a URI.")  # fmt: skip
-@click.option(
-    "--overwrite", is_flag=True, help="Replace OUT, at the end and as a whole, if an earlier run wrote it."
-)
-@click.option(
-    "--previous", metavar="OUT", help="An earlier run's OUT: say what is new, regressed and gone since."
-)
+@options_of_out
 @click.option(
     "--since",
     metavar="OUT",
@@ -77,14 +71,6 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
     help="End with 1 if something could not be read that may be missing for it: all but a torn last write, which a "
     "running node mostly has. All is reported anyway.",
 )
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark's master; else spark-submit's, spark-defaults.conf's, or this machine.",
-)
-@click.option("--shared", is_flag=True,
-              help="OUT and the input are on a mount that all executors have under the same paths.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
     data: tuple[Path, ...],
     nodes: str,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import click
 
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
 
@@ -20,6 +22,24 @@ from ..folders import Folder
 
 SUMMARY: Final = "summary.json"
 """Every run has one; it says which job made it, and in which version."""
+
+
+def options_of_out(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options about OUT, and about the cluster that writes it."""
+    for option in reversed((
+        click.option("--out", required=True, metavar="OUT",
+                     help="Where tables, summary.json and the report go: a directory, or a URI."),
+        click.option("--overwrite", is_flag=True,
+                     help="Replace OUT, at the end and as a whole, if an earlier run wrote it."),
+        click.option("--previous", metavar="OUT", help="An earlier run's OUT: say what is new and gone since."),
+        click.option("--master", metavar="URL",
+                     help="Spark's master; else spark-submit's, spark-defaults.conf's, or this machine."),
+        click.option("--shared", is_flag=True,
+                     help="OUT and the input are on a mount that all executors have under the same paths."),
+        click.option("--json", "as_json", is_flag=True, help="Print summary.json and nothing else."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
 
 
 class Output(NamedTuple):
