@@ -182,7 +182,7 @@ class Scan:
         if crc32c(head[CRC_START:], self.salt if offset else 0) != header_crc:
             return Bad(offset, "the checksum of the record's header does not match")
         try:
-            fields = self.fields(head[PREFIX_BYTES:])
+            fields = cbor.load(head[PREFIX_BYTES:], "the record's header")
         except cbor.BadValue as error:
             return Bad(offset, str(error))
         if (
@@ -203,10 +203,6 @@ class Scan:
                 body_ok = None
         end = offset + size + body_length
         return Frame(offset, fields[0], fields[1], fields, header_length, body_length, body_crc, body_ok, end)
-
-    def fields(self, header: bytes) -> Any:
-        """Return the decoded header of a record. A reader that has met its bytes before may return less of it."""
-        return cbor.load(header, "the record's header")
 
     def _first(self, offset: int, accept: Callable[[Frame], bool]) -> Frame | None:
         """Return the first frame at ``offset`` or anywhere behind it that has a valid header and is accepted."""

@@ -198,6 +198,12 @@ class OpenFile:
         """Return a scan of the first ``size`` bytes that jumps over bodies."""
         return Scan(self.read, size, salt, check_bodies=False)
 
+    def records_scan(self, size: int, salt: int, known: Decoded) -> Scan:
+        """Return a scan that also passes over records that need not be decoded."""
+        scan = RecordsScan(self.read, size, salt, check_bodies=False)
+        scan.decoded = known
+        return scan
+
 
 class Decoded:
     """Records that were decoded: the same bytes in another node's journal need not be.
@@ -227,11 +233,6 @@ class Decoded:
             self.rows[self.latest] = (first, stop)
 
 
-def durable_in(header: bytes, size: int) -> int:
-    """Return the durable offset in the header of a RecordsMerged, which takes ``size`` bytes there."""
-    return header[3] if size == 1 else int.from_bytes(header[4 : 3 + size], "big")
-
-
 def key_in(data: bytes, at: int) -> bytes:
     """Return the bytes of the topic partition at ``at``, as nodes write it; empty if it is written otherwise."""
     return data[at : at + 18 + _UINT_BYTES[data[at + 18] & 31]] if data[at : at + 2] == _KEY_HEAD else b""
@@ -243,19 +244,35 @@ def key_bytes(key: PartitionId) -> bytes:
 
 
 class RecordsScan(Scan):
-    """A scan that passes over each RecordsMerged that need not be decoded."""
+    """A scan that passes over each RecordsMerged that is `Decoded`, or of another topic partition."""
+
+    decoded: Decoded
+    head: bytes = b""  # the durable offset of the record that was passed over last: they rise
 
     def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
-        """Return True if the record at ``at`` to ``stop``, with its key at ``key``, can be passed over."""
-        raise NotImplementedError
+        """Return True if the record at ``at`` to ``stop``, with its key at ``key``, need not be decoded, and note it.
 
-    def is_intact(self, window: bytes, at: int, stop: int) -> bool:
-        """Return True if a record matches its checksum."""
+        What equals an intact record is intact.
+        """
+        decoded = self.decoded
+        latest = hash(window[key:stop])
+        rows = decoded.rows.get(latest)
+        if rows is not None:
+            decoded.again.append(rows)
+            return True
+        decoded.latest = latest
+        if decoded.keys is None or key_in(window, key) in decoded.keys:
+            return False
         return crc32c(window[at + CRC_START : stop], self.salt) == PREFIX.unpack_from(window, at)[1]
 
     def frame(self, offset: int) -> Frame | Bad:
         """Return the next record that is to be decoded, at ``offset`` or after it."""
-        return super().frame(self._next(offset))
+        self.decoded.latest = None
+        frame = super().frame(self._next(offset))
+        if head := self.head:
+            self.durable = max(self.durable, int.from_bytes(head[len(head) > 1 :], "big"))
+            self.head = b""
+        return frame
 
     def _first(self, offset: int, accept: Callable[[Frame], bool]) -> Frame | None:
         return Scan(self.read, self.size, self.salt, check_bodies=False)._first(offset, accept)
@@ -283,69 +300,11 @@ class RecordsScan(Scan):
                     return self._base + at
                 size = stop - at
                 continue
-            if self._base + stop >= self.size or not passes(
-                window, at, first + 3 + _UINT_BYTES[window[first + 3] & 31], stop
-            ):
+            key = first + 3 + _UINT_BYTES[window[first + 3] & 31]
+            if self._base + stop >= self.size or not passes(window, at, key, stop):
                 return self._base + at
+            self.head = window[first + 3 : key]
             at, size = stop, REFILL_BYTES
-
-
-class KeysScan(RecordsScan):
-    """A scan that gives out the first RecordsMerged of each topic partition alone, and its partition alone.
-
-    It keeps the beginning of the header that it passed over last, because durable offsets rise.
-    """
-
-    seen: set[bytes]
-    head: bytes = b""
-
-    def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
-        """Return True if a record of its topic partition came before."""
-        if key_in(window, key) not in self.seen or not self.is_intact(window, at, stop):
-            return False
-        self.head = window[at + PREFIX_BYTES : key]
-        return True
-
-    def frame(self, offset: int) -> Frame | Bad:
-        """Return the next record of another kind or partition, at ``offset`` or after it."""
-        frame = super().frame(offset)
-        if self.head:
-            self.durable = max(self.durable, durable_in(self.head, len(self.head) - 3))
-            self.head = b""
-        return frame
-
-    def fields(self, header: bytes) -> Any:
-        """Return the decoded header; of a RecordsMerged its type, durable offset and partition, if that is enough."""
-        size = _UINT_BYTES[header[3] & 31] if header[1:3] == _MERGED_HEAD else 0
-        key = key_in(header, 3 + size) if size and len(header) > _KEY_BYTES else b""
-        if not key:
-            return super().fields(header)
-        self.seen.add(key)
-        return RECORDS_MERGED, durable_in(header, size), cbor.load(key, "the partition")
-
-
-class DecodedScan(RecordsScan):
-    """A scan that passes over each RecordsMerged that is `Decoded`, or of another topic partition."""
-
-    decoded: Decoded
-
-    def frame(self, offset: int) -> Frame | Bad:
-        """Return the next record that is to be decoded, at ``offset`` or after it."""
-        self.decoded.latest = None
-        return super().frame(offset)
-
-    def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
-        """Return True if it need not be decoded, and note it. What equals an intact record is intact."""
-        decoded = self.decoded
-        latest = hash(window[key:stop])
-        rows = decoded.rows.get(latest)
-        if rows is not None:
-            decoded.again.append(rows)
-            return True
-        decoded.latest = latest
-        if decoded.keys is None or key_in(window, key) in decoded.keys:
-            return False
-        return self.is_intact(window, at, stop)
 
 
 WINDOW_BYTES: Final = 64 << 10
@@ -370,8 +329,7 @@ def frames_of(
         if known is not None:
             known.latest = None
         if known is not None and not plan.holes:
-            scan = DecodedScan(scan.read, scan.size, scan.salt, check_bodies=False)
-            scan.decoded = known
+            scan = file.records_scan(scan.size, scan.salt, known)
         for item in scan.records(holes={0: first} if first else dict(plan.holes)):
             if isinstance(item, Frame):
                 if item.type not in CLASS_OF:

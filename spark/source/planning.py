@@ -35,10 +35,8 @@ from quorumq.storage.segment import (
 )
 
 from .journals import (
-    RECORDS_MERGED,
     Decoded,
     Directory,
-    KeysScan,
     Numbers,
     OpenFile,
     Problem,
@@ -66,7 +64,7 @@ class Planned(NamedTuple):
 
     directory: Directory
     registers: Registers
-    sizes: dict[PartitionId, int]  # bytes of bodies by partition; 0 for those with only records known
+    sizes: dict[PartitionId, int]  # bytes of bodies by partition
 
 
 def plan_directory(path: str, report: Report) -> Planned:
@@ -259,8 +257,7 @@ class _Planner:
     def _scan_newest(self, number: int, directory: int) -> int:
         """Take in the newest segment's state; return the number of its bytes that count."""
         with OpenFile(self.path, number) as file:
-            scan = KeysScan(file.read, file.size(), salt_of(directory, number), check_bodies=False)
-            scan.seen = set()
+            scan = file.records_scan(file.size(), salt_of(directory, number), Decoded(()))
             for item in scan.records(newest=True):
                 if isinstance(item, Gap):
                     self.note(number, item.offset, item.stop - item.offset, "damage", item.reason)
@@ -283,8 +280,6 @@ class _Planner:
                     self.ignored.append(stored.number)
                 else:
                     self.moved.setdefault(segment, []).append((stored.number, stored.number + 1))
-        elif frame.type == RECORDS_MERGED:
-            self._size(PartitionId(*frame.fields[2][:2]), 0)
         elif frame.type in REGISTER_TYPES:
             self.registers.take(decoded(file.name, frame))
         elif frame.type in _EFFECTS:
