@@ -21,6 +21,10 @@ _JAVA: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)+[\w$]+: (.*\S.*)$", 
 """The lines of a Py4JJavaError with the texts of Java's exceptions, each caused by the next."""
 
 
+_PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n)+(\w[\w.]*: .*\S)")
+"""The end of a traceback of a worker's Python, which may lack a package, or be of another version."""
+
+
 class SparkFailed(QuorumqError):
     """Spark could not do it: for want of memory, because its Java was ended, or for a reason of its own."""
 
@@ -52,5 +56,10 @@ def told(error: BaseException) -> QuorumqError | None:
             f"Spark's Java ran out of memory ({had}), or was ended from outside: give it more with "
             f"{MEMORY_VARIABLE}=4g, or free some"
         )
-    lines = _JAVA.findall(text)[-1:] or text.strip().splitlines()[:1] or [type(error).__name__]
+    lines = (
+        _PYTHON.findall(text)[-1:]
+        or _JAVA.findall(text)[-1:]
+        or text.strip().splitlines()[:1]
+        or [type(error).__name__]
+    )
     return SparkFailed(f"Spark failed: {lines[0]} (QUORUMQ_SPARK_LOG=error shows all that Spark says of it)")

@@ -110,6 +110,12 @@ GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside:
         (Py4JError("calling o1.\n: a.SparkException: Exception thrown in awaitResult: \n\tat a.b(C.scala:1)\n"
                    "Caused by: a.SparkException: Job aborted: result lost\nDriver stacktrace:\n\tat a.b"), 70,
          "quorumq: Spark failed: Job aborted: result lost (QUORUMQ_SPARK_LOG"),
+        (Py4JError("calling o1.\n: a.E: lost\nCaused by: a.PythonException: Traceback (most recent call last):"
+                   "\n  File \"w.py\", line 1, in main\n    import msgspec\n"
+                   "ModuleNotFoundError: No module named 'msgspec'\n\n\tat a.b(C.scala:1)"), 70,
+         "quorumq: Spark failed: ModuleNotFoundError: No module named 'msgspec' (QUORUMQ_SPARK_LOG"),
+        (Py4JError("calling o1.\n: a.IOException: Cannot run program \"/absent\": error=2, No such file\n\tat x"), 70,
+         "quorumq: Spark failed: Cannot run program \"/absent\": error=2, No such file (QUORUMQ_SPARK_LOG"),
         (AnalysisException("no such column\n more"), 70, "quorumq: Spark failed: no such column (QUORUMQ_SPARK_LOG"),
     ],
 )  # fmt: skip
