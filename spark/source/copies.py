@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from quorumq.storage.scan import Frame
-from quorumq.wire.batch import Message
 
 from .arrow import Same, Values, known_time, time_of
 from .journals import OpenDirectory, Problem, SegmentPlan
@@ -43,20 +42,18 @@ class CopiesReader(Reader):
         intact = not batch.damaged and (body is not None or not bodies)
         if not intact:
             self.report(directory.body_problem(plan.number, frame))
-        loaded = Loaded(header, body)
+        loaded = Loaded(directory, plan.number, frame, header, body)
         at = 0
         for section in header.spans:
             first, count = at, section.size
             at += count
-            messages: list[Message | None] = [None] * count
-            if self.content:
-                messages = self.messages_in(directory, plan.number, frame, loaded, first, count)
+            messages = self.messages_in(loaded, first, count)
             yield from self.out.add(
                 count,
                 header.end_of(first + count - 1) - header.end_of(first - 1),
                 {
                     "node": Same(directory.plan.node),
-                    **names(key, section, self.topic_name(key)),
+                    **names(key, section, self.registers.name_of(key.topic)),
                     **content(messages, functools.partial(loaded.crcs, first, count)),
                     "published_at": Same(time_of(header.published_ms)),
                     "received_at": Same(known_time(stored.received_ms)),
@@ -82,7 +79,7 @@ class ProblemsReader(Reader):
             if (problem.segment, problem.offset) not in known:
                 problems.append(problem)
 
-        self.report = note
+        self.report, self.content = note, True
         for plan in self.segments_of(directory.plan):
             for frame in directory.frames(plan, note):
                 if frame.type in BATCHES:
@@ -99,7 +96,7 @@ class ProblemsReader(Reader):
         if body is None:
             self.report(directory.body_problem(plan.number, frame))
             return
-        self.messages_in(directory, plan.number, frame, Loaded(header, body), 0, header.size)
+        self.messages_in(Loaded(directory, plan.number, frame, header, body), 0, header.size)
 
     def _give(self, problems: list[Problem]) -> Iterator[pa.RecordBatch]:
         for problem in problems:

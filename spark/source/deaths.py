@@ -330,7 +330,7 @@ class DeathsReader(Reader):
         ranks = fragments.ranks.values
         return {
             "id": ("producer", [head for head, _ in named]),
-            "topic": ("producer", [self.topic_name(key) for key in keys]),
+            "topic": ("producer", [self.registers.name_of(key.topic) for key in keys]),
             "topic_id": ("producer", [key.topic.hex() for key in keys]),
             "partition": ("producer", [key.number for key in keys]),
             "producer_id": ("producer", [text for _, text in named]),

@@ -26,7 +26,7 @@ from quorumq.storage.segment import salt_of
 
 from .causes import Rank
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, batch_of, decoded
-from .planning import footer_of, segments_in, take_pages
+from .planning import footer_of, segments_in, start_of, take_pages
 from .reader import BATCHES
 from .registers import REGISTER_TYPES, Registers
 
@@ -163,7 +163,10 @@ class Tail:
             while chosen - 1 in numbers:
                 chosen -= 1
         else:
-            chosen = next((number for number in reversed(numbers) if self._reaches(number, since)), -1)
+            reaching = (
+                it for it in reversed(numbers) if since == NOTHING or self._first(it).position <= since
+            )
+            chosen = next(reaching, -1)
         if chosen < 0:
             start = self._first(numbers[0])
             raise Gap(
@@ -178,19 +181,14 @@ class Tail:
                 entry = Earlier(number, file.size(), 0)
                 take_pages(file, entry, self.directory, footer_of(file, entry, self.directory), registers)
 
-    def _reaches(self, number: int, since: int) -> bool:
-        return since == NOTHING or self._first(number).position <= since
-
     def _first(self, number: int) -> SegmentStart:
         with OpenFile(self.path, number) as file:
             return self._start_of(file)
 
     def _start_of(self, file: OpenFile) -> SegmentStart:
-        frame = file.scan(file.size()).frame(0)
-        start = None if isinstance(frame, Bad) else decoded(file.name, frame)
-        if not isinstance(start, SegmentStart):
-            reason = frame.reason if isinstance(frame, Bad) else "it does not begin with its first record"
-            raise StorageError(f"{file.name}, byte 0: {reason}: a damaged journal cannot be followed")
+        start = start_of(file)
+        if isinstance(start, str):
+            raise StorageError(f"{file.name}, byte 0: {start}: a damaged journal cannot be followed")
         return start
 
     def _begin(self, number: int) -> SegmentStart:
@@ -255,7 +253,7 @@ class Tail:
             if frame.type == RECORDS_MERGED:
                 entries = self._take(frame)
             elif frame.type in BATCHES:
-                self._note(frame)
+                add_to(self.chunks.setdefault(self.number, []), self.file, frame)
             elif frame.type == _CLOSED:
                 self.closed.append(decoded(self.file.name, frame))
             elif frame.type in REGISTER_TYPES:
@@ -310,12 +308,6 @@ class Tail:
 
     # ------------------------------------------------------------------ bodies
 
-    def _note(self, frame: Frame) -> None:
-        header = batch_of(self.file.name, frame)[0].batch.header
-        add_to(
-            self.chunks.setdefault(self.number, []), self.number, frame, header.partition, header.published_ms
-        )
-
     def bodies(self, lookups: Mapping[PartitionId, Sequence[int]]) -> Iterator[Chunk]:
         """Yield the parts of segments that may have messages, of these sorted times of publish."""
         there = segments_in(self.path)
@@ -342,20 +334,20 @@ class Tail:
         with OpenFile(self.path, number) as file:
             for frame in file.scan(file.size(), salt_of(self.directory, number)).records():
                 if isinstance(frame, Frame) and frame.type in BATCHES:
-                    header = batch_of(file.name, frame)[0].batch.header
-                    add_to(chunks, number, frame, header.partition, header.published_ms)
+                    add_to(chunks, file, frame)
         return chunks
 
 
-def add_to(chunks: list[Chunk], segment: int, frame: Frame, key: PartitionId, published_ms: int) -> None:
+def add_to(chunks: list[Chunk], file: OpenFile, frame: Frame) -> None:
     """Add a batch to the last chunk of a segment, or to a new one."""
-    last = chunks[-1] if chunks else None
-    if last is None or frame.offset - last.first > CHUNK_BYTES:
-        chunks.append(Chunk(segment, frame.offset, frame.end, published_ms, published_ms, frozenset((key,))))
+    header = batch_of(file.name, frame)[0].batch.header
+    at, key = header.published_ms, header.partition
+    if not chunks or frame.offset - chunks[-1].first > CHUNK_BYTES:
+        chunks.append(Chunk(file.number, frame.offset, frame.end, at, at, frozenset((key,))))
         return
-    keys = last.keys if key in last.keys else last.keys | {key}
-    low, high = min(last.low_ms, published_ms), max(last.high_ms, published_ms)
-    chunks[-1] = Chunk(segment, last.first, frame.end, low, high, keys)
+    segment, first, _, low, high, keys = chunks[-1]
+    keys = keys if key in keys else keys | {key}
+    chunks[-1] = Chunk(segment, first, frame.end, min(low, at), max(high, at), keys)
 
 
 def joined(chunks: list[Chunk], most: int) -> tuple[tuple[int, int, int], ...]:

@@ -152,7 +152,7 @@ class OpenFile:
     """
 
     def __init__(self, path: str, number: int, held: str = "") -> None:
-        self.name = os.path.join(path, segment_name(number))
+        self.number, self.name = number, os.path.join(path, segment_name(number))
         name = held if held and not os.path.exists(self.name) else self.name
         try:
             self.fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)

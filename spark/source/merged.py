@@ -18,10 +18,9 @@ from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import PartitionId, Span
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
-from quorumq.wire.batch import Message
 
 from .arrow import Same, time_of
-from .journals import OpenDirectory, SegmentPlan, batch_of, decoded
+from .journals import SegmentPlan, batch_of, decoded
 from .reader import BATCHES, Loaded, Reader, content, names
 
 LOADED_MAX: Final = 12
@@ -106,21 +105,16 @@ class MessagesReader(Reader):
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
             self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)
 
-    def _frame_of(self, number: int) -> tuple[OpenDirectory, Location, Frame]:
-        """Return a batch's place and its record, read again."""
-        location = self.index.locations[number]
-        directory = self.open_directories[location.directory]
-        return directory, location, directory.frame_at(location.segment, location.offset)
-
     def _load(self, number: int, with_body: bool) -> Loaded:
-        directory, location, frame = self._frame_of(number)
-        stored, _ = batch_of(directory.files[location.segment].name, frame)
-        body = None
-        if with_body and not location.damaged:
-            body = directory.body(location.segment, frame)
+        """Read a batch again; a damaged one is reported."""
+        location = self.index.locations[number]
+        directory, segment = self.open_directories[location.directory], location.segment
+        frame = directory.frame_at(segment, location.offset)
+        stored, _ = batch_of(directory.files[segment].name, frame)
+        body = directory.body(segment, frame) if with_body and not location.damaged else None
         if location.damaged or (with_body and body is None):
-            self.report(directory.body_problem(location.segment, frame))
-        return Loaded(stored.batch.header, body)
+            self.report(directory.body_problem(segment, frame))
+        return Loaded(directory, segment, frame, stored.batch.header, body)
 
     def _intact(self, number: int) -> bool:
         intact = self.whole.get(number)
@@ -152,15 +146,12 @@ class MessagesReader(Reader):
         for chunk, index in loaded.parts(span):
             for part, gone in self.reclaimed.get(key, SpanMap()).split(chunk):
                 first, count = index + part.start - chunk.start, part.size
-                messages: list[Message | None] = [None] * count
-                if self.content and intact:
-                    directory, location, frame = self._frame_of(chosen)
-                    messages = self.messages_in(directory, location.segment, frame, loaded, first, count)
+                messages = self.messages_in(loaded, first, count)
                 yield from self.out.add(
                     count,
                     loaded.header.end_of(first + count - 1) - loaded.header.end_of(first - 1),
                     {
-                        **names(key, part, self.topic_name(key)),
+                        **names(key, part, self.registers.name_of(key.topic)),
                         **content(messages, functools.partial(loaded.crcs, first, count)),
                         "published_at": Same(time_of(published)),
                         "delay_ms": Same(first_made.delay_ms),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -28,6 +28,8 @@ from .options import Options, Wanted
 from .planning import Planned, plan_directory
 from .reader import Task, holds_any, reporter
 from .registers import Registers
+
+T = TypeVar("T")
 
 
 def plan(options: Options, selection: Wanted) -> list[Task]:
@@ -53,11 +55,12 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
         return _segment_tasks(directories, registers, keys, options, selection)
     keys = wanted_keys(sizes, registers, options, selection, deleted=False)
     tasks: list[Task] = []
-    for chunk in _together(keys, sizes, options.split_bytes):
+    # Small topic partitions come together, as each task reads all headers.
+    for chunk in packed(((key, sizes[key]) for key in sorted(keys)), options.split_bytes):
         mine = registers.only({key.topic for key in chunk})
         for number in range(options.buckets):
             share = (number, options.buckets)
-            tasks.append(Task(directories, chunk, bucket=share, registers=mine))
+            tasks.append(Task(directories, frozenset(chunk), bucket=share, registers=mine))
     return tasks
 
 
@@ -119,12 +122,10 @@ def wanted_keys(
     """Return the topic partitions that options and filters leave."""
 
     def is_wanted(key: PartitionId) -> bool:
-        topic = registers.topics.get(key.topic)
-        name = key.topic.hex() if topic is None else topic.name
+        name = registers.name_of(key.topic)
         return (
             (deleted or not registers.is_deleted(key.topic))
-            and (options.topics is None or name in options.topics)
-            and (options.partitions is None or key.number in options.partitions)
+            and options.chooses(name, key.number)
             and selection.may_be("topic", name)
             and selection.may_be("topic_id", key.topic.hex())
             and selection.may_be("partition", key.number)
@@ -133,20 +134,17 @@ def wanted_keys(
     return frozenset(filter(is_wanted, sizes))
 
 
-def _together(
-    keys: frozenset[PartitionId], sizes: Mapping[PartitionId, int], most: int
-) -> Iterator[frozenset[PartitionId]]:
-    """Yield topic partitions that one task reads: small ones together, as each task reads all headers."""
-    chunk: list[PartitionId] = []
-    size = 0
-    for key in sorted(keys):
-        if chunk and size + sizes[key] > most:
-            yield frozenset(chunk)
-            chunk, size = [], 0
-        chunk.append(key)
-        size += sizes[key]
-    if chunk:
-        yield frozenset(chunk)
+def packed(items: Iterable[tuple[T, int]], most: int) -> list[list[T]]:
+    """Return items in lists, in order: each of at most ``most`` bytes, or of one item."""
+    result: list[list[T]] = []
+    total = 0
+    for item, size in items:
+        if not result or total + size > most:
+            result.append([])
+            total = 0
+        result[-1].append(item)
+        total += size
+    return result
 
 
 def _segment_tasks(
@@ -162,16 +160,12 @@ def _segment_tasks(
     for directory in directories:
         if copies and not selection.may_be("node", directory.node):
             continue
-        ranges: list[list[int]] = []
-        size = options.split_bytes
-        for segment in directory.segments:
-            if copies and not holds_any(segment, keys, "published_at", selection):
-                continue
-            if not ranges or size + segment.bytes > options.split_bytes:
-                ranges.append([])
-                size = 0
-            ranges[-1].append(segment.number)
-            size += segment.bytes
+        counting = (
+            (segment.number, segment.bytes)
+            for segment in directory.segments
+            if not copies or holds_any(segment, keys, "published_at", selection)
+        )
+        ranges = packed(counting, options.split_bytes)
         tasks += [
             Task(
                 (directory,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import datasource as ds
@@ -88,6 +88,12 @@ class Options(NamedTuple):
     max_bytes: int
     since: Mapping[str, Mapping[str, Any]] | None
 
+    def chooses(self, topic: str, partition: int) -> bool:
+        """Return True if a topic partition is to be read."""
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
+
 
 def names_in(value: str) -> tuple[str, ...]:
     """Return the names in an option: a JSON list, or separated by commas."""
@@ -112,14 +118,6 @@ def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, 
     return {by_lower[name.lower()]: value for name, value in given.items()}
 
 
-def flag(options: Mapping[str, str], name: str) -> bool:
-    """Return an option that is true, which it is by default, or false."""
-    value = options.get(name, "true").strip().lower()
-    if value not in ("true", "false"):
-        raise UsageError(f"option {name} is {value!r}: it must be true or false")
-    return value == "true"
-
-
 def number(options: Mapping[str, str], name: str, default: float, least: float) -> float:
     """Return an option that is a number."""
     value = options.get(name, "")
@@ -134,7 +132,7 @@ def number(options: Mapping[str, str], name: str, default: float, least: float) 
     return parsed
 
 
-def one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+def one_of(options: Mapping[str, str], name: str, *allowed: str) -> str:
     """Return an option with a few values; the first is the default."""
     value = options.get(name, allowed[0])
     if value not in allowed:
@@ -177,15 +175,15 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
         topics=frozenset(topics) or None,
         partitions=frozenset(map(int, partitions)) or None,
         groups=frozenset(groups) or None,
-        bodies=flag(options, "bodies"),
-        verify=flag(options, "verify"),
-        settled=flag(options, "settled"),
-        report=one_of(options, "onDamage", ("fail", "report")) == "report",
+        bodies=one_of(options, "bodies", "true", "false") == "true",
+        verify=one_of(options, "verify", "true", "false") == "true",
+        settled=one_of(options, "settled", "true", "false") == "true",
+        report=one_of(options, "onDamage", "fail", "report") == "report",
         split_bytes=int(number(options, "splitBytes", SPLIT_BYTES, 1)),
         buckets=int(number(options, "buckets", 1, 1)),
         timeout=number(options, "timeout", TIMEOUT_S, 0.1),
-        latest=one_of(options, "from", ("earliest", "latest")) == "latest",
-        reread=one_of(options, "onGap", ("fail", "reread")) == "reread",
+        latest=one_of(options, "from", "earliest", "latest") == "latest",
+        reread=one_of(options, "onGap", "fail", "reread") == "reread",
         max_bytes=int(number(options, "maxBytesPerTrigger", BATCH_BYTES, 1)),
         since=_positions(options.get("since", ""), table, bool(data)),
     )
@@ -228,8 +226,7 @@ def micros(value: object) -> int | None:
     if not isinstance(value, datetime):
         return None
     at = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 class Wanted:

@@ -111,6 +111,24 @@ def segments_in(path: str) -> list[int]:
     return segments
 
 
+def start_of(file: OpenFile) -> SegmentStart | str:
+    """Return the first record of a segment, or why it cannot be read; StorageError for one of a newer format."""
+    frame = file.scan(file.size()).frame(0)
+    if isinstance(frame, Bad):
+        return frame.reason
+    record = decoded(file.name, frame)
+    if not isinstance(record, SegmentStart):
+        return f"its first record is a {type(record).__name__}"
+    if record.version > FORMAT_VERSION:
+        raise StorageError(
+            f"{file.name} was written in format version {record.version} by a newer quorumq; this one reads "
+            f"versions 1 to {FORMAT_VERSION}: read it with that release"
+        )
+    if record.segment != file.number:
+        return f"it says that it is segment {record.segment}: the file was renamed"
+    return record
+
+
 class _Planner:
     """One attempt to plan one directory."""
 
@@ -152,13 +170,10 @@ class _Planner:
             self.note(hole.segment, hole.first, hole.stop - hole.first, "hole", "it could not be read")
         if start.not_trusted:
             self.note(newest, 0, None, "not-trusted", start.not_trusted)
-        holes = {
-            number: tuple((hole.first, hole.stop) for hole in start.holes if hole.segment == number)
-            for number in [entry.segment for entry in earlier]
-        }
-        damaged = {
-            number: frozenset(at.offset for at in start.damaged if at.segment == number) for number in holes
-        }
+        holes: dict[int, tuple[tuple[int, int], ...]] = {}
+        for entry in earlier:
+            mine = (hole for hole in start.holes if hole.segment == entry.segment)
+            holes[entry.segment] = tuple((hole.first, hole.stop) for hole in mine)
         end = self._scan_newest(newest, start.directory)
         # Its own state is damaged: what older segments say of topics, records and batches counts again.
         salvaging = any(problem.kind == "damage" and problem.segment == newest for problem in self.problems)
@@ -172,32 +187,17 @@ class _Planner:
                 self._size(PartitionId(part.topic, part.partition), part.body_bytes)
                 if not start.not_trusted and part.topic not in self.registers.topics:
                     self.registers.unknown.add(part.topic)
-            moved = [part for into, parts in self.moved.items() if into > entry.segment for part in parts]
+            number = entry.segment
+            dead = Numbers.of(self.dead.get(number, ()))
+            moved = Numbers.of(it for into, items in self.moved.items() if into > number for it in items)
+            damaged = frozenset(at.offset for at in start.damaged if at.segment == number)
             plans.append(
-                SegmentPlan(
-                    entry.segment,
-                    entry.bytes,
-                    False,
-                    salvaging,
-                    Numbers.of(self.dead.get(entry.segment, ())),
-                    Numbers.of(moved),
-                    damaged[entry.segment],
-                    holes[entry.segment],
-                    parts,
-                )
+                SegmentPlan(number, entry.bytes, False, salvaging, dead, moved, damaged, holes[number], parts)
             )
         plans.append(SegmentPlan(newest, end, newest=True, state=True))
-        directory = Directory(
-            self.path,
-            start.node,
-            start.cluster_id,
-            start.directory,
-            tuple(plans),
-            Numbers.of(self.gone),
-            frozenset(self.ignored),
-            tuple(self.problems),
-        )
-        return Planned(directory, self.registers, self.sizes)
+        names = (self.path, start.node, start.cluster_id, start.directory)
+        counting = (tuple(plans), Numbers.of(self.gone), frozenset(self.ignored), tuple(self.problems))
+        return Planned(Directory(*names, *counting), self.registers, self.sizes)
 
     # ------------------------------------------------------------ the newest segment
 
@@ -205,40 +205,21 @@ class _Planner:
         """Return the first record of the newest segment; if that cannot be read, of the newest that can."""
         first = ""
         for number in reversed(numbers):
-            start, reason = self._start_of(number)
-            if start is not None:
+            with OpenFile(self.path, number) as file:
+                start = start_of(file)
+            if not isinstance(start, str):
                 return start
-            first = first or reason
-            self.report(self.problem(number, 0, None, "damage", reason))  # raises, unless problems are listed
+            first = first or start
+            self.report(self.problem(number, 0, None, "damage", start))  # raises, unless problems are listed
         raise StorageError(f"{self.path}: no segment in it begins with a record that can be read: {first}")
-
-    def _start_of(self, number: int) -> tuple[SegmentStart | None, str]:
-        with OpenFile(self.path, number) as file:
-            frame = file.scan(file.size()).frame(0)
-            if isinstance(frame, Bad):
-                return None, frame.reason
-            record = decoded(file.name, frame)
-        if not isinstance(record, SegmentStart):
-            return None, f"its first record is a {type(record).__name__}"
-        if record.version > FORMAT_VERSION:
-            raise StorageError(
-                f"{file.name} was written in format version {record.version} by a newer quorumq; this one reads "
-                f"versions 1 to {FORMAT_VERSION}: read it with that release"
-            )
-        if record.segment != number:
-            return None, f"it says that it is segment {record.segment}: the file was renamed"
-        return record, ""
 
     def _earlier(self, start: SegmentStart, numbers: list[int]) -> list[Earlier]:
         """Return the older segments that count, as far as they are there."""
         entries = list(start.earlier)
         if start.segment != numbers[-1]:  # the newest one's list is not known: all segments that are there
             listed = {entry.segment for entry in entries}
-            entries += [
-                Earlier(number, 1 << 62, 0)
-                for number in numbers[:-1]
-                if number >= start.segment and number not in listed
-            ]
+            more = (it for it in numbers[:-1] if it >= start.segment and it not in listed)
+            entries += [Earlier(number, 1 << 62, 0) for number in more]
         there: list[Earlier] = []
         for entry in entries:
             try:
@@ -286,10 +267,10 @@ class _Planner:
             record = decoded(file.name, frame)
             if isinstance(record, Reclaimed):
                 self.gone += [(number, number + 1) for number in record.numbers]
+            elif record.segment:
+                self.dead.setdefault(record.segment, []).extend(record.ranges)
             else:
-                (self.dead.setdefault(record.segment, []) if record.segment else self.gone).extend(
-                    record.ranges
-                )
+                self.gone.extend(record.ranges)
         elif frame.type not in CLASS_OF:
             decoded(file.name, frame)
 

@@ -107,6 +107,9 @@ def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
 class Loaded(NamedTuple):
     """A batch read again: its header, and its body if it was asked for and is intact."""
 
+    opened: OpenDirectory
+    segment: int
+    frame: Frame
     header: BatchHeader
     body: bytes | None
 
@@ -193,10 +196,6 @@ class Reader:
 
     # ------------------------------------------------------------------ common
 
-    def topic_name(self, key: PartitionId) -> str:
-        topic = self.registers.topics.get(key.topic)
-        return key.topic.hex() if topic is None else topic.name
-
     def counts_at(self, key: PartitionId, at: int) -> bool:
         """Return True if this task reads a partition, and directory number ``at`` has records of it that count."""
         if self.task.keys is not None and key not in self.task.keys:
@@ -212,12 +211,10 @@ class Reader:
         number, of = self.task.bucket
         return of == 1 or zlib.crc32(producer_id_text(producer_id).encode()) % of == number
 
-    def messages_in(
-        self, directory: OpenDirectory, segment: int, frame: Frame, loaded: Loaded, first: int, count: int
-    ) -> list[Message | None]:
+    def messages_in(self, loaded: Loaded, first: int, count: int) -> list[Message | None]:
         """Return the records of an intact body; None for one that its producer wrote unreadable."""
-        header, body = loaded
-        if body is None:
+        header, body = loaded.header, loaded.body
+        if body is None or not self.content:
             return [None] * count
 
         def read(start: int, stop: int) -> Sequence[Message]:
@@ -231,7 +228,7 @@ class Reader:
                 messages += read(index, index + 1)
             except Corrupt as error:
                 messages.append(None)
-                problem = directory.body_problem(segment, frame, str(error))
+                problem = loaded.opened.body_problem(loaded.segment, loaded.frame, str(error))
                 self.report(
                     problem._replace(kind="record", impact="key, headers and payload of this message")
                 )

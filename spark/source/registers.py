@@ -97,6 +97,11 @@ class Registers:
         entry = self.deleted.find(key_of(topic, name))
         return -1 if entry is None else int.from_bytes(entry[KEY_BYTES : KEY_BYTES + 8], "big")
 
+    def name_of(self, topic: bytes) -> str:
+        """Return a topic's name; its id in hex if no register says the name."""
+        known = self.topics.get(topic)
+        return topic.hex() if known is None else known.name
+
     def counts_at(self, key: PartitionId, node: str) -> bool:
         """Return False if a partition was moved away from a node, which has released its records."""
         topic = self.topics.get(key.topic)

@@ -357,15 +357,12 @@ class Planner:
     def _is_due(self, entry: Entry, node: str) -> bool:
         """Return True if a death in a node's journal counts, is chosen, and was not settled before the stream."""
         options, registers = self.stream.options, self.registers
-        topic = registers.topics.get(entry.key.topic)
-        if registers.is_deleted(entry.key.topic) or not registers.counts_at(entry.key, node):
+        topic, number = entry.key
+        if registers.is_deleted(topic) or not registers.counts_at(entry.key, node):
             return False
-        if entry.rank.generation < registers.buried(entry.key.topic, entry.group):
+        if entry.rank.generation < registers.buried(topic, entry.group):
             return False
-        name = entry.key.topic.hex() if topic is None else topic.name
-        if options.topics is not None and name not in options.topics:
-            return False
-        if options.partitions is not None and entry.key.number not in options.partitions:
+        if not options.chooses(registers.name_of(topic), number):
             return False
         if options.groups is not None and entry.group not in options.groups:
             return False
@@ -373,7 +370,6 @@ class Planner:
         return known is None or known.order() < entry.rank.order()
 
     def _fate(self, entry: Entry) -> Fate:
-        topic = self.registers.topics.get(entry.key.topic)
         now = entry.rank
         for ranks in self.stream.later:
             then = rank_in(ranks, entry)
@@ -388,7 +384,7 @@ class Planner:
         if closed is not None and entry.producer_id in closed:
             resolution = "closed"
         nodes = tuple(sorted(self.nodes[entry.name]))
-        return Fate(entry.key.topic.hex() if topic is None else topic.name, resolution, nodes)
+        return Fate(self.registers.name_of(entry.key.topic), resolution, nodes)
 
     def _tasks(self, path: str, entries: Sequence[Entry]) -> Iterator[StreamTask]:
         """Yield the tasks over one directory: parts of its segments, cut between records."""

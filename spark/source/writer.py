@@ -92,7 +92,7 @@ def write_options(
     options = known_only({name: said for name, said in given.items() if name.lower() not in spark_own}, WRITE)
     if overwrite:
         raise UsageError("messages are only ever added: write with mode('append')")
-    redrive = one_of(options, "action", ("publish", "redrive")) == "redrive"
+    redrive = one_of(options, "action", "publish", "redrive") == "redrive"
     nodes = names_in(options.get("nodes", ""))
     if not nodes:
         raise UsageError("option nodes is missing: `host:port,…` of the cluster that is to be written to")
