@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import trio
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from quorumq.client import connect
+from quorumq.client.blocking import connect
 from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, UsageError
 from quorumq.storage.inspect import start_of
 from quorumq.storage.segment import NAME_SUFFIX
@@ -193,12 +192,8 @@ def cluster_of_directories(directories: Iterable[str]) -> str | None:
 
 def cluster_of_nodes(nodes: str) -> str:
     """Return the id of the cluster that answers at these addresses."""
-
-    async def ask() -> str:
-        async with connect(names_in(nodes), timeout=10.0) as client:
-            return (await client.metadata()).cluster_id
-
-    return trio.run(ask)
+    with connect(names_in(nodes), timeout=10.0) as client:
+        return client.metadata().cluster_id
 
 
 def read_previous_head(previous: Folder) -> dict[str, Any]:

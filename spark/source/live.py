@@ -3,26 +3,21 @@
 One Spark task looks at one topic partition. It asks each replica for spans first, which costs little, so that it knows
 the messages of each. Then it asks one after the other for bodies, page by page, until all listed messages have come.
 It keeps only spans in memory; a page is at most 8 MiB.
-
-The client is async and Spark pulls, so the client runs in a thread of its own, a few batches ahead.
 """
 
 from __future__ import annotations
 
 import functools
-import queue
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, cast
 
 import pyarrow as pa
-import trio
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from quorumq.client import Client, connect
+from quorumq.client.blocking import Client, connect
 from quorumq.core import messages as m
 from quorumq.core.values.errors import QuorumqError, TooFewReplicas
 from quorumq.core.values.spans import SpanMap, SpanSet
@@ -40,9 +35,6 @@ PAGE: Final = 500
 
 MEMBER_TIMEOUT_S: Final = 5.0
 """Seconds that one replica may take to answer, if others can be asked."""
-
-AHEAD: Final = 2
-"""Batches that are read ahead of Spark."""
 
 ROWS_AT_ONCE: Final = 256
 """Dead letters of one block of rows: each may have 16 KiB of text."""
@@ -81,17 +73,13 @@ def plan(options: Options, selection: Wanted) -> list[LiveTask]:
     Raises:
         TooFewReplicas: no node answered within the timeout; names the nodes tried.
     """
-
-    async def ask() -> m.MetadataReply:
-        async with connect(options.nodes, timeout=options.timeout) as client:
-            return await client.metadata()
-
-    reply = trio.run(ask)
+    with connect(options.nodes, timeout=options.timeout) as client:
+        reply = client.metadata()
     tasks: list[LiveTask] = []
     for topic in reply.topics:
-        if topic.deleted or (options.topics is not None and topic.name not in options.topics):
-            continue
-        if not (selection.may_be("topic", topic.name) and selection.may_be("topic_id", topic.id.hex())):
+        if topic.deleted or not (
+            selection.may_be("topic", topic.name) and selection.may_be("topic_id", topic.id.hex())
+        ):
             continue
         groups = sorted(
             group.name
@@ -101,57 +89,19 @@ def plan(options: Options, selection: Wanted) -> list[LiveTask]:
             and selection.may_be("group", group.name)
         )
         for number, members in enumerate(topic.replicas):
-            chosen = options.partitions is None or number in options.partitions
-            if chosen and selection.may_be("partition", number):
+            if options.chooses(topic.name, number) and selection.may_be("partition", number):
                 tasks.append(LiveTask(topic.name, PartitionId(topic.id, number), members, tuple(groups)))
     return tasks
 
 
 def read(task: LiveTask, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task."""
-    results: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(AHEAD)
-    stopped = threading.Event()
-
-    def put(item: pa.RecordBatch | BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                return results.put(item, timeout=0.2)
-            except queue.Full:
-                continue
-        return None
-
-    async def run() -> None:
-        out = Batches(schema)
-        async with connect(options.nodes, timeout=options.timeout) as client:
-            await client.metadata()  # where the members are
-            looker = Looker(client, task, options, selection, out)
-            table: Callable[[], AsyncIterator[Block]] = getattr(looker, options.table)
-            async for block in table():
-                for batch in block:
-                    await trio.to_thread.run_sync(put, batch)
-                    if stopped.is_set():
-                        return
-        for batch in out.rest():
-            await trio.to_thread.run_sync(put, batch)
-
-    def work() -> None:
-        try:
-            trio.run(run)
-        except BaseException as error:
-            put(error)
-        else:
-            put(None)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while (item := results.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        thread.join()
+    out = Batches(schema)
+    with connect(options.nodes, timeout=options.timeout) as client:
+        client.metadata()  # where the members are
+        for block in getattr(Looker(client, task, options, out), options.table)():
+            yield from block
+    yield from out.rest()
 
 
 @dataclass(eq=False)
@@ -161,32 +111,29 @@ class Looker:
     client: Client
     task: LiveTask
     options: Options
-    selection: Wanted
     out: Batches
     asked: list[str] = field(default_factory=list)  # members that answered
     unpacked: tuple[WireSlice, list[Message]] | None = None  # the slice that was looked at last
 
     # ------------------------------------------------------------------ pages
 
-    async def pages(
+    def pages(
         self, group: str, which: str, *, member: str = "", bodies: bool = False, complete: bool = False
-    ) -> AsyncIterator[m.PeekReply]:
+    ) -> Iterator[m.PeekReply]:
         """Yield a listing, page by page; if bodies are asked for, each page has those of all its items."""
         cursor: tuple[int, int] | None = (0, 0)
         after: Span | None = None
         limit = PAGE
-        addresses = (
-            (self.client.nodes.address_of(member),)
-            if member
-            else self.client.nodes.addresses_of(self.task.members)
-        )
+        nodes = self.client.inner.nodes
+        addresses = (nodes.address_of(member),) if member else nodes.addresses_of(self.task.members)
         timeout = min(self.options.timeout, MEMBER_TIMEOUT_S) if member else self.options.timeout
         while cursor is not None:
             request = m.PeekRequest(
                 self.task.topic, self.task.key.number, group, which, cursor, limit, bodies, complete, after
             )
-            reply, _ = await self.client.nodes.ask(
-                lambda request=request: request,  # type: ignore[misc]
+            reply, _ = self.client.portal.call(
+                nodes.ask,
+                lambda request=request: request,
                 action=f"peek at {self.task.topic!r}/{self.task.key.number}",
                 timeout=timeout,
                 writes=False,
@@ -207,7 +154,7 @@ class Looker:
             if complete and page.upto is not None:
                 cursor, after = (0, 0), page.upto
 
-    async def each_member(self, look: Callable[[int, str], Awaitable[None]]) -> None:
+    def each_member(self, look: Callable[[int, str], None]) -> None:
         """Ask every replica; enough must answer that what a majority has is seen.
 
         Raises:
@@ -217,7 +164,7 @@ class Looker:
         self.asked = []
         for at, member in enumerate(self.task.members):
             try:
-                await look(at, member)
+                look(at, member)
             except QuorumqError as error:
                 failures.append(f"{member}: {error}")
             else:
@@ -235,15 +182,15 @@ class Looker:
 
     # ------------------------------------------------------------------ messages
 
-    async def messages(self) -> AsyncIterator[Block]:
+    def messages(self) -> Iterator[Block]:
         have: SpanMap[int] = SpanMap()
 
-        async def look(at: int, member: str) -> None:
-            async for page in self.pages(NO_GROUP, "all", member=member):
+        def look(at: int, member: str) -> None:
+            for page in self.pages(NO_GROUP, "all", member=member):
                 for item in page.items:
                     have.update(item.span, lambda old: (old or 0) | 1 << at)
 
-        await self.each_member(look)
+        self.each_member(look)
         if not self.out.wants(*CONTENT, "crc", "published_at"):
             for span, mask in have.items():
                 yield self._message(span, mask, None, 0)
@@ -251,7 +198,7 @@ class Looker:
         for member in self.asked:
             if not have:
                 break
-            async for page in self.pages(NO_GROUP, "all", member=member, bodies=True):
+            for page in self.pages(NO_GROUP, "all", member=member, bodies=True):
                 for part, first, span in spans_of(page):
                     for chunk, mask in have.within(span):
                         yield self._message(chunk, mask, part, first + chunk.start - span.start)
@@ -293,25 +240,25 @@ class Looker:
 
     # ------------------------------------------------------------------ dead letters
 
-    async def deadletters(self) -> AsyncIterator[Block]:
+    def deadletters(self) -> Iterator[Block]:
         for group in self.task.groups:
             there: SpanMap[Held] = SpanMap()
 
-            async def look(at: int, member: str) -> None:
-                async for page in self.pages(group, "dead", member=member):  # noqa: B023 - called in this turn
+            def look(at: int, member: str) -> None:
+                for page in self.pages(group, "dead", member=member):  # noqa: B023 - called in this turn
                     for item in page.items:
                         held = (Rank(*item.record[:3]), 1 << at)
                         there.update(item.span, functools.partial(higher, held))  # noqa: B023
 
-            await self.each_member(look)
+            self.each_member(look)
             remaining: SpanMap[tuple[int, int]] = SpanMap()  # dead messages that were not given out yet
-            async for page in self.pages(group, "dead", complete=True):
+            for page in self.pages(group, "dead", complete=True):
                 for item in page.items:
                     remaining.set(item.span, (item.record.generation, item.record.n))
             for member in self.asked if self.out.wants(*CONTENT, "crc") else ():
                 if not remaining:
                     break
-                async for page in self.pages(group, "dead", member=member, bodies=True):
+                for page in self.pages(group, "dead", member=member, bodies=True):
                     records: SpanMap[Record] = SpanMap()
                     for item in page.items:
                         records.set(item.span, item.record)
@@ -321,7 +268,7 @@ class Looker:
                                 group, chunk, record, remaining, there, part, first - span.start
                             )
             if remaining:  # no replica that answered has their payload
-                async for page in self.pages(group, "dead", complete=True):
+                for page in self.pages(group, "dead", complete=True):
                     for item in page.items:
                         yield self._deaths(group, item.span, item.record, remaining, there, None, 0)
 
