@@ -18,6 +18,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX, STAMP_ZERO, ClusterLayout, Member, MemberState
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX
+from tests.core.conftest import LeaveOut
 from tests.core.growing import GrowingCluster
 from tests.core.network import cut, wipe
 from tests.core.steps import fetch, outcomes, published, receipts
@@ -229,7 +230,6 @@ def test_a_node_that_was_added_waits_for_no_dead_one(monkeypatch: pytest.MonkeyP
     assert not cluster.nodes["e"].state.trusted, "it waits until c says that it never saw it"
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_nodes_that_were_never_trusted_do_not_wait_for_each_other(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,13 +256,9 @@ def test_nodes_that_were_never_trusted_do_not_wait_for_each_other(
     assert not rule or not cluster.nodes["d"].context.quarantine_left(cluster.now)
 
 
-@pytest.mark.parametrize("rule", [True, False])
-def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(rule: bool, leave_out: LeaveOut) -> None:
     """Else it uses a start number twice: votes of the one start pass for those of the other."""
-    if not rule:
-        monkeypatch.setattr(resync, "majority_of", lambda size: size // 2)
+    leave_out(resync, "majority_of", lambda size: size // 2)
     cluster = GrowingCluster(4)
     cluster.change("e")
     cluster.advance(2.0)
@@ -282,13 +278,9 @@ def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(
     assert (again.trusted and again.incarnation.n == first) is not rule
 
 
-@pytest.mark.parametrize("rule", [True, False])
-def test_a_resync_brings_the_starts_of_nodes_that_others_have_seen(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resync_brings_the_starts_of_nodes_that_others_have_seen(rule: bool, leave_out: LeaveOut) -> None:
     """Else b, which is emptied while d is down, forgets d, and d, emptied too, uses a start number twice."""
-    if not rule:
-        monkeypatch.setattr(Peers, "take_in", lambda self, starts: [])
+    leave_out(Peers, "take_in", lambda self, starts: [])
     cluster = GrowingCluster(3)
     cluster.change("d")
     cluster.drop = lambda sender, to, message: {sender, to} == {"c", "d"}
@@ -313,7 +305,6 @@ def test_a_resync_brings_the_starts_of_nodes_that_others_have_seen(
     assert (again.incarnation.n == first) is not rule
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_a_resync_brings_the_cluster_layout(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next layout is chosen in an instance that is over: one number has two contents."""
     if not rule:
@@ -336,11 +327,9 @@ def test_a_resync_brings_the_cluster_layout(rule: bool, monkeypatch: pytest.Monk
     assert [member.node for member in layout.members] == ([*"abcde"] if rule else [*"abce"])
 
 
-@pytest.mark.parametrize("rule", [True, False])
-def test_only_voters_make_a_majority_for_registers(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_voters_make_a_majority_for_registers(rule: bool, leave_out: LeaveOut) -> None:
     """Else a change is OK that no majority of the voters has."""
-    if not rule:
-        monkeypatch.setattr(RegisterRound, "is_majority", lambda self, bits: bits.bit_count() >= 3)
+    leave_out(RegisterRound, "is_majority", lambda self, bits: bits.bit_count() >= 3)
     cluster = GrowingCluster(3)
     cluster.add("d")
     cluster.add("e")
@@ -349,10 +338,7 @@ def test_only_voters_make_a_majority_for_registers(rule: bool, monkeypatch: pyte
     assert isinstance(cluster.ask("d", m.AlterTopic("jobs", max_deliveries=9), 6.0), m.Failed) is rule
 
 
-@pytest.mark.parametrize("rule", [True, False])
-def test_a_moved_directory_is_confirmed_by_members_that_were_added(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moved_directory_is_confirmed_by_members_that_were_added(rule: bool, leave_out: LeaveOut) -> None:
     """Else, as d alone has seen the second start of c, what c and d acked is delivered again by c's copy and a."""
     cluster = GrowingCluster(3)
     cluster.add("d")
@@ -366,10 +352,7 @@ def test_a_moved_directory_is_confirmed_by_members_that_were_added(
     cut(cluster)
     cluster.kill("c")
     cluster.journals["c"] = backup
-    if not rule:
-        monkeypatch.setattr(
-            Trust, "unconfirmed", lambda self, context: [it for it in "ab" if it not in self.confirmed_by]
-        )
+    leave_out(Trust, "unconfirmed", lambda self, context: [it for it in "ab" if it not in self.confirmed_by])
     cluster.start("c")
     cluster.advance(10.0)
     assert cluster.nodes["c"].catalogue.cluster.is_member("d")
@@ -380,7 +363,6 @@ def test_a_moved_directory_is_confirmed_by_members_that_were_added(
         assert cluster.nodes["c"].state.trusted
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_answers_about_registers_name_the_starts_of_all_members(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,14 +626,12 @@ def half_known_move(cluster: GrowingCluster, *deaf: str) -> None:
     cluster.advance(0.1)
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    rule: bool, leave_out: LeaveOut
 ) -> None:
     """The coordinator need not know of it: each acceptor of the removal is asked."""
-    if not rule:
-        monkeypatch.setattr(proposing, "contradiction", lambda catalogue, value: "")
-        monkeypatch.setattr(voterslots, "undecided_on", lambda catalogue, nodes: [])
+    leave_out(proposing, "contradiction", lambda catalogue, value: "")
+    leave_out(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
     cluster.add("d")
@@ -664,13 +644,11 @@ def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(
     assert cluster.nodes["b"].catalogue.cluster.is_member("d") is rule
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_a_value_that_puts_a_partition_on_a_removed_node_is_passed_over(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    rule: bool, leave_out: LeaveOut
 ) -> None:
     """It was accepted by a alone, and never will be chosen: else no layout of the topic could be."""
-    if not rule:
-        monkeypatch.setattr(Proposer, "_is_refused", lambda *args: False)
+    leave_out(Proposer, "_is_refused", lambda *args: False)
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
     for name in "de":
@@ -709,13 +687,11 @@ def created(cluster: GrowingCluster, through: str, name: str) -> object:
     return cluster.replies[key]
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    rule: bool, leave_out: LeaveOut
 ) -> None:
     """a accepts the topic and c the removal. b is wiped, and learns both: it can accept neither."""
-    if not rule:
-        monkeypatch.setattr(voterslots, "undecided_on", lambda catalogue, nodes: [])
+    leave_out(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster, name = half_known_topic()
     cluster.kill("b")
     key = cluster.submit("c", m.ChangeMembers("remove", "d"))
@@ -730,13 +706,11 @@ def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(
     assert isinstance(created(cluster, "c", name), m.TopicReply) is rule
 
 
-@pytest.mark.parametrize("rule", [True, False])
 def test_a_topic_on_a_drained_node_is_passed_over_if_a_majority_never_accepted_it(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
+    rule: bool, leave_out: LeaveOut
 ) -> None:
-    if not rule:
-        accept = Proposer.accept
-        monkeypatch.setattr(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
+    accept = Proposer.accept
+    leave_out(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
     cluster, name = half_known_topic()
     reply = created(cluster, "b", name)
     assert isinstance(reply, m.TopicReply) is rule, reply

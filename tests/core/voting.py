@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from quorumq.core import messages as m
 from quorumq.core.values.types import ClusterLayout, NodeId
 from tests.core.growing import GrowingCluster
@@ -98,6 +96,3 @@ def unaware(*names: NodeId) -> Callable[[NodeId, NodeId, object], bool]:
 def made(cluster: GrowingCluster, through: NodeId, deliveries: int) -> bool:
     """Create the topic jobs with a number of deliveries through a node, and return True if that is OK."""
     return isinstance(cluster.ask(through, m.CreateTopic("jobs", 1, deliveries), 6.0), m.TopicReply)
-
-
-RULE = pytest.mark.parametrize("rule", [True, False])
