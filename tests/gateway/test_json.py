@@ -19,7 +19,7 @@ from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
 from quorumq.gateway.jsonapi.openapi import document
 from quorumq.gateway.jsonapi.problems import problem_of
-from quorumq.gateway.requests import Turn
+from quorumq.gateway.requests import VALUES_MAX, Turn
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.errors import sqs_error
 from quorumq.node.clients import Entry, new_token, write_clients
@@ -119,6 +119,7 @@ def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> Non
         ("GET", "/v1/%0A", None, 404, "not-found", "openapi.json"),
         ("POST", JOBS + "/messages/batch", {"messages": []}, 400, "bad-request", "$.messages"),
         ("POST", JOBS + "/messages/batch", {"messages": [{"payload": ""}, {}]}, 400, "usage", "message 1"),
+        ("POST", JOBS + "/messages/batch", {"messages": [{}] * VALUES_MAX}, 413, "too-large", "50000 values"),
         ("POST", GROUP + "/fetch", {"max_wait": 21}, 400, "bad-request", "$.max_wait"),
         ("POST", "/v1/topics/nothing/groups/g/fetch", {}, 404, "not-found", "nothing"),
         ("POST", GROUP + "/rewind", {"to": "2026-11-21T08:00:00"}, 400, "bad-request", "zone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,12 +10,24 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
 from quorumq.gateway import requests, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.gateway.identity import User
-from quorumq.gateway.requests import TURN_ITEMS, Bodies, Left, Stopping, Turns, while_there
+from quorumq.gateway.requests import (
+    LONG_BYTES,
+    TURN_ITEMS,
+    Bodies,
+    Left,
+    Stopping,
+    Turn,
+    Turns,
+    has_more_values,
+    while_there,
+)
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.users import UserClients
 from quorumq.node.clients import write_clients
@@ -458,3 +471,60 @@ async def test_a_request_that_waits_lets_others_of_its_user_work() -> None:
                 async with other:
                     pass
         assert first._lock.locked()
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(st.sampled_from(',[{"\\a'), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.sampled_from(',[{"\\a'), max_size=3), inner, max_size=4)
+    ),
+)
+
+
+def marks_of(value: Any) -> int:
+    """Return how many commas and opening brackets are outside of strings."""
+    if not isinstance(value, dict | list):
+        return 0
+    inner = list(value.values()) if isinstance(value, dict) else value
+    return 1 + max(0, len(inner) - 1) + sum(map(marks_of, inner))
+
+
+@given(JSON, st.integers(1, 12))
+def test_values_are_counted_before_they_are_decoded(value: Any, most: int) -> None:
+    """4 MiB of empty messages took a second to decode, and were refused then: they were too many."""
+    text = json.dumps(value).encode()
+    assert has_more_values(text, most) == (marks_of(value) > most)
+    assert has_more_values(bytearray(text), most) == (marks_of(value) > most)
+
+
+async def test_a_long_body_of_sqs_is_checked_and_read_in_a_turn_and_a_short_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies of 4 MiB, not even signed by a client, made a cycle of another user take 97 times the processor time."""
+    seen: list[str] = []
+    enter, pause = Turn.__aenter__, Turn.pause
+
+    async def entered(turn: Turn) -> Turn:
+        seen.append("turn")
+        return await enter(turn)
+
+    async def paused(turn: Turn) -> None:
+        seen.append("pause")
+        await pause(turn)
+
+    monkeypatch.setattr(Turn, "__aenter__", entered)
+    monkeypatch.setattr(Turn, "pause", paused)
+    async with guarded(tmp_path) as it:
+        shop = it.sdk("shop")
+        await shop.ok("CreateQueue", QueueName="shop-jobs")
+        for size, steps in ((1_000, []), (LONG_BYTES, ["turn"])):
+            seen.clear()
+            await shop.ok("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="x" * size)
+            assert seen == steps
+        seen.clear()
+        answer = await shop.query("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="\xe9" * LONG_BYTES)
+        assert (answer.status, seen) == (200, ["turn"] + ["pause"] * 24)
+        seen.clear()
+        assert (await Sdk(it.app, "shop", "wrong").ask("SendMessage", Body="x" * LONG_BYTES)).status == 403
+        assert seen == ["turn"]

@@ -22,6 +22,7 @@ import trio
 import trio.testing
 
 from quorumq.gateway.app import make_app
+from quorumq.gateway.sqs.signature import HttpRequest
 from quorumq.node.clients import Entry, new_token
 from tests.gateway.guarded import GATE_ENTRY, guarded
 from tests.gateway.sdk import Sdk
@@ -35,11 +36,24 @@ MIB: Final = 1024 * 1024
 FORGED: Final = "QQ" * 60
 
 
+class Stranger(Sdk):
+    """An SDK of SQS with a wrong secret, which signs equal bodies once: that is not the gateway's work."""
+
+    headers: dict[bytes, dict[str, str]]
+
+    def signed(self, request: HttpRequest) -> dict[str, str]:
+        if request.body not in self.headers:
+            self.headers[request.body] = super().signed(request)
+        return self.headers[request.body]
+
+
 class User:
-    """A user of the JSON interface."""
+    """A user of the JSON interface, and a stranger who knows its name."""
 
     def __init__(self, app: Any, name: str, token: str) -> None:
         self.sdk, self.name = Sdk(app), name
+        self.stranger = Stranger(app, name, "wrong")
+        self.stranger.headers = {}
         self.headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
 
     async def post(self, path: str, body: bytes) -> Any:
@@ -82,6 +96,12 @@ async def searching(user: User) -> None:
     assert answer.status == 200, answer.body
 
 
+async def lying(user: User) -> None:
+    """Send a long body to SQS in the name of a user, without its secret."""
+    answer = await user.stranger.send(b"x" * (4 * MIB - 100), {"x-amz-target": "AmazonSQS.SendMessage"})
+    assert answer.status == 403, answer.body
+
+
 JOBS: Final = "/topics/hostile-jobs/messages"
 ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
     "100 long polls": (100, posting("/topics/hostile-jobs/groups/g/fetch", b'{"max_wait": 20}')),
@@ -93,6 +113,11 @@ ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
         posting("/receipts/ack", json.dumps({"receipts": [FORGED] * 1000}).encode()),
     ),
     "4 bodies of 4 MiB that are no JSON": (4, posting(JOBS, b'{"payload": "' + b"x" * (4 * MIB - 100))),
+    "4 batches of 1,400,000 empty messages": (
+        4,
+        posting(f"{JOBS}/batch", b'{"messages":[' + b"{}," * 1_390_000 + b"{}]}"),
+    ),
+    "4 bodies of 4 MiB to SQS with a wrong signature": (4, lying),
     "4 searches of 10,000 messages": (4, searching),
 }
 """Requests in flight, and each of them."""

@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quorumq.client import QuorumqError
+from quorumq.client import QuorumqError, TooLarge
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.openapi import document
 from quorumq.gateway.jsonapi.operations import OPERATIONS, Call, Operation
 from quorumq.gateway.jsonapi.problems import TYPE, Refused, Stops, headers_of, problem_of, status_of
 from quorumq.gateway.jsonapi.shapes import encoded
-from quorumq.gateway.requests import Left, Stopping, owner_of, while_there
+from quorumq.gateway.requests import VALUES_MAX, Left, Stopping, has_more_values, owner_of, while_there
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -140,12 +140,17 @@ class JsonApp:
 
         Raises:
             Refused: it is no body of the operation; names the field.
+            TooLarge: it has too many values.
         """
         if operation.body is None:
             return None
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, FORM):
             raise Refused(f"the body is of another type: send Content-Type: {JSON}", value=kind, status=415)
+        if has_more_values(data):
+            raise TooLarge(
+                f"a body of more than {VALUES_MAX} values: send less at once, or JSON as the text of a payload"
+            )
         try:
             return msgspec.json.decode(data or b"{}", type=operation.body)
         except (
